@@ -1,0 +1,30 @@
+"""One contestant doing one task in a process of its own: `python -m bench.contestant NAME TASK DIRECTORY SIZES`.
+
+Prints one line of JSON. What it leaves in the directory is there for the tasks after it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+
+from bench.sizes import Sizes
+
+MODULES = {"floor": "bench.floor", "savegame": "bench.ours", "sqlitesaver": "bench.sqlitesaver"}
+
+
+def main(name: str, task: str, directory: str, sizes: str) -> None:
+    """Do the task and print what was measured."""
+    module = importlib.import_module(MODULES[name])
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter(), time.process_time()
+    result = module.TASKS[task](Path(directory), Sizes.from_text(sizes))
+    result["seconds"], result["cpu_seconds"] = time.perf_counter() - start[0], time.process_time() - start[1]
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

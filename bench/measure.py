@@ -1,0 +1,72 @@
+"""Stopwatch and scales: wall and CPU time per call, percentiles, resident memory, size of a database with its WAL."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+Summary = dict[str, float]
+Call = Callable[[], Any]
+
+
+def timed(calls: Iterable[Call]) -> list[tuple[float, float]]:
+    """Wall and CPU microseconds of each call. What the iterable does to make a call is not counted."""
+    samples: list[tuple[float, float]] = []
+    for call in calls:
+        cpu, wall = time.process_time_ns(), time.perf_counter_ns()
+        result = call()
+        samples.append(((time.perf_counter_ns() - wall) / 1000, (time.process_time_ns() - cpu) / 1000))
+        del result  # taking a big state apart is not part of loading it
+    return samples
+
+
+def settle() -> None:
+    """Take what exists so far out of the garbage collector's sight: the harness must not slow the contestant."""
+    gc.collect()
+    gc.freeze()
+
+
+def summary(samples: list[tuple[float, float]]) -> Summary:
+    """Median, p99, mean and worst of the wall time, mean CPU time; microseconds."""
+    walls = sorted(wall for wall, _ in samples)
+    return {
+        "median_us": statistics.median(walls),
+        "p99_us": walls[min(len(walls) - 1, int(len(walls) * 0.99))],
+        "mean_us": statistics.fmean(walls),
+        "max_us": walls[-1],
+        "cpu_us": statistics.fmean(cpu for _, cpu in samples),
+        "samples": len(walls),
+    }
+
+
+def summarise(calls: Iterable[Call]) -> Summary:
+    """`summary(timed(calls))`, from a settled start."""
+    settle()
+    return summary(timed(calls))
+
+
+def rss_bytes() -> int:
+    """Resident memory of this process now (where the system does not tell: its highest so far)."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def disk_bytes(path: Path) -> int:
+    """The database with everything that lies beside it under its name (-wal, -shm); looked at, never opened."""
+    return sum(file.stat().st_size for file in path.parent.glob(path.name + "*"))
+
+
+def marks(last: int) -> list[int]:
+    """Steps at which growth is looked at: 10, 20, 50, 100, ... up to and with `last`."""
+    found = [base * 10**power for power in range(1, 6) for base in (1, 2, 5)]
+    return [mark for mark in found if mark < last] + [last]

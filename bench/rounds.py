@@ -1,0 +1,125 @@
+"""Who does what in which order: rounds of tasks, each contestant in its own process, the contestants taking turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.sizes import Sizes
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT_S = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task, who does it, and whether once is enough because it counts bytes and not time."""
+
+    name: str
+    contestants: tuple[str, ...] = ("savegame",)
+    once: bool = False
+
+
+PLAN = (
+    Task("update", ("floor", "savegame")),
+    Task("flat"),
+    Task("grow", ("floor", "savegame", "sqlitesaver")),
+    Task("load", ("savegame", "sqlitesaver")),
+    Task("older"),
+    Task("history", ("savegame", "sqlitesaver")),
+    Task("save", ("savegame", "sqlitesaver")),
+    Task("disk"),
+    Task("threads"),
+    Task("padded_threads"),
+    Task("grow_save", once=True),
+    Task("edits", once=True),
+    Task("memory", once=True),
+    Task("memory_uncached", once=True),
+)
+"""In this order: `load`, `older`, `history` and `disk` use what `grow` left behind."""
+
+
+@dataclass(slots=True)
+class Results:
+    """What the contestants measured, by contestant and task, one entry per round; and who crashed."""
+
+    found: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    crashes: list[str] = field(default_factory=list)
+
+    def get(self, contestant: str, task: str) -> list[dict[str, Any]]:
+        """One entry per round; none if the contestant is not there."""
+        return self.found.get((contestant, task), [])
+
+
+def play(
+    sizes: Sizes, rounds: int, contestants: set[str], only: set[str], where: Path | None, say: Callable[[str], None]
+) -> Results:
+    """Run everything in a temporary directory on a real disk, which is removed afterwards."""
+    results = Results()
+    with workplace(where) as work:
+        for number in range(1, rounds + 1):
+            room = work / f"round-{number}"
+            for task in PLAN:
+                if (only and task.name not in only) or (task.once and number > 1):
+                    continue
+                for name in task.contestants:
+                    if name in contestants:
+                        say(f"round {number} of {rounds}: {task.name}, {name}")
+                        _turn(results, name, task.name, room / name, sizes)
+            shutil.rmtree(room, ignore_errors=True)
+    return results
+
+
+@contextmanager
+def workplace(where: Path | None) -> Iterator[Path]:
+    """A temporary directory that is not in memory: under `where`, or the first fitting of the usual places."""
+    if where is None:
+        places = [Path(tempfile.gettempdir()), Path("/var/tmp"), ROOT / "bench" / "results"]
+        where = next((place for place in places if filesystem(place) not in ("tmpfs", "ramfs")), places[-1])
+    where.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="savegame-bench-", dir=where))
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def filesystem(place: Path) -> str:
+    """The type of the filesystem that a path is on; "unknown" where the system does not tell."""
+    best, kind = "", "unknown"
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return kind
+    for line in mounts:
+        _, point, found, *_ = line.split()
+        if len(point) >= len(best) and place.resolve().is_relative_to(point):
+            best, kind = point, found
+    return kind
+
+
+def _turn(results: Results, name: str, task: str, directory: Path, sizes: Sizes) -> None:
+    os.sync()  # what the one before left to be written is not for this one to wait for
+    command = [sys.executable, "-m", "bench.contestant", name, task, str(directory), sizes.to_text()]
+    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        results.crashes.append(f"{name} {task}: took longer than {TIMEOUT_S} s")
+        return
+    if done.returncode == 0:
+        results.found[name, task].append(json.loads(done.stdout.splitlines()[-1]))
+    else:
+        results.crashes.append(f"{name} {task}: exit code {done.returncode}\n{done.stderr[-3000:].strip()}")

@@ -1,0 +1,206 @@
+"""From what the contestants measured to the rows of the issue's table: figures, ratio, limit, kept or missed. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.rounds import Results
+
+QUICK_FLUSH_US = 150
+MEMORY_SLACK = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line: what, savegame's figure, the other's, their ratio with its spread over the rounds, and the limit."""
+
+    key: str
+    what: str
+    ours: str
+    other: str = ""
+    ratio: float | None = None
+    spread: tuple[float, float] | None = None
+    limit: str = ""
+    ok: bool | None = None
+
+
+def rows(results: Results) -> list[Row]:
+    """Every row whose contestants were there, in the order of the issue."""
+    makers: tuple[Callable[[Results], list[Row]], ...] = (
+        _update, _flat, _save, _load, _older, _history, _disk, _edits, _threads, _memory,
+    )  # fmt: skip
+    return [row for maker in makers for row in maker(results)]
+
+
+def paired(ours: Sequence[float], others: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """The median over the rounds of the one divided by the other, and the smallest and largest."""
+    ratios = [mine / other for mine, other in zip(ours, others, strict=False)]
+    return statistics.median(ratios), (min(ratios), max(ratios))
+
+
+def time_text(us: float) -> str:
+    """Microseconds for people."""
+    return f"{us:.0f} µs" if us < 1000 else f"{us / 1000:.2f} ms" if us < 100_000 else f"{us / 1000:.0f} ms"
+
+
+def size_text(count: float) -> str:
+    """Bytes for people."""
+    return f"{count:.0f} B" if count < 10_000 else f"{count / 1000:.1f} kB" if count < 1e6 else f"{count / 1e6:.2f} MB"
+
+
+def _update(results: Results) -> list[Row]:
+    ours, floor = results.get("savegame", "update"), results.get("floor", "update")
+    if not ours or not floor:
+        return []
+    found = []
+    flush = _median(floor, "flush", "median_us")
+    for key, what in (("median_us", "median"), ("p99_us", "p99, keyframes counted in")):
+        mine, bare = _median(ours, "update", key), _median(floor, "update", key)
+        ratio, spread = _ratio(ours, floor, "update", "update", key)
+        limit, ok = "≤ 3 x floor", ratio <= 3
+        if key == "median_us":
+            limit, ok = "≤ 1.7 x floor", ratio <= 1.7
+            if flush < QUICK_FLUSH_US:
+                limit, ok = f"≤ 1.7 x floor or floor + 100 µs (flush {flush:.0f} µs)", ok or mine <= bare + 100
+        name = f"update() at step 1,000, {what}"
+        found.append(Row(f"update_{key[:-3]}", name, time_text(mine), f"floor {time_text(bare)}", ratio, spread, limit, ok))
+    return found
+
+
+def _flat(results: Results) -> list[Row]:
+    ours = results.get("savegame", "flat")
+    if not ours:
+        return []
+    ratio, spread = _ratio(ours, ours, "far", "near", "median_us")
+    far, near = (time_text(_median(ours, name, "median_us")) for name in ("far", "near"))
+    return [
+        Row("flat", "update() at step 10,000 : step 100", far, f"step 100 {near}", ratio, spread, "≤ 1.25 x", ratio <= 1.25)
+    ]
+
+
+def _save(results: Results) -> list[Row]:
+    return _against(results, "save", "save", "save(whole state), 2,000 messages", faster=6)
+
+
+def _load(results: Results) -> list[Row]:
+    rows_ = _against(results, "load", "load", "load latest, 2,000 messages, cold", at_most=1.5)
+    return rows_ + _against(results, "load", "open_load", "… with opening counted in")
+
+
+def _older(results: Results) -> list[Row]:
+    ours = results.get("savegame", "older")
+    if not ours:
+        return []
+    latest = [entry["latest"]["median_us"] for entry in ours]
+    other = f"latest {time_text(statistics.median(latest))}"
+    found = []
+    for key, what in (("worst_us", "the worst"), ("median_us", "the median")):
+        ratio, spread = paired([entry[key] for entry in ours], latest)
+        text = time_text(statistics.median(entry[key] for entry in ours))
+        if key == "worst_us":
+            text += f" (step {ours[0]['worst_step']})"
+        limit, ok = ("≤ 2 x", ratio <= 2) if key == "worst_us" else ("", None)
+        found.append(Row(f"older_{key[:-3]}", f"load of any of 1,000 older, {what}", text, other, ratio, spread, limit, ok))
+    return found
+
+
+def _history(results: Results) -> list[Row]:
+    return _against(results, "history", "history", "history(limit=50)", faster=100)
+
+
+def _disk(results: Results) -> list[Row]:
+    grown, disks, theirs = (results.get(*key) for key in (("savegame", "grow"), ("savegame", "disk"), ("sqlitesaver", "grow")))
+    found = []
+    if grown:
+        content = grown[0]["content_bytes"]
+        entries = [("disk", "disk for 1,000 steps", statistics.median(entry["disk_bytes"] for entry in grown), 1.5)]
+        if disks:
+            compacted = statistics.median(entry["after_bytes"] for entry in disks)
+            entries.append(("disk_compacted", "… after compact()", compacted, 0.8))
+        for key, what, size, most in entries:
+            text = f"content {size_text(content)}"
+            found.append(Row(key, what, size_text(size), text, size / content, None, f"≤ {most} x", size / content <= most))
+    if theirs:
+        size, content = theirs[0]["disk_bytes"], theirs[0]["content_bytes"]
+        other = f"SqliteSaver {size_text(size)}"
+        found.append(Row("disk_sqlitesaver", "… SqliteSaver, to compare", "", other, size / content))
+    return found
+
+
+def _edits(results: Results) -> list[Row]:
+    ours = results.get("savegame", "edits")
+    names = {
+        "file_replaced": "row bytes: one of 200 files of 5 KB replaced",
+        "file_touched": "… 60 characters inside one of them edited",
+        "folded": "… first half of 400 messages → summary",
+        "counter": "… one counter in a 5 MB state",
+    }
+    found = []
+    for key, what in names.items() if ours else ():
+        wrote, changed = ours[0][key]["row_bytes"], ours[0][key]["changed_bytes"]
+        most = 1.5 * changed + 1024
+        limit = f"≤ 1.5 x changed + 1 KB = {size_text(most)}"
+        other = f"changed {size_text(changed)}"
+        found.append(Row(f"edit_{key}", what, size_text(wrote), other, wrote / changed, None, limit, wrote <= most))
+    return found
+
+
+def _threads(results: Results) -> list[Row]:
+    found = []
+    tasks = (("threads", "64 threads saving at once", 2), ("padded_threads", "… with the flush padded to 2 ms", 5))
+    for key, what, least in tasks:
+        ours = results.get("savegame", key)
+        if ours:
+            ratios = [entry["ratio"] for entry in ours]
+            ratio, spread = statistics.median(ratios), (min(ratios), max(ratios))
+            together, alone = (statistics.median(entry[name] for entry in ours) for name in ("together_per_s", "alone_per_s"))
+            other = f"one thread {alone:,.0f}/s"
+            found.append(Row(key, what, f"{together:,.0f}/s", other, ratio, spread, f"≥ {least} x", ratio >= least))
+    return found
+
+
+def _memory(results: Results) -> list[Row]:
+    found = []
+    for key, what in (
+        ("memory", "memory growth, 10,000 threads touched"),
+        ("memory_uncached", "… without a cache, to compare"),
+    ):
+        for entry in results.get("savegame", key):
+            growth, cache = entry["growth_bytes"], entry["cache_bytes"]
+            other = f"cache {size_text(cache)}, half way {size_text(entry['points'][4]['growth_bytes'])}"
+            most = MEMORY_SLACK * cache
+            limit, ok = (f"≤ {MEMORY_SLACK} x the cache", growth <= most) if cache else ("", None)
+            found.append(Row(key, what, size_text(growth), other, growth / cache if cache else None, None, limit, ok))
+    return found
+
+
+def _against(
+    results: Results, task: str, name: str, what: str, *, faster: float | None = None, at_most: float | None = None
+) -> list[Row]:
+    """A row against SqliteSaver: so many times faster at least, or so many times its time at most."""
+    ours, theirs = results.get("savegame", task), results.get("sqlitesaver", task)
+    if not ours:
+        return []
+    mine = time_text(_median(ours, name, "median_us"))
+    if not theirs:
+        return [Row(name, what, mine)]
+    other = f"SqliteSaver {time_text(_median(theirs, name, 'median_us'))}"
+    if faster:
+        ratio, spread = _ratio(theirs, ours, name, name, "median_us")
+        return [Row(name, what, mine, other, ratio, spread, f"≥ {faster:g} x faster", ratio >= faster)]
+    ratio, spread = _ratio(ours, theirs, name, name, "median_us")
+    limit, ok = (f"≤ {at_most} x", ratio <= at_most) if at_most else ("", None)
+    return [Row(name, what, mine, other, ratio, spread, limit, ok)]
+
+
+def _median(entries: list[dict[str, Any]], name: str, key: str) -> float:
+    return statistics.median(entry[name][key] for entry in entries)
+
+
+def _ratio(
+    ours: list[dict[str, Any]], others: list[dict[str, Any]], mine: str, other: str, key: str
+) -> tuple[float, tuple[float, float]]:
+    return paired([entry[mine][key] for entry in ours], [entry[other][key] for entry in others])

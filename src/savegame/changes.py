@@ -1,0 +1,99 @@
+"""What differs between two values, as people read it: one line per change, nothing that stayed. Touches codec, model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+from savegame.codec import Codec, fields_of, format_path
+from savegame.model import MISSING, Change
+
+
+class Diff(Sequence[Change]):
+    """The changes from one state to another. Iterate over it, or print it."""
+
+    def __init__(self, changes: list[Change]) -> None:
+        self._changes = changes
+
+    @overload
+    def __getitem__(self, index: int) -> Change: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Change]: ...
+    def __getitem__(self, index: int | slice) -> Change | list[Change]:
+        return self._changes[index]
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def __str__(self) -> str:
+        return "\n".join(map(line_of, self._changes)) or "no changes"
+
+    def __repr__(self) -> str:
+        return f"<Diff of {len(self)} changes>"
+
+
+def line_of(change: Change, width: int = 100) -> str:
+    """One change on one line: `+ path = new`, `- path = old`, `~ path: old -> new`."""
+    path = format_path(change.path) or "(the state)"
+    if change.old is MISSING:
+        return f"+ {path} = {_short(change.new, width)}"
+    if change.new is MISSING:
+        return f"- {path} = {_short(change.old, width)}"
+    return f"~ {path}: {_short(change.old, width // 2)} -> {_short(change.new, width // 2)}"
+
+
+def changes_between(codec: Codec, old: Any, new: Any) -> Diff:
+    """The difference of two values; values count as equal only if their types are equal too."""
+    return Diff(list(_compare(codec, old, new, ())))
+
+
+def _compare(codec: Codec, old: Any, new: Any, path: tuple[Any, ...]) -> Iterator[Change]:
+    if _same(codec, old, new):
+        return
+    left, right = _mapping(old), _mapping(new)
+    if left is not None and right is not None and type(old) is type(new):
+        for key in [*left, *(key for key in right if key not in left)]:
+            if key not in right:
+                yield Change((*path, key), left[key], MISSING)
+            elif key not in left:
+                yield Change((*path, key), MISSING, right[key])
+            else:
+                yield from _compare(codec, left[key], right[key], (*path, key))
+        if [codec.pack(key) for key in left if key in right] != [codec.pack(key) for key in right if key in left]:
+            yield Change((*path, "(keys)"), list(left), list(right))
+    elif type(old) is list and type(new) is list:
+        yield from _compare_lists(codec, old, new, path)
+    else:
+        yield Change(path, old, new)
+
+
+def _compare_lists(codec: Codec, old: list[Any], new: list[Any], path: tuple[Any, ...]) -> Iterator[Change]:
+    """Items that stayed are found from both ends; what lies between is compared pairwise, then removed or added."""
+    left, right = list(map(codec.pack, old)), list(map(codec.pack, new))
+    head = 0
+    while head < min(len(left), len(right)) and left[head] == right[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(left), len(right)) - head and left[-1 - tail] == right[-1 - tail]:
+        tail += 1
+    olds, news = old[head : len(old) - tail], new[head : len(new) - tail]
+    pairs = min(len(olds), len(news)) if len(olds) == len(news) else 0
+    for index in range(pairs):
+        yield from _compare(codec, olds[index], news[index], (*path, head + index))
+    for index, item in enumerate(olds[pairs:], head + pairs):
+        yield Change((*path, index), item, MISSING)
+    for index, item in enumerate(news[pairs:], head + pairs):
+        yield Change((*path, index), MISSING, item)
+
+
+def _same(codec: Codec, old: Any, new: Any) -> bool:
+    return codec.pack(old) == codec.pack(new)
+
+
+def _mapping(value: Any) -> dict[Any, Any] | None:
+    return value if type(value) is dict else fields_of(value)
+
+
+def _short(value: Any, width: int) -> str:
+    text = repr(value)
+    return text if len(text) <= width else f"{text[: width - 1]}…"

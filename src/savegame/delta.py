@@ -1,0 +1,559 @@
+"""What changed between two states, as data: find it, write it down, apply it, join two into one. Pure.
+
+A delta is a list of operations over paths. In bytes it is the length of a header, the header (the operations as
+MessagePack) and the values that they carry, encoded and one after the other, so that applying a delta moves bytes
+and decodes nothing. `docs/format/delta.md` has the layout. Touches tree, codec and errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from savegame.codec import Codec, format_path, join_array, pack_raw, unpack_raw
+from savegame.errors import CorruptionError, InvalidInputError
+from savegame.tree import (
+    Dict,
+    List,
+    Node,
+    Path,
+    Run,
+    edit,
+    items_of,
+    open_node,
+    runs_of,
+    size_of,
+)
+
+SET, DELETE, APPEND, SPLICE, EDIT, ORDER = range(6)
+
+_HEADER = struct.Struct("<I")
+_DEEP: Final = 64
+"""Paths longer than this are not looked into: what lies below is replaced whole."""
+
+_SMALL: Final = 128
+"""Encoded values up to this size are replaced whole rather than described by a smaller change."""
+
+KEYFRAME_SLACK: Final = 64 * 1024
+ROW_COST: Final = 256
+"""Reading a delta costs about as much as this many bytes more than it has."""
+
+
+def keyframe_due(state_bytes: int, rows: int, delta_bytes: int) -> bool:
+    """Whether the deltas since the last keyframe cost more to read than a keyframe would."""
+    return delta_bytes + rows * ROW_COST > state_bytes + KEYFRAME_SLACK
+
+
+class Op(NamedTuple):
+    """One operation: what to do, where, with which numbers and which encoded value."""
+
+    code: int
+    path: Path
+    value: bytes = b""
+    a: int = 0
+    b: int = 0
+
+
+# -- bytes -----------------------------------------------------------------------------------------
+
+
+def dump(ops: list[Op]) -> bytes:
+    """The bytes of a delta."""
+    if len(ops) == 1:
+        (op,) = ops
+        header = pack_raw([[op.code, list(op.path), -1, op.a, op.b]])
+        return _HEADER.pack(len(header)) + header + op.value
+    header = pack_raw([[op.code, list(op.path), len(op.value), op.a, op.b] for op in ops])
+    return _HEADER.pack(len(header)) + header + b"".join(op.value for op in ops)
+
+
+def parse(data: bytes) -> list[Op]:
+    """The operations of a delta's bytes."""
+    try:
+        start = _HEADER.size + _HEADER.unpack_from(data)[0]
+        ops = []
+        for code, path, length, a, b in unpack_raw(data[_HEADER.size : start]):
+            end = len(data) if length < 0 else start + length
+            ops.append(Op(code, tuple(path), data[start:end], a, b))
+            start = end
+    except (struct.error, ValueError, TypeError) as error:
+        raise CorruptionError(f"a stored delta cannot be read: {error}") from error
+    return ops
+
+
+# -- apply -----------------------------------------------------------------------------------------
+
+
+def apply(node: Node | None, ops: Iterable[Op], *, own: bool = False) -> Node | None:
+    """The state after some operations. Raises KeyError or TypeError where an operation does not fit the state."""
+    for op in ops:
+        if op.code == SET and not op.path:
+            node = op.value
+        elif node is None:
+            raise KeyError("there is no state yet")
+        elif op.code in (SET, DELETE):
+            node = edit(node, op.path[:-1], lambda parent, op=op: _set_child(parent, op, own), own=own)  # type: ignore[misc]
+        else:
+            node = edit(node, op.path, lambda target, op=op: _CHANGES[op.code](target, op, own), own=own)  # type: ignore[misc]
+    return node
+
+
+def replay(node: Node | None, deltas: Iterable[bytes]) -> Node | None:
+    """The state after some stored deltas. `node` must be the caller's alone; quick where many deltas append to one list."""
+    header, growing = b"", None
+    for data in deltas:
+        start = _HEADER.size + int.from_bytes(data[:4], "little")
+        if growing is not None and data[:start] == header:
+            growing.append(data[start:])
+            continue
+        header, growing = data[:start], None
+        ops = parse(data)
+        node = apply_stored(node, ops, own=True)
+        if len(ops) == 1 and ops[0].code == APPEND and node is not None:
+            growing = _list_at(node, ops[0].path)
+    return None if node is None else _resized(node)
+
+
+def apply_stored(node: Node | None, ops: list[Op], *, own: bool = False) -> Node | None:
+    """`apply` for operations that came out of a store: what does not fit is corruption."""
+    try:
+        return apply(node, ops, own=own)
+    except (KeyError, TypeError, IndexError) as error:
+        raise CorruptionError(f"a stored delta does not fit the state before it: {error}") from error
+
+
+def _list_at(node: Node, path: Path) -> List | None:
+    """The list at `path` if only dicts lie on the way, so that it can grow in place."""
+    for key in path:
+        child = node.children.get(pack_raw(key)) if isinstance(node, Dict) else None
+        if child is None:
+            return None
+        node = child
+    return node if isinstance(node, List) else None
+
+
+def _resized(node: Node) -> Node:
+    """Count sizes again after lists grew behind the back of the nodes above them."""
+    if isinstance(node, Dict):
+        for child in node.children.values():
+            _resized(child)
+        node.size = len(node.tag) + 5 + sum(len(key) + size_of(child) for key, child in node.children.items())
+    return node
+
+
+def _set_child(parent: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - internal
+    opened = open_node(parent)
+    key = op.path[-1]
+    if isinstance(opened, List):
+        if type(key) is not int or not 0 <= key < opened.count:
+            raise KeyError(key)
+        value = [op.value] if op.code == SET else []
+        return _spliced(opened, key, 1, runs_of(value))
+    if not isinstance(opened, Dict):
+        raise TypeError(f"{format_path(op.path[:-1])} is neither a dict nor a list")
+    target = opened if own or opened is not parent else opened.copy()
+    if op.code == SET:
+        target.put(pack_raw(key), op.value)
+    else:
+        target.drop(pack_raw(key))
+    return target
+
+
+def _append(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - internal
+    opened = open_node(target)
+    if not isinstance(opened, List):
+        raise TypeError(f"{format_path(op.path)} is not a list")
+    if own:
+        opened.append(op.value)
+        return opened
+    grown = opened if opened is not target else opened.copy()
+    grown.append_joined(op.value)
+    return grown
+
+
+def _splice(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - same shape as its siblings
+    opened = open_node(target)
+    if not isinstance(opened, List) or op.a + op.b > opened.count:
+        raise TypeError(f"{format_path(op.path)} is not a list of {op.a + op.b} items")
+    return _spliced(opened, op.a, op.b, runs_of(items_of([(0, op.value)])))
+
+
+def _spliced(target: List, start: int, deleted: int, runs: list[Run]) -> List:
+    before, _ = target.split(start)
+    _, after = target.split(start + deleted)
+    return List([*before, *runs, *after])
+
+
+def _edit_text(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - same shape as its siblings
+    text = text_of(target)
+    if text is None or op.a + op.b > len(text[1]):
+        raise TypeError(f"{format_path(op.path)} is not a text of {op.a + op.b} bytes")
+    header, old = text
+    return header(len(old[: op.a]) + len(op.value) + op.b) + old[: op.a] + op.value + old[len(old) - op.b :]
+
+
+def _order(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - same shape as its siblings
+    opened = open_node(target)
+    if not isinstance(opened, Dict):
+        raise TypeError(f"{format_path(op.path)} is not a dict")
+    return Dict(opened.tag, {key: opened.children[key] for key in items_of([(0, op.value)])})
+
+
+_CHANGES: Final = {APPEND: _append, SPLICE: _splice, EDIT: _edit_text, ORDER: _order}
+
+
+# -- compose ---------------------------------------------------------------------------------------
+
+
+def compose(first: list[Op], second: list[Op]) -> list[Op]:
+    """One list of operations that does what both do, without values of the first that the second replaces whole."""
+    for index, op in enumerate(second):
+        if op.code == SET and not op.path:
+            return second[index:]
+    ops = [*first, *second]
+    for op in second:
+        related = [other for other in ops if other.path[: len(op.path)] == op.path or op.path[: len(other.path)] == other.path]
+        if len(related) == 2 and all(other.code == SET and other.path == op.path for other in related):
+            ops[ops.index(related[0])] = op
+            del ops[len(ops) - 1 - ops[::-1].index(op)]
+    return ops
+
+
+# -- difference ------------------------------------------------------------------------------------
+
+
+def difference(codec: Codec, old: Node | None, value: Any) -> tuple[list[Op], Node]:
+    """The operations that turn the state `old` into `value`, and the new state. No operations means no change."""
+    if old is None:
+        data = codec.encode(value)
+        return [Op(SET, (), data)], open_node(data)
+    return _Differ(codec).run(old, value)
+
+
+def assign(codec: Codec, node: Node, path: Path, value: Any) -> tuple[list[Op], Node]:
+    """The operations that set one place to `value`, described as small as its old value allows. Raises KeyError."""
+    differ = _Differ(codec)
+    container = _parent(node, path)
+    if isinstance(container, Dict):
+        child = container.children.get(pack_raw(raw_key(codec, path[-1])))
+        if child is not None:
+            differ.node(child, value, path)
+            return differ.ops, _applied(node, differ.ops)
+    ops = [Op(SET, path, codec.encode(value, path))]
+    return ops, _applied(node, ops)
+
+
+def _parent(node: Node, path: Path) -> Node:
+    """The opened container that the last part of a path is in. Raises KeyError."""
+    found: list[Node] = []
+
+    def look(container: Node) -> Node:
+        found.append(open_node(container))
+        return container
+
+    edit(node, path[:-1], look, own=False)
+    return found[0]
+
+
+def raw_key(codec: Codec, key: Any) -> Any:
+    """A dict key as it stands in a path: text and whole numbers as they are, other keys undecoded."""
+    if type(key) in (str, int):
+        return key
+    return unpack_raw(codec.encode(key))
+
+
+def _applied(node: Node, ops: list[Op]) -> Node:
+    result = apply(node, ops)
+    assert result is not None
+    return result
+
+
+class _Differ:
+    """Walks an old tree and a new value side by side; collects operations and builds the new tree."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+        self.ops: list[Op] = []
+
+    def run(self, old: Node, value: Any) -> tuple[list[Op], Node]:
+        new = self.node(old, value, ())
+        return self.ops, new
+
+    def node(self, old: Node, value: Any, path: Path) -> Node:
+        if isinstance(old, bytes):
+            return self.leaf(old, value, path)
+        if len(path) < _DEEP:
+            mark = len(self.ops)
+            new = None
+            if isinstance(old, List) and type(value) is list:
+                new = self.items(old, value, path)
+            elif isinstance(old, Dict):
+                opened = self.codec.open(value)
+                if opened is not None and opened[0] == old.tag:
+                    new = self.fields(old, opened[1], path)
+            if new is not None and self.cost(mark) <= size_of(new):
+                return new
+            del self.ops[mark:]
+        return self.replace(value, path)
+
+    def leaf(self, old: bytes, value: Any, path: Path) -> Node:
+        data = self.pack(value, path)
+        if data == old:
+            return old
+        if len(old) > _SMALL and len(data) > _SMALL:
+            opened = open_node(old)
+            if opened is not old:
+                return self.node(opened, value, path)
+            op = _text_change(old, data, path)
+            if op is not None:
+                self.ops.append(op)
+                return data
+        return self.replace(value, path)
+
+    def replace(self, value: Any, path: Path) -> Node:
+        data = self.codec.encode(value, path)
+        self.ops.append(Op(SET, path, data))
+        return open_node(data) if len(data) > _SMALL else data
+
+    def fields(self, old: Dict, fields: dict[Any, Any], path: Path) -> Node:
+        children: dict[bytes, Node] = {}
+        changed = len(fields) != len(old.children)
+        for key, value in fields.items():
+            encoded = self.pack(key, path)
+            raw = key if type(key) is str else unpack_raw(encoded)
+            child = old.children.get(encoded)
+            place = (*path, raw)
+            children[encoded] = self.replace(value, place) if child is None else self.node(child, value, place)
+            changed = changed or children[encoded] is not child
+        gone = [key for key in old.children if key not in children]
+        self.ops += [Op(DELETE, (*path, unpack_raw(key))) for key in gone]
+        order = [key for key in old.children if key in children] + [key for key in children if key not in old.children]
+        if order != list(children):
+            self.ops.append(Op(ORDER, path, join_array(list(children))))
+            changed = True
+        return Dict(old.tag, children) if changed else old
+
+    def items(self, old: List, value: list[Any], path: Path) -> Node:
+        same: list[Run] = []
+        position = 0
+        changed = False
+        runs = old.joined()
+        for count, data in runs:
+            if position + count > len(value):
+                break
+            if isinstance(data, bytes):
+                if self.pack(value[position : position + count], path) != data:
+                    break
+                same.append((count, data))
+            else:
+                mark = len(self.ops)
+                item = self.node(data, value[position], (*path, position))
+                if self.cost(mark) > size_of(data) // 2:
+                    del self.ops[mark:]
+                    break
+                same.append((1, item if not isinstance(item, bytes) else b"\x91" + item))
+                changed = changed or item is not data
+            position += count
+        if position == old.count == len(value):
+            return List(same) if changed else old
+        if position == old.count:
+            data = self.codec.encode(value[position:], path)
+            self.ops.append(Op(APPEND, path, data))
+            return List([*same, *runs_of(items_of([(0, data)]))])
+        return self.middle(same, items_of(runs[len(same) :]), value, position, path)
+
+    def middle(self, same: list[Run], old: list[bytes], value: list[Any], start: int, path: Path) -> Node:
+        """The rest of a list from the first run that differs: item by item."""
+        new = [self.pack(item, path) for item in value[start:]]
+        head = _common(zip(old, new, strict=False))
+        tail = _common(zip(reversed(old[head:]), reversed(new[head:]), strict=False))
+        old_end, new_end = len(old) - tail, len(new) - tail
+        if old_end == new_end:
+            nodes: list[Node] = list(new)
+            for index in range(head, new_end):
+                if old[index] != new[index]:
+                    nodes[index] = self.leaf(old[index], value[start + index], (*path, start + index))
+            return List([*same, *_mixed_runs(nodes)])
+        for old_from, old_to, new_from, new_to in reversed(_gaps(old, new, head, old_end, new_end)):
+            items = self.codec.encode(value[start + new_from : start + new_to], path)
+            if old_from == len(old):
+                self.ops.append(Op(APPEND, path, items))
+            else:
+                self.ops.append(Op(SPLICE, path, items, start + old_from, old_to - old_from))
+        return List([*same, *runs_of(new)])
+
+    def pack(self, value: Any, path: Path) -> bytes:
+        try:
+            return self.codec.pack(value)
+        except (TypeError, RecursionError):
+            return self.codec.encode(value, path)
+
+    def cost(self, mark: int) -> int:
+        return sum(len(op.value) + 16 for op in self.ops[mark:]) if len(self.ops) > mark else 0
+
+
+def _mixed_runs(nodes: list[Node]) -> list[Run]:
+    runs: list[Run] = []
+    plain: list[bytes] = []
+    for node in nodes:
+        if isinstance(node, bytes):
+            plain.append(node)
+        else:
+            runs += [*runs_of(plain), (1, node)]
+            plain = []
+    return [*runs, *runs_of(plain)]
+
+
+def _common(pairs: Iterable[tuple[bytes, bytes]]) -> int:
+    count = 0
+    for left, right in pairs:
+        if left != right:
+            break
+        count += 1
+    return count
+
+
+def _gaps(old: list[bytes], new: list[bytes], head: int, old_end: int, new_end: int) -> list[tuple[int, int, int, int]]:
+    """Where the two lists differ between `head` and their ends, found by matching equal items greedily in order."""
+    places: dict[bytes, list[int]] = {}
+    for index in range(old_end - 1, head - 1, -1):
+        places.setdefault(old[index], []).append(index)
+    gaps = []
+    old_at = new_at = head
+    for index in range(head, new_end):
+        candidates = places.get(new[index], [])
+        while candidates and candidates[-1] < old_at:
+            candidates.pop()
+        if not candidates:
+            continue
+        match = candidates.pop()
+        if match > old_at or index > new_at:
+            gaps.append((old_at, match, new_at, index))
+        old_at, new_at = match + 1, index + 1
+    if old_at < old_end or new_at < new_end:
+        gaps.append((old_at, old_end, new_at, new_end))
+    return gaps
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def text_of(node: Node) -> tuple[Callable[[int], bytes], bytes] | None:
+    """A text or bytes leaf as (how to write its header, its content); None for everything else."""
+    if not isinstance(node, bytes):
+        return None
+    first = node[0]
+    if 0xA0 <= first <= 0xBF:
+        return _text_header, node[1:]
+    if first in _TEXT_HEADERS:
+        return (_bytes_header if first < 0xD0 else _text_header), node[_TEXT_HEADERS[first] :]
+    return None
+
+
+_TEXT_HEADERS: Final = {0xC4: 2, 0xC5: 3, 0xC6: 5, 0xD9: 2, 0xDA: 3, 0xDB: 5}
+
+
+def _text_header(length: int) -> bytes:
+    return bytes((0xA0 | length,)) if length < 32 else _long_header(0xD9, length)
+
+
+def _bytes_header(length: int) -> bytes:
+    return _long_header(0xC4, length)
+
+
+def _long_header(first: int, length: int) -> bytes:
+    if length < 256:
+        return bytes((first, length))
+    return (
+        bytes((first + 1,)) + length.to_bytes(2, "big") if length < 65536 else bytes((first + 2,)) + length.to_bytes(4, "big")
+    )
+
+
+def _text_change(old: bytes, new: bytes, path: Path) -> Op | None:
+    """One edit that turns a text into another, if they have enough in common."""
+    before, after = text_of(old), text_of(new)
+    if before is None or after is None or before[0] is not after[0]:
+        return None
+    a, b = before[1], after[1]
+    prefix = _common_prefix(a, b)
+    suffix = _common_prefix(a[prefix:][::-1], b[prefix:][::-1])
+    middle = b[prefix : len(b) - suffix]
+    return Op(EDIT, path, middle, prefix, suffix) if len(middle) < len(b) // 2 else None
+
+
+def _common_prefix(a: bytes, b: bytes) -> int:
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+# -- user's updates ----------------------------------------------------------------------------------
+
+
+def update(
+    codec: Codec,
+    old: Node | None,
+    *,
+    append: dict[Any, list[Any]],
+    set: dict[Any, Any],  # noqa: A002 - the public name
+    delete: Iterable[Any],
+) -> tuple[list[Op], Node]:
+    """The operations of `Thread.update` on a state, and the new state. Raises InvalidInputError for what does not fit."""
+    ops: list[Op] = []
+    node: Node
+    if old is None:
+        ops, node = difference(codec, None, {})
+    else:
+        node = old
+    for name, value in set.items():
+        path = _path(codec, name)
+        with _fitting(path):
+            more, node = assign(codec, node, path, value)
+        ops += more
+    for name, items in append.items():
+        path = _path(codec, name)
+        with _fitting(path):
+            op = _append_op(codec, node, path, items)
+            node = _applied(node, [op])
+        ops.append(op)
+    for name in delete:
+        path = _path(codec, name)
+        with _fitting(path):
+            node = _applied(node, [Op(DELETE, path)])
+        ops.append(Op(DELETE, path))
+    return ops, node
+
+
+def _append_op(codec: Codec, node: Node, path: Path, items: list[Any]) -> Op:
+    if type(items) not in (list, tuple):
+        raise InvalidInputError(f"append takes a list of items for {format_path(path)!r}, not {type(items).__name__}")
+    data = codec.encode(list(items), path)
+    parent = _parent(node, path)
+    if isinstance(parent, Dict) and pack_raw(path[-1]) not in parent.children:
+        return Op(SET, path, data)
+    return Op(APPEND, path, data)
+
+
+def _path(codec: Codec, name: Any) -> Path:
+    path = name if isinstance(name, tuple) else (name,)
+    if not path or len(path) > _DEEP:
+        raise InvalidInputError(f"a path needs 1 to {_DEEP} parts, not {len(path)}")
+    return tuple(raw_key(codec, part) for part in path)
+
+
+@contextlib.contextmanager
+def _fitting(path: Path) -> Iterator[None]:
+    """Say it in the user's words when a change does not fit the state."""
+    try:
+        yield
+    except KeyError as error:
+        raise InvalidInputError(f"the state has no {format_path(path)!r} ({error.args[0]!r} is missing)") from error
+    except TypeError as error:
+        raise InvalidInputError(f"cannot change {format_path(path)!r}: {error}") from error

@@ -1,0 +1,329 @@
+"""Saving and loading: states to frames and back, the cache between, keyframes. Handed a store; knows no users' verbs.
+
+A save finds the delta against the cached tree of the head, appends one frame with the head that it built on as the
+expected one, and only then changes the cache. A load takes the nearest sound keyframe and replays the deltas after it,
+or catches up from the cache. Keyframes are written after the save was acknowledged; failing to write one costs time
+at the next load, nothing else. Touches store, policy, frames, delta, tree, codec, model.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from savegame import delta as deltas
+from savegame.codec import Codec
+from savegame.delta import Op, keyframe_due
+from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, SavegameError
+from savegame.frames import (
+    WITH_BLOBS,
+    Meta,
+    digest,
+    dump_meta,
+    load_meta,
+    put_back_ops,
+    take_out_ops,
+    unwrap,
+    wrap,
+)
+from savegame.model import Chain, Frame, ThreadKey
+from savegame.policy import Retention
+from savegame.store import ANY, Append, PutKeyframe, Store
+from savegame.tree import Node, size_of, to_bytes
+
+logger = logging.getLogger("savegame")
+
+ENTRY_OVERHEAD = 1024
+
+
+class Point(NamedTuple):
+    """A checkpoint with its state as a tree, as the cache keeps it. `rows` and `bytes` count since the last keyframe."""
+
+    seq: int
+    id: str
+    step: int
+    digest: bytes
+    node: Node | None
+    rows: int
+    bytes: int
+
+
+EMPTY = Point(0, "", 0, b"", None, 0, 0)
+"""What the first save of a thread builds on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a save adds besides the state."""
+
+    meta: Meta
+    id: str
+    note: bytes | None = None
+
+
+class _Lock:
+    """A re-entrant lock that a WeakValueDictionary can hold; entering it keeps it alive."""
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class Cache:
+    """The newest point of each thread, least recently used first out, bounded in bytes. May be shared between threads."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._points: OrderedDict[ThreadKey, Point] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: ThreadKey) -> Point | None:
+        """The point kept for a thread."""
+        with self._lock:
+            point = self._points.get(key)
+            if point is not None:
+                self._points.move_to_end(key)
+            return point
+
+    def put(self, key: ThreadKey, point: Point) -> None:
+        """Keep a point instead of the thread's former one; forget others until all fit."""
+        size = _cost(point)
+        with self._lock:
+            self._drop(key)
+            if size > self.limit:
+                return
+            self._points[key] = point
+            self.bytes += size
+            while self.bytes > self.limit:
+                self._drop(next(iter(self._points)))
+
+    def forget(self, key: ThreadKey) -> None:
+        """Keep nothing of a thread."""
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: ThreadKey) -> None:
+        point = self._points.pop(key, None)
+        if point is not None:
+            self.bytes -= _cost(point)
+
+
+def _cost(point: Point) -> int:
+    return ENTRY_OVERHEAD + (0 if point.node is None else size_of(point.node))
+
+
+class Engine:
+    """Saves to and loads from one store. May be shared between threads."""
+
+    def __init__(self, store: Store, codec: Codec, retention: Retention, *, compress: bool, cache_bytes: int) -> None:
+        self.store = store
+        self.codec = codec
+        self.retention = retention
+        self.compress = compress
+        self.cache = Cache(cache_bytes)
+        self._locks: WeakValueDictionary[ThreadKey, _Lock] = WeakValueDictionary()
+        self._locks_lock = threading.Lock()
+
+    def lock(self, key: ThreadKey) -> _Lock:
+        """Saves of one process to one thread go one after the other: they would only conflict."""
+        with self._locks_lock:
+            lock = self._locks.get(key)
+            if lock is None:
+                lock = self._locks[key] = _Lock()
+            return lock
+
+    # -- loading -----------------------------------------------------------------------------------
+
+    def head(self, key: ThreadKey) -> Point:
+        """The head of a thread as it is now; EMPTY if it has none."""
+        row = self.store.thread(key)
+        if row is None or row.head_id is None:
+            return EMPTY
+        cached = self.cache.get(key)
+        if cached is not None and cached.id == row.head_id:
+            return cached
+        point = self.point(key, row.head)
+        self.cache.put(key, point)
+        return point
+
+    def point(self, key: ThreadKey, seq: int, frame: Frame | None = None) -> Point:
+        """The checkpoint with a sequence number, with its state. Raises CheckpointNotFound, CorruptionError."""
+        cached = self.cache.get(key)
+        if frame is None:
+            frame = self.frame(key, seq)
+        meta = load_meta(frame.meta)
+        if cached is not None and cached.id == frame.id:
+            return cached
+        if cached is not None and not self._still_there(key, cached, below=seq):
+            cached = None
+        try:
+            chain = self.store.chain(key, seq, after=cached.seq if cached else 0)
+            node = self._replay(key, chain, cached)
+        except CorruptionError as error:
+            raise _located(error, key, frame) from error
+        begun = cached if cached and chain.keyframe_seq == cached.seq and chain.keyframe is None else EMPTY
+        rows, read = begun.rows + len(chain.deltas), begun.bytes + sum(map(len, chain.deltas))
+        return Point(seq, frame.id, meta.step, meta.digest, node, rows, read)
+
+    def _still_there(self, key: ThreadKey, cached: Point, *, below: int) -> bool:
+        """Whether loading may begin at a cached point: its thread was not deleted and made anew meanwhile."""
+        found = self.store.frames(key, low=cached.seq, high=cached.seq) if 0 < cached.seq < below else []
+        return bool(found) and found[0].id == cached.id
+
+    def frame(self, key: ThreadKey, seq: int) -> Frame:
+        """One frame without its delta. Raises CheckpointNotFound."""
+        found = self.store.frames(key, low=seq, high=seq)
+        if not found:
+            raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
+        return found[0]
+
+    def _replay(self, key: ThreadKey, chain: Chain, cached: Point | None) -> Node | None:
+        bodies = [unwrap(body) for body in chain.deltas]
+        fetch = self.fetcher(key)
+        if chain.keyframe is None and chain.keyframe_seq:
+            assert cached is not None
+            node = cached.node
+            for flags, payload in bodies:
+                node = deltas.apply_stored(node, self._ops(flags, payload, fetch))
+            return node
+        return deltas.replay(
+            None if chain.keyframe is None else unwrap(chain.keyframe)[1],
+            [deltas.dump(self._ops(flags, data, fetch)) if flags & WITH_BLOBS else data for flags, data in bodies],
+        )
+
+    def _ops(self, flags: int, payload: bytes, fetch: Callable[[bytes], bytes]) -> list[Op]:
+        ops = deltas.parse(payload)
+        return put_back_ops(ops, fetch) if flags & WITH_BLOBS else ops
+
+    def fetcher(self, key: ThreadKey) -> Callable[[bytes], bytes]:
+        """Reads large values of a thread by their digest."""
+
+        def fetch(wanted: bytes) -> bytes:
+            body = self.store.blob(key, wanted)
+            if body is None:
+                raise CorruptionError(
+                    f"a large value ({wanted.hex()[:12]}) is missing", place=f"large value {wanted.hex()[:12]}"
+                )
+            return unwrap(body)[1]
+
+        return fetch
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        key: ThreadKey,
+        base: Point,
+        ops: list[Op],
+        node: Node,
+        draft: Draft,
+        *,
+        expect: str | None,
+        epoch: int | None = None,
+    ) -> tuple[int, Meta, Node]:
+        """Save one frame on top of `base`. Gives its sequence number, metadata and state; raises what the store raises."""
+        smaller, blobs = take_out_ops(ops)
+        payload = deltas.dump(smaller)
+        meta = replace(draft.meta, size_bytes=size_of(node), blobs=list(blobs))
+        meta.digest = digest(base.digest, key.id, draft.id, meta, payload)
+        body = wrap(payload, compress=self.compress, with_blobs=bool(blobs))
+        change = Append(
+            key,
+            draft.id,
+            base.seq,
+            dump_meta(meta),
+            body,
+            draft.note,
+            expect,
+            epoch,
+            meta.agent_id,
+            self.retention.max_checkpoints,
+            tuple((name, wrap(content, compress=self.compress)) for name, content in blobs.items()),
+        )
+        (seq,) = self.store.commit([change])
+        point = Point(seq, draft.id, meta.step, meta.digest, node, base.rows + 1, base.bytes + len(body))
+        if keyframe_due(meta.size_bytes, point.rows, point.bytes):
+            point = self._write_keyframe(key, point)
+        self.cache.put(key, point)
+        return seq, meta, node
+
+    def _write_keyframe(self, key: ThreadKey, point: Point) -> Point:
+        try:
+            self.store.commit([PutKeyframe(key, point.seq, self.keyframe(point.node))])
+        except SavegameError as error:  # the save itself is done; only the next load will be slower
+            logger.warning("thread %r: the keyframe at %s could not be written: %s", key.id, point.id, error)
+            return point
+        return point._replace(rows=0, bytes=0)
+
+    def keyframe(self, node: Node | None) -> bytes:
+        """The stored body of a whole state; large values are inside, so that it needs nothing else."""
+        assert node is not None
+        return wrap(to_bytes(node), compress=True)
+
+    def save(
+        self,
+        key: ThreadKey,
+        make: Callable[[Node | None], tuple[list[Op], Node]],
+        draft: Draft,
+        *,
+        expect: str | None,
+        base: Point | None = None,
+        epoch: int | None = None,
+    ) -> tuple[int, Meta, Node]:
+        """Append what `make` makes of the state that the frame builds on; on top of whatever is there if expect is ANY."""
+        with self.lock(key):
+            point = base or self.cache.get(key) or self.head(key)
+            while True:
+                if expect != ANY and base is None and (point.id or None) != expect:
+                    point = self.head(key)
+                    if (point.id or None) != expect:
+                        raise _conflict(key, expect, point.id or None)
+                ops, node = make(point.node)
+                draft.meta.step = point.step + 1
+                draft.meta.parent_id = point.id or None
+                wanted = expect if base is not None else (point.id or None)
+                try:
+                    return self.append(key, point, ops, node, draft, expect=wanted, epoch=epoch)
+                except ConflictError as error:
+                    if type(error) is not ConflictError or expect != ANY or base is not None:
+                        raise
+                    point = self.head(key)
+
+
+def new_id() -> str:
+    """A random id: 122 random bits, 32 hexadecimal digits."""
+    return uuid.uuid4().hex
+
+
+def _conflict(key: ThreadKey, expected: str | None, found: str | None) -> ConflictError:
+    return ConflictError(
+        f"thread {key.id!r}: the head is {found or '(none)'}, expected {expected or '(none)'}; read it again and retry",
+        expected=expected,
+        found=found,
+    )
+
+
+def _located(error: CorruptionError, key: ThreadKey, frame: Frame) -> CorruptionError:
+    """The same error naming thread and checkpoint."""
+    place = error.place or f"state of frame {frame.seq}"
+    return CorruptionError(
+        f"thread {key.id!r}: checkpoint {frame.id} cannot be loaded: {error}",
+        thread_id=key.id,
+        checkpoint_id=error.checkpoint_id or frame.id,
+        place=place,
+        seq=error.seq,
+    )

@@ -1,0 +1,185 @@
+"""The whole error tree, grouped by what the person catching an error does next. Touches nothing.
+
+SavegameError
+├── NotFoundError           ask for something else          CheckpointNotFound, ThreadNotFound, StoreNotFound
+├── AlreadyExistsError      choose another name
+├── ConflictError           re-read, then try again         Busy, Fenced
+├── OutcomeError            ask or look before going on     Unknown, Paused
+├── UnavailableError        wait, make room, then retry     OutOfSpace
+├── CorruptionError         stop; run verify
+├── UnsupportedError        upgrade, or use another store
+├── InvalidInputError       fix the call                    InvalidState
+└── ClosedError             open it first
+
+`kind` is a stable code and append-only; `exit_code` and `http_status` are what the command line and the web page answer with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from savegame.model import Checkpoint
+
+
+class SavegameError(Exception):
+    """Base of everything that savegame raises on purpose."""
+
+    kind: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+
+
+class NotFoundError(SavegameError, LookupError):
+    """There is no such thing: ask for something else."""
+
+    kind = "not-found"
+    exit_code = 3
+    http_status = 404
+
+
+class CheckpointNotFound(NotFoundError):
+    """No checkpoint answers to that id, prefix, label, step or time."""
+
+    kind = "checkpoint-not-found"
+
+
+class ThreadNotFound(NotFoundError):
+    """The thread has no checkpoint, so it does not exist."""
+
+    kind = "thread-not-found"
+
+
+class StoreNotFound(NotFoundError):
+    """Nothing is stored at that address, or no store speaks its scheme."""
+
+    kind = "store-not-found"
+
+
+class AlreadyExistsError(SavegameError):
+    """The name or id is taken by something else: choose another."""
+
+    kind = "already-exists"
+    exit_code = 4
+    http_status = 409
+
+
+class ConflictError(SavegameError):
+    """Somebody moved the head first: re-read, then try again. `expected` and `found` are checkpoint ids."""
+
+    kind = "conflict"
+    exit_code = 5
+    http_status = 409
+
+    def __init__(self, message: str, *, expected: str | None = None, found: str | None = None) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.found = found
+
+
+class Busy(ConflictError):
+    """Somebody else holds the lease on this thread: wait for the end of its run."""
+
+    kind = "busy"
+
+
+class Fenced(ConflictError):
+    """The lease was lost to somebody else: stop, nothing more can be written under it."""
+
+    kind = "fenced"
+
+
+class OutcomeError(SavegameError):
+    """A call cannot simply go on: ask or look first."""
+
+    kind = "outcome"
+    exit_code = 6
+    http_status = 409
+
+
+class Unknown(OutcomeError):
+    """An effect may or may not have happened: find out, then resolve it."""
+
+    kind = "unknown"
+
+
+class Paused(OutcomeError):
+    """A call waits for a person's answer."""
+
+    kind = "paused"
+
+
+class UnavailableError(SavegameError):
+    """The store cannot answer now: wait and retry. With `unknown`, the write may have happened: look for `checkpoint_id`."""
+
+    kind = "unavailable"
+    exit_code = 7
+    http_status = 503
+
+    def __init__(self, message: str, *, unknown: bool = False, checkpoint_id: str | None = None) -> None:
+        super().__init__(message)
+        self.unknown = unknown
+        self.checkpoint_id = checkpoint_id
+
+
+class OutOfSpace(UnavailableError):
+    """The disk is full: nothing was saved; make room, then retry."""
+
+    kind = "out-of-space"
+
+
+class CorruptionError(SavegameError):
+    """Stored bytes are damaged and were not returned. `newest_sound` is the newest checkpoint that still loads."""
+
+    kind = "corruption"
+    exit_code = 8
+    http_status = 500
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        thread_id: str | None = None,
+        checkpoint_id: str | None = None,
+        place: str | None = None,
+        seq: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.seq = seq
+        self.thread_id = thread_id
+        self.checkpoint_id = checkpoint_id
+        self.place = place
+        self.newest_sound: Checkpoint | None = None
+
+
+class UnsupportedError(SavegameError):
+    """This store, format version or installation cannot do that: upgrade, or use another."""
+
+    kind = "unsupported"
+    exit_code = 9
+    http_status = 501
+
+
+class InvalidInputError(SavegameError, ValueError):
+    """The call itself is wrong: fix it."""
+
+    kind = "invalid-input"
+    exit_code = 2
+    http_status = 400
+
+
+class InvalidState(InvalidInputError):
+    """A state holds something that cannot be kept; `path` names the place."""
+
+    kind = "invalid-state"
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class ClosedError(SavegameError):
+    """The vault was closed: open it again."""
+
+    kind = "closed"
+    http_status = 503

@@ -1,0 +1,329 @@
+"""A frame's bytes: envelope, compression, metadata, large values, the two sums.
+
+Every stored body begins with two bytes: flags (compressed, holds references to blobs) and the id of the key that it is
+encrypted with (0: none). The *checksum* of a row is over its stored bytes and its place, so that damage and rows that
+moved are noticed on every read. The *digest* of a checkpoint is over its parent's digest, its fixed metadata and its
+logical delta, whatever way that is stored. Neither has a key: they show accidents, not attacks. Touches delta, codec, model.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import blake3
+import zstandard
+
+from savegame.codec import BLOB, MAP, OBJECT, TUPLE, RawExt, pack_raw, unpack_raw
+from savegame.delta import APPEND, SET, SPLICE, Op, parse
+from savegame.errors import CorruptionError, UnsupportedError
+
+FORMAT: Final = 1
+"""Version of everything described here. A newer one is refused."""
+
+COMPRESSED, WITH_BLOBS = 1, 2
+
+COMPRESS_FROM: Final = 4096
+"""Fresh bodies below this size stay as they are, which loads quicker; `compact` compresses them all."""
+
+BLOB_FROM: Final = 8192
+"""Texts and bytes of this size or more are kept once per thread."""
+
+_local = threading.local()
+
+
+# -- envelope --------------------------------------------------------------------------------------
+
+
+def wrap(payload: bytes, *, compress: bool, level: int = 1, with_blobs: bool = False, least: int = COMPRESS_FROM) -> bytes:
+    """The stored body of a payload."""
+    flags = WITH_BLOBS if with_blobs else 0
+    if compress and len(payload) >= least:
+        smaller = _compressor(level).compress(payload)
+        if len(smaller) < len(payload) * 0.9:
+            return bytes((flags | COMPRESSED, 0)) + smaller
+    return bytes((flags, 0)) + payload
+
+
+def unwrap(body: bytes) -> tuple[int, bytes]:
+    """The flags and the payload of a stored body."""
+    if len(body) < 2 or body[0] > (COMPRESSED | WITH_BLOBS):
+        raise CorruptionError("a stored body has no valid header")
+    if body[1]:
+        raise UnsupportedError(f"this data is encrypted (key {body[1]}); open the vault with its key")
+    if not body[0] & COMPRESSED:
+        return body[0], body[2:]
+    try:
+        return body[0], _decompressor().decompress(memoryview(body)[2:])
+    except zstandard.ZstdError as error:
+        raise CorruptionError(f"a stored body does not decompress: {error}") from error
+
+
+def recode(body: bytes) -> bytes:
+    """The same body compressed as well as it can be."""
+    flags, payload = unwrap(body)
+    return wrap(payload, compress=True, level=12, with_blobs=bool(flags & WITH_BLOBS), least=64)
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    made = _local.__dict__.setdefault("compressors", {})
+    if level not in made:
+        made[level] = zstandard.ZstdCompressor(level=level, write_checksum=False)
+    compressor: zstandard.ZstdCompressor = made[level]
+    return compressor
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_local, "decompressor"):
+        _local.decompressor = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = _local.decompressor
+    return decompressor
+
+
+# -- sums ------------------------------------------------------------------------------------------
+
+
+def thread_salt(namespace: str, thread_id: str) -> int:
+    """A number that stands for a thread inside checksums."""
+    return zlib.crc32(f"{namespace}\0{thread_id}".encode())
+
+
+def checksum(body: bytes, salt: int, a: int = 0, b: int = 0) -> int:
+    """Over stored bytes and their place (thread, sequence number, base): a changed byte or place changes it."""
+    return zlib.crc32(body, (salt + a * 0x9E3779B1 + b * 0x85EBCA6B) & 0xFFFFFFFF)
+
+
+def digest(parent: bytes, thread_id: str, checkpoint_id: str, meta: Meta, delta: bytes) -> bytes:
+    """The digest of a checkpoint: over its parent's, its fixed metadata and its logical delta."""
+    hasher = blake3.blake3(parent)
+    hasher.update(pack_raw([thread_id, checkpoint_id, *_fields(meta)]))
+    hasher.update(delta)
+    return hasher.digest()
+
+
+# -- metadata --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Meta:
+    """The fixed metadata of a checkpoint. `metadata` is an encoded dict; `blobs` the digests that its delta refers to."""
+
+    parent_id: str | None
+    step: int
+    created_us: int
+    size_bytes: int
+    kind: str
+    status: str
+    reason: str | None = None
+    iteration: int | None = None
+    tokens_used: int | None = None
+    cost: float | None = None
+    description: str | None = None
+    resume_hint: str | None = None
+    agent_id: str | None = None
+    forked_from: str | None = None
+    metadata: bytes = b""
+    blobs: list[bytes] = field(default_factory=list)
+    external_id: str | None = None
+    digest: bytes = b""
+
+    @property
+    def created_at(self) -> dt.datetime:
+        """When the checkpoint was made, by the store's clock."""
+        return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=self.created_us)
+
+
+def _fields(meta: Meta) -> list[Any]:
+    fields = [
+        _pack_id(meta.parent_id),
+        meta.step,
+        meta.created_us,
+        meta.size_bytes,
+        meta.kind,
+        meta.status,
+        meta.reason,
+        meta.iteration,
+        meta.tokens_used,
+        meta.cost,
+        meta.description,
+        meta.resume_hint,
+        meta.agent_id,
+        meta.forked_from,
+        meta.metadata or None,
+        meta.blobs or None,
+        meta.external_id,
+    ]
+    while fields and fields[-1] is None:
+        fields.pop()
+    return fields
+
+
+def dump_meta(meta: Meta) -> bytes:
+    """The stored bytes of metadata."""
+    return pack_raw([meta.digest, *_fields(meta)])
+
+
+def load_meta(data: bytes) -> Meta:
+    """Metadata from its stored bytes."""
+    try:
+        digest_, parent, *rest = unpack_raw(data)
+        rest += [None] * (16 - len(rest))
+        (
+            step,
+            created,
+            size,
+            kind,
+            status,
+            reason,
+            iteration,
+            tokens,
+            cost,
+            description,
+            hint,
+            agent,
+            forked,
+            metadata,
+            blobs,
+            ext,
+        ) = rest
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(f"stored metadata cannot be read: {error}") from error
+    return Meta(
+        _unpack_id(parent), step, created, size, kind, status, reason, iteration, tokens, cost,
+        description, hint, agent, forked, metadata or b"", blobs or [], ext, digest_,
+    )  # fmt: skip
+
+
+def _pack_id(text: str | None) -> Any:
+    return text if text is None else pack_id(text)
+
+
+def _unpack_id(stored: Any) -> str | None:
+    return None if stored is None else unpack_id(stored)
+
+
+def pack_id(text: str) -> str | bytes:
+    """An id in the form that stores keep: generated ids as 16 bytes, ids that users chose as text."""
+    if len(text) == 32:
+        try:
+            data = bytes.fromhex(text)
+        except ValueError:
+            return text
+        if data.hex() == text:
+            return data
+    return text
+
+
+def unpack_id(stored: str | bytes) -> str:
+    """The opposite of `pack_id`."""
+    return stored.hex() if isinstance(stored, bytes) else stored
+
+
+# -- notes -----------------------------------------------------------------------------------------
+
+
+def dump_note(label: str | None, tags: tuple[str, ...]) -> bytes | None:
+    """The stored bytes of a label and tags; None where there are none."""
+    return pack_raw([label, list(tags)]) if label is not None or tags else None
+
+
+def load_note(data: bytes | None) -> tuple[str | None, tuple[str, ...]]:
+    """A label and tags from their stored bytes."""
+    if data is None:
+        return None, ()
+    try:
+        label, tags = unpack_raw(data)
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(f"a stored label cannot be read: {error}") from error
+    return label, tuple(tags)
+
+
+# -- large values ----------------------------------------------------------------------------------
+
+_CARRY_VALUES: Final = frozenset((SET, APPEND, SPLICE))
+_NESTED: Final = frozenset((TUPLE, MAP, OBJECT))
+
+
+def take_out(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """An encoded value with its large texts and bytes replaced by references, and those by their digest."""
+    if len(data) < BLOB_FROM:
+        return data, {}
+    found: dict[bytes, bytes] = {}
+
+    def visit(value: Any) -> Any:
+        if type(value) is str and len(value) >= BLOB_FROM // 4:
+            return refer(value.encode(), b"s", value)
+        if type(value) is bytes:
+            return refer(value, b"b", value)
+        return value
+
+    def refer(content: bytes, kind: bytes, value: Any) -> Any:
+        if len(content) < BLOB_FROM:
+            return value
+        key = blake3.blake3(content).digest()
+        found[key] = content
+        return RawExt(BLOB, kind + key)
+
+    smaller = _map_leaves(unpack_raw(data), visit)
+    return (pack_raw(smaller), found) if found else (data, {})
+
+
+def put_back(data: bytes, fetch: Callable[[bytes], bytes]) -> bytes:
+    """An encoded value with its references replaced by what they refer to."""
+
+    def visit(value: Any) -> Any:
+        if type(value) is RawExt and value.tag == BLOB:
+            content = fetch(value.data[1:])
+            return content.decode() if value.data[:1] == b"s" else content
+        return value
+
+    return pack_raw(_map_leaves(unpack_raw(data), visit))
+
+
+def take_out_ops(ops: list[Op]) -> tuple[list[Op], dict[bytes, bytes]]:
+    """`take_out` for the values of operations."""
+    blobs: dict[bytes, bytes] = {}
+    smaller = []
+    for op in ops:
+        if op.code in _CARRY_VALUES and len(op.value) >= BLOB_FROM:
+            value, found = take_out(op.value)
+            blobs |= found
+            op = op._replace(value=value)
+        smaller.append(op)
+    return smaller, blobs
+
+
+def put_back_ops(ops: list[Op], fetch: Callable[[bytes], bytes]) -> list[Op]:
+    """`put_back` for the values of operations."""
+    return [op._replace(value=put_back(op.value, fetch)) if op.code in _CARRY_VALUES else op for op in ops]
+
+
+def references(body: bytes) -> list[bytes]:
+    """The digests of the large values that a stored delta refers to."""
+    found: list[bytes] = []
+
+    def visit(value: Any) -> Any:
+        if type(value) is RawExt and value.tag == BLOB:
+            found.append(value.data[1:])
+        return value
+
+    flags, payload = unwrap(body)
+    if flags & WITH_BLOBS:
+        for op in parse(payload):
+            if op.code in _CARRY_VALUES:
+                _map_leaves(unpack_raw(op.value), visit)
+    return found
+
+
+def _map_leaves(value: Any, visit: Callable[[Any], Any]) -> Any:
+    if type(value) is list:
+        return [_map_leaves(item, visit) for item in value]
+    if type(value) is dict:
+        return {key: _map_leaves(item, visit) for key, item in value.items()}
+    if type(value) is RawExt and value.tag in _NESTED:
+        return RawExt(value.tag, pack_raw(_map_leaves(unpack_raw(value.data), visit)))
+    return visit(value)

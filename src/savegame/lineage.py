@@ -1,0 +1,110 @@
+"""Walking a thread's checkpoints: its lines, what retention hides, what a reference means. Touches engine, frames, model."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from savegame.engine import Engine
+from savegame.errors import CheckpointNotFound, InvalidInputError, ThreadNotFound
+from savegame.frames import load_meta, load_note
+from savegame.model import Checkpoint, Frame, ThreadKey, ThreadRow
+
+PAGE: Final = 256
+SHORTEST_PREFIX: Final = 6
+
+Ref = str | int | Checkpoint
+
+
+def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE) -> Iterator[Frame]:
+    """The frame with a sequence number and its ancestors, newest first; pages underneath."""
+    while seq:
+        frames = engine.store.frames(key, high=seq, limit=page, newest_first=True)
+        for frame in frames:
+            if frame.seq == seq:
+                yield frame
+                seq = frame.base
+        if not frames or seq >= frames[-1].seq:
+            return
+
+
+def everything(engine: Engine, key: ThreadKey, *, high: int | None = None, newest_first: bool = True) -> Iterator[Frame]:
+    """Every frame of a thread, branches too, in order; pages underneath."""
+    low = 0
+    while True:
+        frames = engine.store.frames(key, low=low, high=high, limit=PAGE, newest_first=newest_first)
+        yield from frames
+        if len(frames) < PAGE:
+            return
+        if newest_first:
+            high = frames[-1].seq - 1
+        else:
+            low = frames[-1].seq + 1
+
+
+def visible(engine: Engine, row: ThreadRow, frame: Frame) -> bool:
+    """Whether retention still shows a checkpoint."""
+    if engine.retention.keeps_all or frame.seq == row.head:
+        return True
+    return not engine.retention.hides(
+        below_floor=frame.seq < row.floor,
+        labelled=load_note(frame.note)[0] is not None,
+        created_us=load_meta(frame.meta).created_us,
+        now_us=engine.store.clock(),
+    )
+
+
+def existing(engine: Engine, key: ThreadKey) -> ThreadRow:
+    """The row of a thread that has a checkpoint. Raises ThreadNotFound."""
+    row = engine.store.thread(key)
+    if row is None or not row.head:
+        raise ThreadNotFound(f"thread not found: {key.id!r} has no checkpoints")
+    return row
+
+
+def resolve(engine: Engine, key: ThreadKey, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Frame:
+    """The checkpoint that a reference means. Raises CheckpointNotFound; InvalidInputError for an ambiguous prefix."""
+    row = existing(engine, key)
+    frame = _find(engine, key, row, ref, at)
+    if frame is None or not visible(engine, row, frame):
+        what = f"at or before {at.isoformat()}" if at is not None else repr(ref)
+        raise CheckpointNotFound(f"checkpoint not found: {what} in thread {key.id!r}; thread.history() lists them")
+    return frame
+
+
+def _find(engine: Engine, key: ThreadKey, row: ThreadRow, ref: Any, at: dt.datetime | None) -> Frame | None:
+    if at is not None:
+        if at.tzinfo is None:
+            raise InvalidInputError("at= needs a time with a zone, for example datetime.now(timezone.utc)")
+        frames = line(engine, key, row.head)
+        return next((frame for frame in frames if load_meta(frame.meta).created_at <= at), None)
+    if isinstance(ref, Checkpoint):
+        ref = ref.id
+    if isinstance(ref, bool) or not isinstance(ref, (str, int)):
+        raise InvalidInputError(f"a reference is an id, a prefix, a label, 'head~n', a step or a checkpoint, not {ref!r}")
+    if isinstance(ref, int):
+        return next((frame for frame in line(engine, key, row.head) if load_meta(frame.meta).step == ref), None)
+    found = engine.store.find(key.namespace, ref)
+    if found is not None and found[0] == key:
+        return engine.frame(key, found[1])
+    back = re.fullmatch(r"head(?:~(\d{1,12}))?", ref)
+    if back:
+        return _nth(line(engine, key, row.head, page=min(PAGE, int(back[1] or 0) + 1)), int(back[1] or 0))
+    noted = engine.store.frames(key, newest_first=True, noted=True)
+    labelled = next((frame for frame in noted if load_note(frame.note)[0] == ref), None)
+    return labelled or _by_prefix(engine, key, ref)
+
+
+def _nth(frames: Iterator[Frame], number: int) -> Frame | None:
+    return next((frame for index, frame in enumerate(frames) if index == number), None)
+
+
+def _by_prefix(engine: Engine, key: ThreadKey, prefix: str) -> Frame | None:
+    if len(prefix) < SHORTEST_PREFIX:
+        return None
+    matches = [frame for frame in everything(engine, key) if frame.id.startswith(prefix)]
+    if len(matches) > 1:
+        raise InvalidInputError(f"{prefix!r} is ambiguous: {', '.join(frame.id for frame in matches[:5])}; give more of the id")
+    return matches[0] if matches else None

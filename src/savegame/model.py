@@ -1,0 +1,308 @@
+"""The frozen types that travel between the rooms: what users see, and what stores keep. Touches errors only.
+
+For users: Checkpoint, ThreadInfo, Change, Report, Problem, Kind, Status. For stores: ThreadKey, ThreadRow, Frame,
+Chain, Record, Lease, Page; there ids are text and everything else is bytes and numbers.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Generic, NamedTuple, NewType, TypeVar
+
+from savegame.errors import InvalidInputError
+
+CheckpointId = NewType("CheckpointId", str)
+Digest = NewType("Digest", str)
+
+MAX_ID: Final = 512
+
+T = TypeVar("T")
+
+
+def checked_id(text: object, what: str) -> str:
+    """An id as it was given, if it is safe in every store. Raises InvalidInputError."""
+    if not isinstance(text, str):
+        raise InvalidInputError(f"{what} must be text, not {type(text).__name__}")
+    if not text:
+        raise InvalidInputError(f"{what} must not be empty")
+    if len(text) > MAX_ID:
+        raise InvalidInputError(f"{what} has {len(text)} characters, at most {MAX_ID} are allowed")
+    if "\0" in text:
+        raise InvalidInputError(f"{what} must not contain a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"{what} holds a lone surrogate, which is not valid Unicode") from error
+    return str(text)
+
+
+class Kind(StrEnum):
+    """Why a checkpoint was made."""
+
+    MANUAL = "manual"
+    AUTOMATIC = "automatic"
+    PRE_OPERATION = "pre_operation"
+    RECOVERY = "recovery"
+    TOOL_CALL = "tool_call"
+    LLM_RESPONSE = "llm_response"
+    ITERATION = "iteration"
+
+    @classmethod
+    def of(cls, value: str) -> Kind:
+        """A kind from its text. Raises InvalidInputError naming the kinds there are."""
+        try:
+            return cls(value)
+        except ValueError as error:
+            raise InvalidInputError(f"kind {value!r} is unknown; one of: {', '.join(cls)}") from error
+
+
+class Status(str):
+    """How far the work of a thread is: `in_progress`, `completed`, `failed(reason)`, `halted(reason)`.
+
+    Equal to its text; two statuses are equal if their reasons are equal too.
+    """
+
+    __slots__ = ("reason",)
+    NAMES: Final = ("in_progress", "completed", "failed", "halted")
+    reason: str | None
+
+    def __new__(cls, name: str, reason: str | None = None) -> Status:
+        """From a name and a reason, from `"failed(reason)"`, or from another status."""
+        if isinstance(name, Status):
+            reason = name.reason if reason is None else reason
+            name = str.__str__(name)
+        match = re.fullmatch(r"(\w+)\((.*)\)", name, re.DOTALL)
+        if match and reason is None:
+            name, reason = match.groups()
+        if name not in cls.NAMES:
+            raise InvalidInputError(
+                f"status {name!r} is unknown; one of: in_progress, completed, failed(reason), halted(reason)"
+            )
+        if reason is not None and name in ("in_progress", "completed"):
+            raise InvalidInputError(f"status {name!r} has no reason")
+        made: Status = super().__new__(cls, name)
+        made.reason = reason
+        return made
+
+    @classmethod
+    def failed(cls, reason: str) -> Status:
+        """Ended by an error."""
+        return cls("failed", reason)
+
+    @classmethod
+    def halted(cls, reason: str) -> Status:
+        """Stopped on purpose, for example by a loop detector."""
+        return cls("halted", reason)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Status):
+            return str.__eq__(self, other) and self.reason == other.reason
+        return str.__eq__(self, other) if isinstance(other, str) else NotImplemented
+
+    def __hash__(self) -> int:
+        return str.__hash__(self)
+
+    def __repr__(self) -> str:
+        name = str.__str__(self)
+        return f"{name}({self.reason})" if self.reason is not None else name
+
+
+class _Missing:
+    """The value of a place that is not there."""
+
+    def __repr__(self) -> str:
+        return "(nothing)"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final = _Missing()
+
+
+class Change(NamedTuple):
+    """One difference between two states; MISSING stands for a place that one of them does not have."""
+
+    path: tuple[Any, ...]
+    old: Any
+    new: Any
+
+
+_UNLOADED: Final = object()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """An immutable point in a thread. `state` is there when it came from load, latest or a save; else call `load()`."""
+
+    id: CheckpointId
+    thread_id: str
+    agent_id: str | None
+    parent_id: CheckpointId | None
+    seq: int
+    step: int
+    created_at: dt.datetime
+    size_bytes: int
+    digest: Digest
+    iteration: int | None = None
+    label: str | None = None
+    description: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    kind: Kind = Kind.MANUAL
+    status: Status = field(default_factory=lambda: Status("in_progress"))
+    tokens_used: int | None = None
+    cost: float | None = None
+    resume_hint: str | None = None
+    forked_from: str | None = None
+    skipped: tuple[str, ...] = ()
+    _load: Callable[[], Any] | None = None
+    _decode: Callable[[], Any] | None = None
+    _state: Any = _UNLOADED
+
+    @property
+    def state(self) -> Any:
+        """The whole state at this point."""
+        if self._state is _UNLOADED:
+            if self._decode is None:
+                raise InvalidInputError(f"checkpoint {self.id} came from a listing without its state; call .load() on it")
+            object.__setattr__(self, "_state", self._decode())
+        return self._state
+
+    def load(self) -> Checkpoint:
+        """This checkpoint with its state."""
+        if self._decode is not None or self._load is None:
+            return self
+        loaded: Checkpoint = self._load()
+        return loaded
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Checkpoint):
+            return NotImplemented
+        return (self.thread_id, self.id, self.digest) == (other.thread_id, other.id, other.digest)
+
+    def __hash__(self) -> int:
+        return hash((self.thread_id, self.id))
+
+    def __repr__(self) -> str:
+        name = f" {self.label!r}" if self.label else ""
+        return f"<Checkpoint {self.id[:12]}{name} step {self.step} of {self.thread_id!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """A thread as a listing shows it."""
+
+    id: str
+    agent_id: str | None
+    head: CheckpointId
+    step: int
+    checkpoints: int
+    size_bytes: int
+    status: Status
+    created_at: dt.datetime
+    updated_at: dt.datetime
+    forked_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that `verify` found wrong."""
+
+    thread_id: str | None
+    checkpoint_id: str | None
+    place: str
+    message: str
+
+    def __str__(self) -> str:
+        where = " ".join(part for part in (self.thread_id and f"thread {self.thread_id!r}", self.checkpoint_id) if part)
+        return f"{where or 'store'}: {self.place}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `verify` or `repair` found; `repaired` says what repair did about it."""
+
+    problems: tuple[Problem, ...] = ()
+    threads: int = 0
+    checkpoints: int = 0
+    repaired: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is intact."""
+        return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+# -- what stores keep ------------------------------------------------------------------------------
+
+
+class ThreadKey(NamedTuple):
+    """Names a thread everywhere below the vault."""
+
+    namespace: str
+    id: str
+
+
+class Lease(NamedTuple):
+    """Who works on a thread. `epoch` fences every write; `expires` is by the store's clock, in microseconds."""
+
+    epoch: int
+    owner: str
+    expires: int
+
+
+class ThreadRow(NamedTuple):
+    """What a store knows of a thread. A row without a head is a thread that was leased but never saved."""
+
+    key: ThreadKey
+    agent: str | None
+    head: int
+    head_id: str | None
+    last: int
+    floor: int
+    frames: int
+    lease: Lease | None = None
+
+
+class Frame(NamedTuple):
+    """How a checkpoint is kept. `base` is the frame that the delta applies to (0: none); bytes are opaque to the store."""
+
+    seq: int
+    id: str
+    base: int
+    meta: bytes
+    note: bytes | None
+    delta: bytes | None
+    """None in listings."""
+
+
+class Chain(NamedTuple):
+    """What brings one checkpoint back: a keyframe (or none) and the deltas after it, oldest first."""
+
+    keyframe_seq: int
+    keyframe: bytes | None
+    deltas: list[bytes]
+
+
+class Record(NamedTuple):
+    """A small keyed value beside a thread."""
+
+    kind: str
+    name: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some items of a listing, and where the next page begins (None: there is none)."""
+
+    items: list[T]
+    next: Any = None

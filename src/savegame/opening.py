@@ -1,0 +1,67 @@
+"""From a URL to a vault: which store speaks the scheme, and with which options. Touches vault, stores, policy.
+
+Stores are found through the entry points `savegame.stores`, so that others can be installed beside ours; each is a
+function `open_url(url, *, durability, read_only) -> Store`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from savegame.errors import InvalidInputError, StoreNotFound, UnsupportedError
+from savegame.policy import Retention
+from savegame.store import Store
+from savegame.vault import DEFAULT_CACHE, Vault
+
+BUILT_IN = {"memory": "savegame.stores.memory", "sqlite": "savegame.stores.sqlite"}
+"""Found without installed metadata, so that a source tree works too."""
+
+LATER = {"file": "the readable file store", "postgresql": "PostgreSQL", "postgres": "PostgreSQL"}
+
+
+def open_vault(
+    url: str | os.PathLike[str],
+    *,
+    durability: str = "power",
+    retention: Retention | None = None,
+    key: bytes | None = None,
+    namespace: str = "default",
+    compress: bool = True,
+    read_only: bool = False,
+    cache_bytes: int = DEFAULT_CACHE,
+) -> Vault:
+    """Open a vault, making it if it does not exist: a path or `sqlite:PATH` for an SQLite file, `memory:` for one in memory.
+
+    `durability="power"` survives a power cut, `"process"` a killed process. `retention` says how much of each thread to
+    keep. `namespace` keeps tenants apart. `cache_bytes` bounds the memory for states.
+    """
+    if durability not in ("power", "process"):
+        raise InvalidInputError(f"durability {durability!r} is unknown; one of: power, process")
+    if key is not None:
+        raise UnsupportedError("encryption (key=...) is not there yet; leave key out, or encrypt the disk")
+    store = open_store(url, durability=durability, read_only=read_only)
+    return Vault(store, namespace=namespace, retention=retention, compress=compress, cache_bytes=cache_bytes)
+
+
+def open_store(url: str | os.PathLike[str], **options: Any) -> Store:
+    """The store that a URL names."""
+    text = os.fspath(url)
+    if not isinstance(text, str) or not text:
+        raise InvalidInputError(f"a vault's address is a path or a URL, not {url!r}")
+    scheme = re.match(r"([a-z][a-z0-9+.-]+):", text)
+    name = scheme[1] if scheme else "sqlite"
+    if name in BUILT_IN:
+        store: Store = import_module(BUILT_IN[name]).open_url(text, **options)
+        return store
+    for entry in entry_points(group="savegame.stores", name=name):
+        store = entry.load()(text, **options)
+        if not isinstance(store, Store):
+            raise UnsupportedError(f"{entry.value}: what it opens is not a savegame store; ask whoever made it")
+        return store
+    if name in LATER:
+        raise UnsupportedError(f"{name}: {LATER[name]} is not there yet; use a path (SQLite) or memory:")
+    raise StoreNotFound(f"no store speaks {name!r}; give a path for an SQLite file (./{text} if that is its name), or memory:")

@@ -1,0 +1,243 @@
+"""The Store contract: what keeps frames and records durably. It understands bytes and order, never what they mean.
+
+A store holds threads. A thread is a row (head, lease, counts), its frames in the order of their sequence numbers,
+derived keyframes, records and blobs. All writing goes through one verb, `commit`, which takes a list of changes, to
+one or several threads, and makes all of them durable or none.
+
+Every store may be shared between threads. Every write that returned survives what the store's durability promises.
+A write that raised left nothing behind, unless the error has `unknown` set. Damaged bytes raise CorruptionError naming
+the place; they are never returned. Touches model and errors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from savegame.errors import UnsupportedError
+from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
+
+ANY = "\0any"
+"""Expect whatever head there is (no id contains NUL); `expect=None` means that there must be none."""
+
+
+class Capability(StrEnum):
+    """What only some stores can do; ask `store.capabilities`, never guess."""
+
+    DURABLE = "durable"
+    CONNECTION = "connection"
+    BACKUP = "backup"
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add a frame and make it the head. The store gives it the next sequence number.
+
+    `expect` is the id of the head that must be there (None: the thread must be empty, ANY: whichever). `base` must be a
+    frame of the thread, or 0. `keep_newest` hides all but that many newest frames that have no note.
+    """
+
+    key: ThreadKey
+    id: str
+    base: int
+    meta: bytes
+    delta: bytes
+    note: bytes | None = None
+    expect: str | None = ANY
+    epoch: int | None = None
+    agent: str | None = None
+    keep_newest: int | None = None
+    blobs: tuple[tuple[bytes, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MoveHead:
+    """Make another frame the head. `expect` and `epoch` as in Append."""
+
+    key: ThreadKey
+    seq: int
+    expect: str | None = ANY
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutNote:
+    """Replace the note of a frame, if it still is `expect`; else ConflictError."""
+
+    key: ThreadKey
+    seq: int
+    note: bytes | None
+    expect: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutRecord:
+    """Set a record, or remove it with `value=None`. With `absent`, AlreadyExistsError if there is one."""
+
+    key: ThreadKey
+    kind: str
+    name: str
+    value: bytes | None
+    epoch: int | None = None
+    absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PutKeyframe:
+    """Set the keyframe of a frame, or drop it with `body=None`. Quietly does nothing if the frame is gone."""
+
+    key: ThreadKey
+    seq: int
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Remove frames (their keyframes too) and give others a new base and delta, keeping their place, id and meta.
+
+    The head must survive, or `head` names another; 0 is right only where no frame is left. `keep_blobs` lists every blob
+    that the thread needs afterwards (`new_blobs` included); the others are removed. With `aside`, what is removed is
+    kept in a place of its own, as it is: repair never deletes.
+    """
+
+    key: ThreadKey
+    drop: tuple[int, ...]
+    rebase: tuple[tuple[int, int, bytes], ...] = ()
+    new_blobs: tuple[tuple[bytes, bytes], ...] = ()
+    keep_blobs: frozenset[bytes] | None = None
+    expect: str | None = ANY
+    epoch: int | None = None
+    head: int | None = None
+    aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteThread:
+    """Remove a thread and everything beside it; nothing happens if there is none."""
+
+    key: ThreadKey
+    epoch: int | None = None
+
+
+StoreChange = Append | MoveHead | PutNote | PutRecord | PutKeyframe | Rewrite | DeleteThread
+
+
+class Store(ABC):
+    """Keeps frames and records. About fifteen verbs; `memory.py` is the one to read first."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    scheme: ClassVar[str]
+    width: ClassVar[int] = 1
+    """How many operations can really run at once: what an asynchronous caller makes its pool as wide as."""
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
+        """Make every change or none, durably. Gives, for each change, the sequence number it made (0: none).
+
+        Raises ConflictError (with both heads), Busy or Fenced (see `lease`), AlreadyExistsError (an id that is taken in
+        the namespace), NotFoundError (a base or frame that is not there), UnavailableError.
+        """
+
+    @abstractmethod
+    def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
+        """Take the lease on a thread, which need not exist yet. Its epoch is larger than any given before.
+
+        Raises Busy while somebody else's lease has not run out, unless `instead_of` names its epoch (its holder is
+        known to be gone). While a lease is live, every head-moving change without its epoch raises Busy; a change with
+        an epoch that is not the newest raises Fenced.
+        """
+
+    @abstractmethod
+    def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
+        """Prolong a lease; a `ttl_us` of 0 gives it back. Raises Fenced if it is not the newest any more."""
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def thread(self, key: ThreadKey) -> ThreadRow | None:
+        """What is known of a thread; None if nothing was ever written to it."""
+
+    @abstractmethod
+    def threads(
+        self, namespace: str, *, after: str | None = None, limit: int = 100, agent: str | None = None
+    ) -> Page[ThreadRow]:
+        """Threads that have a head, by id."""
+
+    @abstractmethod
+    def find(self, namespace: str, id: str) -> tuple[ThreadKey, int] | None:  # noqa: A002 - one word per idea
+        """Where the checkpoint with this id is, in the whole namespace."""
+
+    @abstractmethod
+    def frames(
+        self,
+        key: ThreadKey,
+        *,
+        low: int = 0,
+        high: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+        noted: bool = False,
+        deltas: bool = False,
+    ) -> list[Frame]:
+        """Frames with `low <= seq <= high`, in order; without deltas unless asked for; `noted`: only those with a note."""
+
+    @abstractmethod
+    def chain(self, key: ThreadKey, seq: int, *, keyframes: bool = True, after: int = 0) -> Chain:
+        """What brings the state at `seq` back, read at one moment; begins after `after` if that lies on the way.
+
+        A damaged keyframe is passed over. Raises CorruptionError for a damaged or missing frame on the way.
+        """
+
+    @abstractmethod
+    def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
+        """Records of one kind, by name."""
+
+    @abstractmethod
+    def blob(self, key: ThreadKey, digest: bytes) -> bytes | None:
+        """The bytes of a blob of a thread."""
+
+    # -- looking after -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def clock(self) -> int:
+        """Now, in microseconds since 1970: what leases and times of checkpoints go by."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """How many bytes each kind of row takes, and the files as a whole (`total`)."""
+
+    @abstractmethod
+    def check(self, namespace: str) -> Iterator[Problem]:
+        """Read every byte and report what is damaged, row by row."""
+
+    @abstractmethod
+    def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
+        """Store every delta as `recode(delta)`, drop keyframes, give free space back."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and connections. A second call does nothing."""
+
+    def purge(self) -> bool:
+        """After something was deleted: make its bytes leave every file. False if a reader still holds them."""
+        return True
+
+    def mend(self, namespace: str) -> list[str]:
+        """Set damaged rows beside the frames aside, as they are, and build rows of threads anew; says what was done."""
+        return []
+
+    # -- what only some can do ---------------------------------------------------------------------
+
+    def backup(self, path: str, progress: Callable[[int, int], None]) -> None:
+        """Copy the whole store to a new file, consistently, while others write."""
+        raise UnsupportedError(f"a {self.scheme} store has no backup; use copy_to")
+
+    def connection(self) -> AbstractContextManager[Any]:
+        """A transaction on the store's own database, for tables of the user's."""
+        raise UnsupportedError(f"a {self.scheme} store has no database connection")

@@ -1,0 +1,111 @@
+"""Rows to model and back, with their checksums: what the SQL stores share. Touches frames and model.
+
+A thread's row has one checksum over all its columns; a frame's metadata, note and delta have one each, so that a
+listing need not read deltas and loading need not read metadata.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from savegame.codec import pack_raw
+from savegame.errors import CorruptionError
+from savegame.frames import checksum, pack_id, thread_salt, unpack_id
+from savegame.model import Frame, Lease, Problem, ThreadKey, ThreadRow
+
+SEQ_MASK = 0xFFFFFFFF
+
+
+class Row(NamedTuple):
+    """A thread's row as SQL stores keep it."""
+
+    no: int
+    agent: str | None
+    head: int
+    head_id: str | None
+    last: int
+    floor: int
+    run: int
+    frames: int
+    epoch: int
+    owner: str | None
+    expires: int
+
+    def public(self, key: ThreadKey) -> ThreadRow:
+        """The row as the contract shows it."""
+        lease = Lease(self.epoch, self.owner, self.expires) if self.owner is not None else None
+        return ThreadRow(key, self.agent, self.head, self.head_id, self.last, self.floor, self.frames, lease)
+
+    def low(self) -> int:
+        """Below every key of the thread's frames."""
+        return self.no << 32
+
+    def key(self, seq: int) -> int:
+        """The key of one frame."""
+        return self.no << 32 | seq
+
+    def high(self) -> int:
+        """Above every key of the thread's frames."""
+        return self.no << 32 | SEQ_MASK
+
+
+EMPTY_ROW = Row(0, None, 0, None, 0, 0, 0, 0, 0, None, 0)
+"""A thread that has no row yet."""
+
+
+def thread_sum(key: ThreadKey, row: Row) -> int:
+    """The checksum of a thread's row."""
+    head_id = None if row.head_id is None else pack_id(row.head_id)
+    body = pack_raw([*row[:3], head_id, *row[4:]])
+    return checksum(body, thread_salt(*key))
+
+
+def thread_values(key: ThreadKey, row: Row) -> tuple[Any, ...]:
+    """The parameters of `set_thread`."""
+    head_id = None if row.head_id is None else pack_id(row.head_id)
+    return (*row[1:3], head_id, *row[4:], thread_sum(key, row), row.no)
+
+
+def read_thread(key: ThreadKey, columns: tuple[Any, ...]) -> Row:
+    """A thread's row from its columns. Raises CorruptionError."""
+    no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, found = columns[:12]
+    row = Row(no, agent, head, None if head_id is None else unpack_id(head_id), last, floor, run, count, epoch, owner, expires)
+    if thread_sum(key, row) != found:
+        raise damaged(key, None, "thread row")
+    return row
+
+
+def read_frame(key: ThreadKey, columns: tuple[Any, ...]) -> Frame:
+    """A frame without its delta from its columns. Raises CorruptionError."""
+    frame_key, stored_id, base, run, meta, meta_sum, note, note_sum = columns
+    seq = frame_key & SEQ_MASK
+    frame_id = unpack_id(stored_id)
+    salt = thread_salt(*key)
+    if meta_sum != meta_checksum(salt, seq, base, run, stored_id, meta):
+        raise damaged(key, frame_id, f"metadata of frame {seq}", seq)
+    if note is not None and checksum(note, salt, seq) != note_sum:
+        raise damaged(key, frame_id, f"label and tags of frame {seq}", seq)
+    return Frame(seq, frame_id, base, meta, note, None)
+
+
+def meta_checksum(salt: int, seq: int, base: int, run: int, stored_id: str | bytes, meta: bytes) -> int:
+    """The checksum of a frame's metadata; its id and its place in the thread are under it too."""
+    name = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
+    return checksum(name + meta, salt + run, seq, base)
+
+
+def damaged(key: ThreadKey, checkpoint_id: str | None, place: str, seq: int | None = None) -> CorruptionError:
+    """The error for a row whose bytes do not match its checksum."""
+    what = f"checkpoint {checkpoint_id}" if checkpoint_id else "the thread"
+    return CorruptionError(
+        f"thread {key.id!r}: {what} is damaged ({place}); run verify, then repair or restore a backup",
+        thread_id=key.id,
+        checkpoint_id=checkpoint_id,
+        place=place,
+        seq=seq,
+    )
+
+
+def problem(error: CorruptionError) -> Problem:
+    """A damaged row as `check` reports it."""
+    return Problem(error.thread_id, error.checkpoint_id, error.place or "store", str(error))

@@ -1,0 +1,302 @@
+"""The SQLite file itself: making it, checking that it is ours, opening connections, naming SQLite's errors.
+
+No code here or anywhere in savegame opens the database file, its -wal or its -shm except SQLite: closing such a
+descriptor would drop the locks of every connection in the process and lose committed data without a word.
+Touches errors, frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import uuid
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any, Final
+
+import apsw
+
+from savegame.errors import (
+    ClosedError,
+    CorruptionError,
+    OutOfSpace,
+    SavegameError,
+    StoreNotFound,
+    UnavailableError,
+    UnsupportedError,
+)
+from savegame.frames import unpack_id
+
+APPLICATION_ID: Final = 0x53415645
+PAGE_SIZE: Final = 8192
+BUSY_MS: Final = 30_000
+NETWORK_FILE_SYSTEMS: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ncpfs"))
+
+_SQL = resources.files("savegame.stores") / "sql" / "sqlite"
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Every step of the layout, as (version, SQL), oldest first."""
+    found = [entry for entry in (_SQL / "migrations").iterdir() if entry.name.endswith(".sql")]
+    return sorted((int(entry.name[:4]), entry.read_text()) for entry in found)
+
+
+def queries() -> dict[str, str]:
+    """The named statements of queries.sql."""
+    parts = re.split(r"^-- name: (\w+)$", (_SQL / "queries.sql").read_text(), flags=re.MULTILINE)
+    return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+SQL: Final = queries()
+
+
+def all_rows(db: apsw.Connection, name: str, *values: Any) -> list[tuple[Any, ...]]:
+    """The rows of a named statement."""
+    return db.execute(SQL[name], values).fetchall()
+
+
+def one_row(db: apsw.Connection, name: str, *values: Any) -> tuple[Any, ...] | None:
+    """The first row of a named statement, or None."""
+    rows = db.execute(SQL[name], values).fetchall()
+    return rows[0] if rows else None
+
+
+def id_of(db: apsw.Connection, frame_key: int) -> str | None:
+    """The id of the frame with a key."""
+    place = one_row(db, "frame_place", frame_key)
+    return None if place is None else unpack_id(place[2])
+
+
+def check_library() -> None:
+    """Refuse an SQLite with the WAL-reset bug, which loses data without any crash."""
+    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    fixed = version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
+    if not fixed:
+        raise UnsupportedError(
+            f"apsw brings SQLite {apsw.sqlite_lib_version()}, which can lose data (WAL-reset bug); "
+            f"install a current one: pip install -U apsw"
+        )
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+_OUT_OF_SPACE = "the disk is full: nothing was saved; make room and try again"
+_MAPPING: Final[list[tuple[type[Exception], type[SavegameError], str]]] = [
+    (apsw.FullError, OutOfSpace, _OUT_OF_SPACE),
+    (apsw.BusyError, UnavailableError, "another process holds the file; try again"),
+    (apsw.LockedError, UnavailableError, "another statement holds the table; try again"),
+    (apsw.InterruptError, UnavailableError, "the statement was interrupted; try again"),
+    (apsw.NoMemError, UnavailableError, "SQLite ran out of memory; try again"),
+    (apsw.CorruptError, CorruptionError, "the database file is damaged; run verify, then restore a backup"),
+    (apsw.NotADBError, CorruptionError, "the file is not an SQLite database; restore a backup"),
+    (apsw.ReadOnlyError, UnsupportedError, "the file or its directory is read-only"),
+    (apsw.CantOpenError, UnavailableError, "the file cannot be opened; check that its directory exists and may be written"),
+    (apsw.PermissionsError, UnavailableError, "access was denied; check the permissions"),
+    (apsw.AuthError, UnavailableError, "access was denied; check the permissions"),
+    (apsw.TooBigError, UnsupportedError, "a value is larger than SQLite can keep (about 1 GB)"),
+    (apsw.ConnectionClosedError, ClosedError, "the vault is closed; open it again"),
+    (apsw.IOError, UnavailableError, "reading or writing the file failed; check the disk"),
+]
+
+
+@contextlib.contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Turn SQLite's errors into ours, with the file and the next step."""
+    try:
+        yield
+    except apsw.Error as error:
+        ours = translate(error, path)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def translate(error: apsw.Error, path: str) -> SavegameError | None:
+    """Our error for one of SQLite's; None for what only a mistake of ours can cause."""
+    for theirs, ours, advice in _MAPPING:
+        if isinstance(error, theirs):
+            return ours(f"{path}: {advice} (SQLite: {error})")
+    return None
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def prepare(path: str, *, read_only: bool) -> None:
+    """Make the file if it is missing, whole or not at all; else check that it is ours and of a version that we know."""
+    check_library()
+    status = _stat(path)
+    if status is None:
+        if read_only:
+            raise StoreNotFound(f"{path}: there is no such file; leave out read_only=True to make it")
+        _make_directories(os.path.dirname(path))
+        _check_file_system(path)
+        _create(path)
+    elif not stat.S_ISREG(status.st_mode):
+        raise UnsupportedError(f"{path}: is not a file; give the path of a file, for example {path}/agents.db")
+    else:
+        _check_file_system(path)
+        if status.st_size == 0 and not read_only:
+            db = apsw.Connection(path)
+            with contextlib.closing(db), translated(path):
+                _lay_out(db)
+        _check_ours(path, read_only=read_only)
+
+
+def connect(path: str, *, read_only: bool, synchronous: int) -> apsw.Connection:
+    """A connection with every setting made and read back."""
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+    with translated(path):
+        db = apsw.Connection(path, flags=flags, statementcachesize=100)
+        try:
+            db.set_busy_timeout(BUSY_MS)
+            for name, value in (
+                ("journal_mode", "wal"),
+                ("synchronous", synchronous),
+                ("trusted_schema", 0),
+                ("cell_size_check", 1),
+                ("secure_delete", 1),
+                ("mmap_size", 0),
+                ("temp_store", 2),
+            ):
+                _set(db, name, value, read_only=read_only)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def _set(db: apsw.Connection, name: str, value: str | int, *, read_only: bool) -> None:
+    if not (read_only and name == "journal_mode"):
+        db.pragma(name, value)
+    found = db.pragma(name)
+    if found != value and not (name == "mmap_size" and found is None):
+        raise UnsupportedError(f"{db.filename}: SQLite answered {name}={found!r} where {value!r} was asked for")
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # unreadable is not missing: a fresh start over live data would be worse
+        raise UnavailableError(f"{path}: cannot be looked at ({error.strerror}); check the permissions") from error
+
+
+def _make_directories(directory: str) -> None:
+    missing = []
+    while directory and not os.path.isdir(directory):
+        missing.append(directory)
+        directory = os.path.dirname(directory)
+    for path in reversed(missing):
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise UnavailableError(f"{path}: is in the way: it is not a directory") from None
+        except OSError as error:
+            raise UnavailableError(f"{path}: the directory cannot be made ({error.strerror})") from error
+
+
+def _create(path: str) -> None:
+    """Lay out a new file beside its place and link it there: nobody ever sees half of one."""
+    directory, name = os.path.split(path)
+    fresh = os.path.join(directory, f".{name[:64]}.{uuid.uuid4().hex}.new")
+    try:
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            with translated(path), contextlib.closing(apsw.Connection(fresh)) as db:
+                _lay_out(db)
+            with contextlib.suppress(FileExistsError):  # somebody else made it meanwhile: theirs is as good
+                os.link(fresh, path)
+        finally:
+            os.unlink(fresh)
+        sync_directory(directory)
+    except OSError as error:
+        kind = OutOfSpace if error.errno == 28 else UnavailableError
+        raise kind(f"{path}: the file cannot be made ({error.strerror}); check the directory") from error
+    _check_ours(path, read_only=False)
+
+
+def _lay_out(db: apsw.Connection) -> None:
+    db.pragma("page_size", PAGE_SIZE)
+    db.pragma("synchronous", 2)
+    _migrate(db)
+    db.pragma("journal_mode", "wal")
+
+
+def _migrate(db: apsw.Connection) -> None:
+    """Bring the layout from whatever version it has to today's, whole or not at all."""
+    db.execute("BEGIN EXCLUSIVE")
+    version = int(db.pragma("user_version"))
+    for number, text in migrations():
+        if number > version:
+            db.execute(text)
+            db.pragma("user_version", number)
+    db.pragma("application_id", APPLICATION_ID)
+    db.execute("COMMIT")
+
+
+def sync_directory(directory: str) -> None:
+    """Make names in a directory durable."""
+    handle = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _check_ours(path: str, *, read_only: bool) -> None:
+    newest = migrations()[-1][0]
+    try:
+        with contextlib.closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)) as db:
+            db.set_busy_timeout(BUSY_MS)
+            application, version = db.pragma("application_id"), db.pragma("user_version")
+    except apsw.NotADBError as error:
+        raise UnsupportedError(f"{path}: is not a savegame file (not an SQLite database); nothing was changed") from error
+    except apsw.Error as error:
+        raise translate(error, path) or error from error
+    if application != APPLICATION_ID:
+        raise UnsupportedError(f"{path}: is an SQLite database of another program; nothing was changed, choose another path")
+    if version > newest:
+        raise UnsupportedError(
+            f"{path}: has format {version}, this savegame knows up to {newest}; nothing was changed, install a newer savegame"
+        )
+    if version < newest and not read_only:
+        with translated(path), contextlib.closing(apsw.Connection(path)) as db:
+            db.set_busy_timeout(BUSY_MS)
+            _migrate(db)
+
+
+def _check_file_system(path: str) -> None:
+    """Refuse network file systems: several machines cannot share the memory that WAL needs."""
+    kind = file_system(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise UnsupportedError(f"{path}: lies on {kind}, where SQLite's WAL is not safe; use a local disk, or PostgreSQL")
+
+
+def file_system(path: str) -> str | None:
+    """The type of the file system that a path lies on; None where the system does not say (no /proc)."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
+            mounts = [line.split(" - ") for line in lines]
+    except OSError:
+        return None
+    real = os.path.realpath(os.path.dirname(path) or ".")
+    best: tuple[int, str | None] = (-1, None)
+    for left, right in (mount for mount in mounts if len(mount) == 2):
+        point = left.split()[4].replace("\\040", " ")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best[0]:
+            best = (len(point), right.split()[0])
+    return best[1]
+
+
+def wal_inode(path: str) -> int | None:
+    """Which file the -wal is, without opening it."""
+    try:
+        return os.stat(path + "-wal").st_ino
+    except FileNotFoundError:
+        return None

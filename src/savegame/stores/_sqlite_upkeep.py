@@ -1,0 +1,129 @@
+"""Sizes, checking and mending of an SQLite file: what a store does for `stats`, `verify` and `repair`.
+
+Functions over one connection, inside the caller's transaction. Nothing is ever deleted here: damaged rows go to the
+table `aside`, as they are. Touches _rows, _sqlite_file, frames, model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import apsw
+
+from savegame.errors import CorruptionError
+from savegame.frames import checksum, thread_salt
+from savegame.model import Problem, ThreadKey
+from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_frame, read_thread, thread_values
+from savegame.stores._sqlite_file import SQL, all_rows, id_of, one_row
+
+
+def sizes(db: apsw.Connection, path: str) -> dict[str, int]:
+    """Bytes of each kind of row, of the files, and how many frames there are."""
+    names = ("count", "deltas", "metadata", "notes", "keyframes", "records", "blobs", "aside")
+    found = {name: int(value) for name, value in zip(names, all_rows(db, "sizes")[0], strict=True)}
+    found["frames"] = found["deltas"] + found["metadata"] + found["notes"]
+    found["file"] = os.stat(path).st_size
+    found["wal"] = os.stat(path + "-wal").st_size if os.path.exists(path + "-wal") else 0
+    return {**found, "total": found["file"] + found["wal"]}
+
+
+# -- checking --------------------------------------------------------------------------------------
+
+
+def check(db: apsw.Connection, namespace: str, space: int) -> Iterator[Problem]:
+    """Every row of a namespace against its checksum, and SQLite's own check of the file."""
+    for (line,) in db.execute("PRAGMA integrity_check(100)").fetchall():
+        if line != "ok":
+            yield Problem(None, None, "database file", str(line))
+    for (key,) in all_rows(db, "orphans"):
+        yield Problem(None, None, "frame without a thread", f"frame {key & SEQ_MASK} names thread number {key >> 32}")
+    for columns in all_rows(db, "all_threads", space):
+        key = ThreadKey(namespace, columns[-1])
+        row = EMPTY_ROW._replace(no=columns[0])
+        try:
+            row = read_thread(key, columns)
+        except CorruptionError as error:
+            yield problem(error)
+        yield from _check_frames(db, key, row)
+        for place, _ in _damage_beside(db, key, row):
+            yield problem(damaged(key, None, place))
+
+
+def _check_frames(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[Problem]:
+    salt = thread_salt(*key)
+    seen: set[int] = set()
+    for columns in all_rows(db, "frames_up", row.low(), row.high(), -1):
+        seen.add(columns[0] & SEQ_MASK)
+        try:
+            read_frame(key, (*columns[:6], None, None))
+        except CorruptionError as error:
+            yield problem(error)
+    for frame_key, base, delta, total in db.execute(SQL["deltas"], (row.low(), row.high())):
+        seq = frame_key & SEQ_MASK
+        if checksum(delta, salt, seq, base) != total:
+            yield problem(damaged(key, id_of(db, frame_key), f"delta of frame {seq}"))
+        elif base and (base not in seen or base >= seq):
+            yield problem(damaged(key, id_of(db, frame_key), f"base {base} of frame {seq}"))
+    if row.frames != len(seen) or (row.head and row.head not in seen):
+        yield problem(damaged(key, None, "thread row: head or count"))
+
+
+def _damage_beside(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[tuple[str, Move]]:
+    """What is damaged beside a thread's frames: its place, and the statements that set it aside."""
+    salt = thread_salt(*key)
+    for columns in all_rows(db, "noted_up", row.low(), row.high(), -1):
+        seq, note, total = columns[0] & SEQ_MASK, columns[6], columns[7]
+        if checksum(note, salt, seq) != total:
+            yield f"label and tags of frame {seq}", (note, "set_note", (None, None, columns[0]))
+    for frame_key, body, total in db.execute(SQL["keyframes_down"], (row.low(), row.high())):
+        if checksum(body, salt, frame_key & SEQ_MASK) != total:
+            yield f"keyframe of frame {frame_key & SEQ_MASK}", (body, "delete_keyframe", (frame_key,))
+    for kind, name, value, total in db.execute(SQL["all_records"], (row.no,)):
+        if checksum(value, salt) != total:
+            yield f"record {kind} {name!r}", (value, "delete_record", (row.no, kind, name))
+    for digest, body, total in db.execute(SQL["all_blobs"], (row.no,)):
+        if checksum(body, salt) != total:
+            yield f"large value {digest.hex()[:12]}", (body, "delete_blob", (row.no, digest))
+
+
+Move = tuple[bytes, str, tuple[Any, ...]]
+"""Bytes to set aside, and the statement with its values that takes them from their place."""
+
+
+# -- mending ---------------------------------------------------------------------------------------
+
+
+def mend(db: apsw.Connection, namespace: str, space: int, now: int) -> list[str]:
+    """Set damaged rows beside the frames aside; count frames and find heads anew where a thread's row is wrong."""
+    done: list[str] = []
+    for (frame_key,) in all_rows(db, "orphans"):
+        db.execute(SQL["frame_aside"], (now, None, frame_key))
+        db.execute(SQL["delete_frame"], (frame_key,))
+        done.append(f"set aside: frame {frame_key & SEQ_MASK} of thread number {frame_key >> 32}, which does not exist")
+    for columns in all_rows(db, "all_threads", space):
+        key = ThreadKey(namespace, columns[-1])
+        for place, (body, statement, values) in list(_damage_beside(db, key, EMPTY_ROW._replace(no=columns[0]))):
+            db.execute(SQL["value_aside"], (now, key.id, place, body))
+            db.execute(SQL[statement], values)
+            done.append(f"thread {key.id!r}: set aside: {place}")
+        done += _mend_row(db, key, columns)
+    return done
+
+
+def _mend_row(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...]) -> list[str]:
+    row = EMPTY_ROW._replace(no=columns[0])
+    count, newest = all_rows(db, "count_frames", row.low(), row.high())[0]
+    newest = newest & SEQ_MASK if count else 0
+    try:
+        row = read_thread(key, columns)
+    except CorruptionError:
+        head = newest
+    else:
+        head = row.head if row.head and one_row(db, "frame_place", row.key(row.head)) else newest
+        if (head, count) == (row.head, row.frames) and row.last >= newest:
+            return []
+    row = row._replace(head=head, head_id=id_of(db, row.key(head)), last=max(row.last, newest), frames=count, run=0)
+    db.execute(SQL["set_thread"], thread_values(key, row))
+    return [f"thread {key.id!r}: its row was built anew"]

@@ -1,0 +1,79 @@
+-- The first layout. docs/format/sqlite.md explains every column. A row's sum is over its stored bytes and its place.
+
+CREATE TABLE setting (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO setting VALUES ('epoch', 0);
+
+CREATE TABLE namespace (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
+
+-- One row per thread. head, last, floor, run and head_id are sequence numbers and an id within it; 0 means none.
+CREATE TABLE thread (
+    no INTEGER PRIMARY KEY AUTOINCREMENT,
+    space INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    agent TEXT,
+    head INTEGER NOT NULL,
+    head_id ANY,
+    last INTEGER NOT NULL,
+    floor INTEGER NOT NULL,
+    run INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    owner TEXT,
+    expires INTEGER NOT NULL,
+    sum INTEGER NOT NULL,
+    UNIQUE (space, id)
+) STRICT;
+
+-- key = thread.no << 32 | sequence number, so that a thread's frames lie together, in order.
+-- run: frames from this sequence number on form one unbroken line up to this frame.
+CREATE TABLE frame (
+    key INTEGER PRIMARY KEY,
+    space INTEGER NOT NULL,
+    id ANY NOT NULL,
+    base INTEGER NOT NULL,
+    run INTEGER NOT NULL,
+    meta BLOB NOT NULL,
+    meta_sum INTEGER NOT NULL,
+    note BLOB,
+    note_sum INTEGER,
+    delta BLOB NOT NULL,
+    delta_sum INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX frame_by_id ON frame (id, space);
+CREATE INDEX frame_noted ON frame (key) WHERE note IS NOT NULL;
+
+-- Derived copies of whole states; may be dropped at any time.
+CREATE TABLE keyframe (key INTEGER PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT;
+
+CREATE TABLE record (
+    thread INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    value BLOB NOT NULL,
+    sum INTEGER NOT NULL,
+    PRIMARY KEY (thread, kind, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE blob (
+    no INTEGER PRIMARY KEY,
+    thread INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    body BLOB NOT NULL,
+    sum INTEGER NOT NULL,
+    UNIQUE (thread, digest)
+) STRICT;
+
+-- What repair set aside, as it was.
+CREATE TABLE aside (
+    no INTEGER PRIMARY KEY,
+    at INTEGER NOT NULL,
+    space INTEGER,
+    thread TEXT,
+    what TEXT NOT NULL,
+    seq INTEGER,
+    id ANY,
+    base INTEGER,
+    meta BLOB,
+    note BLOB,
+    body BLOB
+) STRICT;

@@ -1,0 +1,115 @@
+-- Every statement of the SQLite store, by name. Read by stores/sqlite.py.
+
+-- name: find_space
+SELECT no FROM namespace WHERE name = ?
+-- name: add_space
+INSERT INTO namespace (name) VALUES (?) ON CONFLICT DO NOTHING
+-- name: space_names
+SELECT no, name FROM namespace
+
+-- name: thread
+SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, sum FROM thread WHERE space = ? AND id = ?
+-- name: threads
+SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, sum, id
+FROM thread WHERE space = ? AND id > ? AND head > 0 AND (?3 IS NULL OR agent = ?3) ORDER BY id LIMIT ?4
+-- name: all_threads
+SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, sum, id FROM thread WHERE space = ? ORDER BY id
+-- name: add_thread
+INSERT INTO thread (space, id, head, last, floor, run, count, epoch, expires, sum) VALUES (?, ?, 0, 0, 0, 0, 0, 0, 0, 0) RETURNING no
+-- name: set_thread
+UPDATE thread SET agent = ?, head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, epoch = ?, owner = ?, expires = ?, sum = ? WHERE no = ?
+-- name: delete_thread
+DELETE FROM thread WHERE no = ?
+-- name: next_epoch
+UPDATE setting SET value = value + 1 WHERE name = 'epoch' RETURNING value
+
+-- name: add_frame
+INSERT INTO frame (key, space, id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+-- name: find_frame
+SELECT frame.key, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32 WHERE frame.id = ? AND frame.space = ?
+-- name: frame_place
+SELECT base, run, id FROM frame WHERE key = ?
+-- name: frames_up
+SELECT key, id, base, run, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?
+-- name: frames_down
+SELECT key, id, base, run, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT ?
+-- name: noted_up
+SELECT key, id, base, run, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? AND note IS NOT NULL ORDER BY key LIMIT ?
+-- name: noted_down
+SELECT key, id, base, run, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? AND note IS NOT NULL ORDER BY key DESC LIMIT ?
+-- name: deltas
+SELECT key, base, delta, delta_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key
+-- name: nth_newest
+SELECT key FROM frame WHERE key BETWEEN ? AND ? AND note IS NULL ORDER BY key DESC LIMIT 1 OFFSET ?
+-- name: note
+SELECT note FROM frame WHERE key = ?
+-- name: set_note
+UPDATE frame SET note = ?, note_sum = ? WHERE key = ?
+-- name: rebase
+UPDATE frame SET base = ?, meta_sum = ?, delta = ?, delta_sum = ? WHERE key = ?
+-- name: frame_meta
+SELECT id, meta, run FROM frame WHERE key = ?
+-- name: delete_frame
+DELETE FROM frame WHERE key = ?
+-- name: delete_frames
+DELETE FROM frame WHERE key BETWEEN ? AND ?
+-- name: count_frames
+SELECT count(*), max(key) FROM frame WHERE key BETWEEN ? AND ?
+
+-- name: keyframes_down
+SELECT key, body, sum FROM keyframe WHERE key BETWEEN ? AND ? ORDER BY key DESC
+-- name: put_keyframe
+INSERT INTO keyframe (key, body, sum) SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM frame WHERE key = ?1)
+ON CONFLICT (key) DO UPDATE SET body = excluded.body, sum = excluded.sum
+-- name: delete_keyframe
+DELETE FROM keyframe WHERE key = ?
+-- name: delete_keyframes
+DELETE FROM keyframe WHERE key BETWEEN ? AND ?
+
+-- name: record
+SELECT value FROM record WHERE thread = ? AND kind = ? AND name = ?
+-- name: records
+SELECT name, value, sum FROM record WHERE thread = ? AND kind = ? AND name > ? ORDER BY name LIMIT ?
+-- name: all_records
+SELECT kind, name, value, sum FROM record WHERE thread = ?
+-- name: put_record
+INSERT INTO record (thread, kind, name, value, sum) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (thread, kind, name) DO UPDATE SET value = excluded.value, sum = excluded.sum
+-- name: delete_record
+DELETE FROM record WHERE thread = ? AND kind = ? AND name = ?
+-- name: delete_records
+DELETE FROM record WHERE thread = ?
+
+-- name: blob
+SELECT body, sum FROM blob WHERE thread = ? AND digest = ?
+-- name: all_blobs
+SELECT digest, body, sum FROM blob WHERE thread = ?
+-- name: blob_digests
+SELECT digest FROM blob WHERE thread = ?
+-- name: put_blob
+INSERT INTO blob (thread, digest, body, sum) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
+-- name: delete_blob
+DELETE FROM blob WHERE thread = ? AND digest = ?
+-- name: delete_blobs
+DELETE FROM blob WHERE thread = ?
+
+-- name: frame_aside
+INSERT INTO aside (at, space, thread, what, seq, id, base, meta, note, body)
+SELECT ?, space, ?, 'frame', key & 4294967295, id, base, meta, note, delta FROM frame WHERE key = ?
+-- name: orphans
+SELECT key FROM frame WHERE key >> 32 NOT IN (SELECT no FROM thread)
+-- name: value_aside
+INSERT INTO aside (at, thread, what, body) VALUES (?, ?, ?, ?)
+
+-- name: recode_page
+SELECT frame.key, frame.base, frame.delta, thread.space, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32
+WHERE frame.key > ? ORDER BY frame.key LIMIT 200
+-- name: set_delta
+UPDATE frame SET delta = ?, delta_sum = ? WHERE key = ?
+-- name: drop_keyframes
+DELETE FROM keyframe
+
+-- name: sizes
+SELECT (SELECT count(*) FROM frame), (SELECT total(length(delta)) FROM frame), (SELECT total(length(meta)) FROM frame),
+       (SELECT total(length(note)) FROM frame WHERE note IS NOT NULL), (SELECT total(length(body)) FROM keyframe),
+       (SELECT total(length(value)) FROM record), (SELECT total(length(body)) FROM blob), (SELECT total(length(body)) FROM aside)

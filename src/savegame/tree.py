@@ -1,0 +1,247 @@
+"""A state in its encoded form, opened only as far as somebody needed to look inside.
+
+A node is `bytes` (an encoded value that nobody opened), a `Dict` (a dict, or an object by its fields) or a `List`
+(runs of encoded items). Saving compares new values with these bytes, loading joins them and decodes once, and both
+share whatever did not change. Nodes are never changed in place except by a caller that made them (`own`).
+Touches codec and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+import ormsgpack
+
+from savegame.codec import MAP, Codec, RawExt, array_header, join_array, map_header, object_ext, open_ext, pack_raw, unpack_raw
+from savegame.errors import CorruptionError
+
+RUN_ITEMS: Final = 64
+RUN_BYTES: Final = 128 * 1024
+
+Path: TypeAlias = tuple[Any, ...]
+
+
+class Dict:
+    """A dict by its encoded keys, in order. `tag` names the registered class of an object and is empty for a dict."""
+
+    __slots__ = ("children", "size", "tag")
+
+    def __init__(self, tag: bytes, children: dict[bytes, Node]) -> None:
+        self.tag = tag
+        self.children = children
+        self.size = len(tag) + 5 + sum(len(key) + size_of(child) for key, child in children.items())
+
+    def copy(self) -> Dict:
+        """A second Dict over the same children."""
+        twin = Dict.__new__(Dict)
+        twin.tag, twin.children, twin.size = self.tag, dict(self.children), self.size
+        return twin
+
+    def put(self, key: bytes, child: Node) -> None:
+        """Set one child, keeping its place if the key is there."""
+        old = self.children.get(key)
+        self.size += size_of(child) - (-len(key) if old is None else size_of(old))
+        self.children[key] = child
+
+    def drop(self, key: bytes) -> None:
+        """Remove one child."""
+        self.size -= len(key) + size_of(self.children.pop(key))
+
+
+class List:
+    """A list as runs: (count, encoded list of that many items), or (1, node) for an item that was opened."""
+
+    __slots__ = ("count", "runs", "size")
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+        self.count = sum(count for count, _ in runs)
+        self.size = 5 + sum(size_of(data) for _, data in runs)
+
+    def copy(self) -> List:
+        """A second List over the same runs, short ones joined."""
+        twin = List.__new__(List)
+        twin.runs, twin.count, twin.size = list(self.joined()), self.count, self.size
+        return twin
+
+    def append(self, data: bytes) -> None:
+        """Add the items of an encoded list at the end."""
+        count = array_count(data)
+        self.runs.append((count, data))
+        self.count += count
+        self.size += len(data)
+
+    def append_joined(self, data: bytes) -> None:
+        """Add items at the end, joining them with a short last run so that there are never many runs."""
+        self.append(data)
+        if len(self.runs) > 1:
+            (count, last), (more, new) = self.runs[-2:]
+            if type(last) is bytes and type(new) is bytes and count + more <= RUN_ITEMS and len(last) + len(new) <= RUN_BYTES:
+                self.runs[-2:] = [(count + more, _join_runs([(count, last), (more, new)]))]
+
+    def joined(self) -> list[Run]:
+        """The runs with neighbours joined up to a good size; remembered, since it changes nothing."""
+        if len(self.runs) > 2 * (self.count // RUN_ITEMS) + 8:
+            self.runs = _coalesce(self.runs)
+        return self.runs
+
+    def split(self, at: int) -> tuple[list[Run], list[Run]]:
+        """The runs before and from item `at`."""
+        position = 0
+        for index, (count, data) in enumerate(self.runs):
+            if position == at:
+                return self.runs[:index], self.runs[index:]
+            if position + count > at:
+                items = unpack_raw(data) if type(data) is bytes else []
+                cut = at - position
+                left, right = pack_raw(items[:cut]), pack_raw(items[cut:])
+                return [*self.runs[:index], (cut, left)], [(count - cut, right), *self.runs[index + 1 :]]
+            position += count
+        return self.runs[:], []
+
+
+Node: TypeAlias = bytes | Dict | List
+Run: TypeAlias = tuple[int, Node]
+
+
+def size_of(node: Node) -> int:
+    """About how many bytes a node has when encoded."""
+    return len(node) if type(node) is bytes else node.size  # type: ignore[union-attr]
+
+
+def to_bytes(node: Node) -> bytes:
+    """The encoded value, exactly as the codec would write it."""
+    if isinstance(node, bytes):
+        return node
+    if isinstance(node, List):
+        return array_header(node.count) + b"".join(body_of(run) for run in node.runs)
+    parts = [part for key, child in node.children.items() for part in (key, to_bytes(child))]
+    if all(map(_is_text, node.children)):
+        data = map_header(len(node.children)) + b"".join(parts)
+    else:
+        data = ormsgpack.packb(ormsgpack.Ext(MAP, join_array(parts)))
+    return ormsgpack.packb(object_ext(node.tag, data)) if node.tag else data
+
+
+def value_of(codec: Codec, node: Node) -> Any:
+    """The decoded value. Runs are decoded one by one: joining them first would only move bytes."""
+    if isinstance(node, bytes):
+        return codec.decode(node)
+    if isinstance(node, List):
+        items: list[Any] = []
+        for _, data in node.runs:
+            items += codec.decode(data) if isinstance(data, bytes) else (value_of(codec, data),)
+        return items
+    if node.tag:
+        return codec.close(node.tag, {codec.decode(key): value_of(codec, child) for key, child in node.children.items()})
+    return {codec.decode(key): value_of(codec, child) for key, child in node.children.items()}
+
+
+def open_node(node: Node) -> Node:
+    """The same node, opened one level if it is a container; a leaf stays as it is."""
+    if not isinstance(node, bytes):
+        return node
+    first = node[0]
+    if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
+        return List(runs_of([pack_raw(item) for item in unpack_raw(node)]))
+    if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF):
+        return Dict(b"", {pack_raw(key): pack_raw(child) for key, child in unpack_raw(node).items()})
+    if 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8:
+        ext = unpack_raw(node)
+        opened = open_ext(ext) if isinstance(ext, RawExt) else None
+        if opened is not None:
+            tag, fields = opened
+            return Dict(tag, {pack_raw(key): pack_raw(child) for key, child in fields.items()})
+    return node
+
+
+def edit(node: Node, path: Path, change: Callable[[Node], Node], *, own: bool) -> Node:
+    """The tree with `change` applied at `path`; nodes on the way are copied unless `own`ed. Raises KeyError."""
+    if not path:
+        return change(node)
+    opened = open_node(node)
+    own = own or opened is not node
+    if isinstance(opened, Dict):
+        key = pack_raw(path[0])
+        child = edit(opened.children[key], path[1:], change, own=own)
+        target = opened if own else opened.copy()
+        target.put(key, child)
+        return target
+    if isinstance(opened, List):
+        at = checked_index(opened, path[0])
+        before, rest = opened.split(at)
+        item, after = rest[0], rest[1:]
+        if item[0] > 1:
+            item, tail = List([item]).split(1)[0][0], List([item]).split(1)[1]
+            after = [*tail, *after]
+        inner = item[1] if not isinstance(item[1], bytes) else body_of(item)
+        child = edit(inner, path[1:], change, own=own)
+        return List([*before, (1, join_array([child]) if isinstance(child, bytes) else child), *after])
+    raise KeyError(path[0])
+
+
+def checked_index(node: List, index: Any) -> int:
+    """A list index that is there. KeyError if it is not."""
+    if type(index) is not int or not 0 <= index < node.count:
+        raise KeyError(index)
+    return index
+
+
+def items_of(runs: Iterable[Run]) -> list[bytes]:
+    """Every item of some runs, encoded."""
+    items: list[bytes] = []
+    for _, data in runs:
+        items += map(pack_raw, unpack_raw(data)) if isinstance(data, bytes) else (to_bytes(data),)
+    return items
+
+
+def runs_of(items: list[bytes]) -> list[Run]:
+    """Encoded items as runs of a good size."""
+    return _coalesce([(1, b"\x91" + item) for item in items])
+
+
+def body_of(run: Run) -> bytes:
+    """The encoded items of a run, without the header of the list."""
+    data = run[1]
+    return data[_header_length(data[0]) :] if isinstance(data, bytes) else to_bytes(data)
+
+
+def array_count(data: bytes) -> int:
+    """How many items an encoded list has."""
+    first = data[0]
+    if 0x90 <= first <= 0x9F:
+        return first & 0x0F
+    if first in (0xDC, 0xDD):
+        return int.from_bytes(data[1 : _header_length(first)], "big")
+    raise CorruptionError("stored items are not a list")
+
+
+def _header_length(first: int) -> int:
+    return 3 if first == 0xDC else 5 if first == 0xDD else 1
+
+
+def _coalesce(runs: Iterable[Run]) -> list[Run]:
+    out: list[Run] = []
+    group: list[Run] = []
+    count = size = 0
+    for run in runs:
+        fits = isinstance(run[1], bytes) and count + run[0] <= RUN_ITEMS and size + len(run[1]) <= RUN_BYTES
+        if group and not (fits and isinstance(group[0][1], bytes)):
+            out.append((count, _join_runs(group)) if len(group) > 1 else group[0])
+            group, count, size = [], 0, 0
+        group.append(run)
+        count += run[0]
+        size += size_of(run[1])
+    if group:
+        out.append((count, _join_runs(group)) if len(group) > 1 else group[0])
+    return out
+
+
+def _join_runs(runs: list[Run]) -> bytes:
+    return array_header(sum(count for count, _ in runs)) + b"".join(map(body_of, runs))
+
+
+def _is_text(key: bytes) -> bool:
+    first = key[0]
+    return 0xA0 <= first <= 0xBF or 0xD9 <= first <= 0xDB

@@ -1,0 +1,290 @@
+"""Looking after what is stored: pruning, checking, repairing, copying. Touches engine, lineage and what is below them.
+
+Whatever is removed, every checkpoint that stays keeps its id, its metadata and its whole state: if the frame that it
+builds on goes, its delta is written anew against the nearest ancestor that stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from savegame import delta as deltas
+from savegame.codec import unpack_raw
+from savegame.delta import SET, Op
+from savegame.engine import Engine
+from savegame.errors import ConflictError, CorruptionError
+from savegame.frames import digest, load_meta, references, take_out_ops, unwrap, wrap
+from savegame.lineage import everything
+from savegame.model import Frame, Page, Problem, Report, ThreadKey, ThreadRow
+from savegame.store import Append, MoveHead, PutNote, Rewrite, StoreChange
+from savegame.tree import to_bytes
+
+logger = logging.getLogger("savegame")
+
+COPY_BATCH: Final = 64
+
+Progress = Callable[[int, int], None]
+
+
+def thread_rows(engine: Engine, namespace: str) -> Iterator[ThreadRow]:
+    """Every thread of a namespace; pages underneath."""
+    page: Page[ThreadRow] = engine.store.threads(namespace)
+    while True:
+        yield from page.items
+        if page.next is None:
+            return
+        page = engine.store.threads(namespace, after=page.next)
+
+
+# -- removing --------------------------------------------------------------------------------------
+
+
+def remove(engine: Engine, key: ThreadKey, drop: set[int], *, expect: str | None, head: int | None = None) -> int:
+    """Remove frames so that the others keep their states; frees their bytes. Gives how many there were."""
+    if not drop:
+        return 0
+    frames = list(everything(engine, key, newest_first=False))
+    bases = {frame.seq: frame.base for frame in frames}
+    rebase: list[tuple[int, int, bytes]] = []
+    new_blobs: dict[bytes, bytes] = {}
+    for frame in frames:
+        if frame.seq not in drop and frame.base in drop:
+            base = _surviving(bases, drop, frame.base)
+            body, blobs = _delta_between(engine, key, base, frame)
+            rebase.append((frame.seq, base, body))
+            new_blobs |= blobs
+    keep = set(new_blobs)
+    rewritten = {seq for seq, _, _ in rebase}
+    keep.update(_references(engine, key, [f for f in frames if f.seq not in drop and f.seq not in rewritten]))
+    for _, _, body in rebase:
+        keep.update(references(body))
+    engine.store.commit(
+        [Rewrite(key, tuple(sorted(drop)), tuple(rebase), _wrapped(engine, new_blobs), frozenset(keep), expect, head=head)]
+    )
+    if not engine.store.purge():
+        logger.warning("thread %r: somebody still reads; the removed bytes leave the files when it is done", key.id)
+    return len(drop)
+
+
+def _surviving(bases: dict[int, int], drop: set[int], seq: int) -> int:
+    while seq in drop:
+        seq = bases.get(seq, 0)
+    return seq
+
+
+def _delta_between(engine: Engine, key: ThreadKey, base: int, frame: Frame) -> tuple[bytes, dict[bytes, bytes]]:
+    """The stored delta of a frame against an older ancestor (0: the whole state), and the large values that it needs."""
+    after = engine.point(key, frame.seq, frame).node
+    assert after is not None
+    if base:
+        before = engine.point(key, base).node
+        ops, _ = deltas.difference(engine.codec, before, unpack_raw(to_bytes(after)))
+    else:
+        ops = [Op(SET, (), to_bytes(after))]
+    smaller, blobs = take_out_ops(ops)
+    return wrap(deltas.dump(smaller), compress=engine.compress, with_blobs=bool(blobs)), blobs
+
+
+def _references(engine: Engine, key: ThreadKey, frames: list[Frame]) -> Iterator[bytes]:
+    """The large values that frames refer to, read from their deltas where there may be any."""
+    for frame in frames:
+        meta = load_meta(frame.meta)
+        if meta.blobs or meta.parent_id is None or _is_rebased(engine, key, frame, meta.parent_id):
+            (whole,) = engine.store.frames(key, low=frame.seq, high=frame.seq, deltas=True)
+            assert whole.delta is not None
+            yield from references(whole.delta)
+
+
+def _is_rebased(engine: Engine, key: ThreadKey, frame: Frame, parent_id: str) -> bool:
+    if not frame.base:
+        return True
+    found = engine.store.frames(key, low=frame.base, high=frame.base)
+    return not found or found[0].id != parent_id
+
+
+def _wrapped(engine: Engine, blobs: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple((name, wrap(content, compress=engine.compress)) for name, content in blobs.items())
+
+
+# -- checking --------------------------------------------------------------------------------------
+
+
+def verify(engine: Engine, namespace: str, progress: Progress) -> Report:
+    """Read every byte: checksums, structure, digests, and that every state comes back."""
+    problems = list(engine.store.check(namespace))
+    broken = {(problem.thread_id, problem.checkpoint_id) for problem in problems}
+    rows = _sound_rows(engine, namespace, problems)
+    checkpoints = 0
+    for done, row in enumerate(rows, 1):
+        checkpoints += row.frames
+        problems += [
+            problem for problem in _check_history(engine, row.key) if (problem.thread_id, problem.checkpoint_id) not in broken
+        ]
+        progress(done, len(rows))
+    return Report(tuple(problems), len(rows), checkpoints)
+
+
+def _sound_rows(engine: Engine, namespace: str, problems: list[Problem]) -> list[ThreadRow]:
+    try:
+        return list(thread_rows(engine, namespace))
+    except CorruptionError:
+        if problems:
+            return []
+        raise
+
+
+def _check_history(engine: Engine, key: ThreadKey) -> Iterator[Problem]:
+    """Digests against metadata and deltas, frame by frame; the state at the end of every line."""
+    digests: dict[str, bytes] = {}
+    ids: dict[int, str] = {}
+    ends: dict[int, Frame] = {}
+    for seq in _sequence_numbers(engine, key):
+        try:
+            (frame,) = engine.store.frames(key, low=seq, high=seq, deltas=True)
+            assert frame.delta is not None
+            meta = load_meta(frame.meta)
+            payload = unwrap(frame.delta)[1]
+            deltas.parse(payload)
+        except CorruptionError as error:
+            yield Problem(key.id, error.checkpoint_id, error.place or f"frame {seq}", str(error))
+            continue
+        ids[seq], digests[frame.id] = frame.id, meta.digest
+        ends.pop(frame.base, None)
+        ends[seq] = frame
+        whole = ids.get(frame.base) == meta.parent_id and meta.forked_from is None
+        parent = digests.get(meta.parent_id, b"") if meta.parent_id else b""
+        if whole and digest(parent, key.id, frame.id, meta, payload) != meta.digest:
+            yield Problem(key.id, frame.id, f"digest of frame {seq}", "its history does not add up to its digest")
+    for frame in ends.values():
+        try:
+            engine.point(key, frame.seq, frame)
+        except CorruptionError as error:
+            yield Problem(key.id, error.checkpoint_id, error.place or f"frame {frame.seq}", str(error))
+
+
+def _sequence_numbers(engine: Engine, key: ThreadKey) -> Iterator[int]:
+    """Those of every frame; all that are possible where a damaged frame stops the listing."""
+    row = engine.store.thread(key)
+    try:
+        yield from [frame.seq for frame in everything(engine, key, newest_first=False)]
+    except CorruptionError:
+        for seq in range(1, (row.last if row else 0) + 1):
+            try:
+                yield from (frame.seq for frame in engine.store.frames(key, low=seq, high=seq))
+            except CorruptionError:
+                continue
+
+
+# -- repairing -------------------------------------------------------------------------------------
+
+
+def repair(engine: Engine, namespace: str, progress: Progress) -> Report:
+    """Set damaged rows aside, keep whatever a keyframe still brings back, move heads to sound checkpoints."""
+    before = verify(engine, namespace, lambda done, total: None)
+    if before.ok:
+        return before
+    done = engine.store.mend(namespace)
+    rows = list(thread_rows(engine, namespace))
+    for number, row in enumerate(rows, 1):
+        engine.cache.forget(row.key)
+        done += _mend_thread(engine, row)
+        progress(number, len(rows))
+    after = verify(engine, namespace, lambda done, total: None)
+    return Report(after.problems, after.threads, after.checkpoints, tuple(done))
+
+
+def _mend_thread(engine: Engine, row: ThreadRow) -> list[str]:
+    """Set aside what does not load; keep what loads although the frame that it builds on is damaged."""
+    key = row.key
+    frames: dict[int, Frame] = {}
+    rebase: list[tuple[int, int, bytes]] = []
+    lost: list[int] = []
+    blobs: dict[bytes, bytes] = {}
+    for seq in range(1, row.last + 1):
+        try:
+            found = engine.store.frames(key, low=seq, high=seq, deltas=True)
+            if not found:
+                continue
+            frame = found[0]
+            engine.point(key, seq, frame)
+        except CorruptionError:
+            lost.append(seq)
+            continue
+        frames[seq] = frame
+        if frame.base and frame.base not in frames:
+            base = _grandparent(frames, frame)
+            body, more = _delta_between(engine, key, base, frame)
+            blobs |= more
+            rebase.append((seq, base, body))
+    if not lost and not rebase:
+        return []
+    head = row.head if row.head in frames else _newest_sound(row, frames)
+    engine.store.commit([Rewrite(key, tuple(lost), tuple(rebase), _wrapped(engine, blobs), head=head, aside=True)])
+    moved = f"; the head is now {frames[head].id if head else '(none)'}" if head != row.head else ""
+    return [f"thread {key.id!r}: {len(lost)} checkpoints set aside, {len(rebase)} kept by joining the gap{moved}"]
+
+
+def _grandparent(frames: dict[int, Frame], orphan: Frame) -> int:
+    """The frame that a damaged parent very likely continued from, so that its line stays one; 0 if none fits."""
+    step = load_meta(orphan.meta).step - 2
+    older = (seq for seq, frame in frames.items() if seq < orphan.base and load_meta(frame.meta).step == step)
+    return max(older, default=0)
+
+
+def _newest_sound(row: ThreadRow, frames: dict[int, Frame]) -> int:
+    """The newest sound checkpoint before a lost head, else the newest at all; 0 if there is none."""
+    return max((seq for seq in frames if seq < row.head), default=max(frames, default=0))
+
+
+# -- copying ---------------------------------------------------------------------------------------
+
+
+def copy(source: Engine, target: Engine, namespace: str, target_namespace: str, progress: Progress) -> int:
+    """Copy every thread, checkpoint by checkpoint, ids and digests unchanged; what is there already is passed over."""
+    rows = list(thread_rows(source, namespace))
+    copied = 0
+    for number, row in enumerate(rows, 1):
+        copied += _copy_thread(source, target, row, ThreadKey(target_namespace, row.key.id))
+        progress(number, len(rows))
+    return copied
+
+
+def _copy_thread(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey) -> int:
+    there = {frame.id: frame for frame in everything(target, key, newest_first=False)}
+    before = target.store.thread(key)
+    head, last = (before.head_id, before.last) if before else (None, 0)
+    if head is not None and source.store.find(row.key.namespace, head) is None:
+        raise ConflictError(
+            f"thread {key.id!r} went its own way in the copy: its head {head} is not in the source; delete one of them",
+            expected=row.head_id,
+            found=head,
+        )
+    numbers: dict[int, int] = {}
+    batch: list[StoreChange] = []
+    copied = 0
+    for frame in everything(source, row.key, newest_first=False):
+        if frame.id in there:
+            numbers[frame.seq] = there[frame.id].seq
+            if there[frame.id].note != frame.note:
+                target.store.commit([PutNote(key, there[frame.id].seq, frame.note, there[frame.id].note)])
+            continue
+        (whole,) = source.store.frames(row.key, low=frame.seq, high=frame.seq, deltas=True)
+        assert whole.delta is not None
+        blobs = tuple((name, source.store.blob(row.key, name) or b"") for name in references(whole.delta))
+        last += 1
+        numbers[frame.seq] = last
+        base = numbers[frame.base] if frame.base else 0
+        batch.append(Append(key, frame.id, base, frame.meta, whole.delta, frame.note, head, agent=row.agent, blobs=blobs))
+        head = frame.id
+        copied += 1
+        if len(batch) == COPY_BATCH:
+            target.store.commit(batch)
+            batch = []
+    if batch:
+        target.store.commit(batch)
+    if head != row.head_id:
+        target.store.commit([MoveHead(key, numbers[row.head], head)])
+    target.cache.forget(key)
+    return copied

@@ -1,0 +1,722 @@
+"""What users hold: a Vault, and the Threads in it. Every verb of the design, over one engine and one store.
+
+A Thread is a cheap handle. It remembers the head that it last read, saved or moved, and `save` expects that head: if
+somebody else moved it, ConflictError. No attribute does I/O. Touches engine, lineage, upkeep and what is below them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from savegame import delta as deltas
+from savegame import lineage, upkeep
+from savegame.changes import Diff, changes_between
+from savegame.codec import Codec, Upcast
+from savegame.engine import EMPTY, Draft, Engine, Point, new_id
+from savegame.errors import (
+    AlreadyExistsError,
+    Busy,
+    CheckpointNotFound,
+    ConflictError,
+    CorruptionError,
+    Fenced,
+    InvalidInputError,
+)
+from savegame.frames import Meta, dump_note, load_meta, load_note, recode
+from savegame.lineage import Ref
+from savegame.model import (
+    Checkpoint,
+    CheckpointId,
+    Digest,
+    Frame,
+    Kind,
+    Report,
+    Status,
+    ThreadInfo,
+    ThreadKey,
+    ThreadRow,
+    checked_id,
+)
+from savegame.policy import Retention, spared_by_prune
+from savegame.store import ANY, DeleteThread, MoveHead, PutNote, Store
+from savegame.tree import Node, to_bytes, value_of
+
+logger = logging.getLogger("savegame")
+
+DEFAULT_CACHE: Final = 64 * 1024 * 1024
+TRIES: Final = 1000
+"""How often a read-modify-write is tried again when others keep moving the head."""
+
+_NOTHING_KNOWN: Final = ANY
+
+
+def _quiet(done: int, total: int) -> None:
+    """Progress that nobody wants to see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts of one namespace and true sizes of the whole store, in bytes."""
+
+    threads: int
+    checkpoints: int
+    sizes: Mapping[str, int]
+    cache_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """What the store takes on disk, or in memory for a memory store."""
+        return self.sizes["total"]
+
+
+class Vault:
+    """Threads, checkpoints and their upkeep over one store. May be shared between threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        namespace: str = "default",
+        retention: Retention | None = None,
+        compress: bool = True,
+        cache_bytes: int = DEFAULT_CACHE,
+    ) -> None:
+        self.store = store
+        self.namespace = checked_id(namespace, "the namespace")
+        self.codec = Codec()
+        if cache_bytes < 0:
+            raise InvalidInputError(f"cache_bytes must not be negative, not {cache_bytes}")
+        self._engine = Engine(store, self.codec, retention or Retention(), compress=compress, cache_bytes=cache_bytes)
+
+    def __enter__(self) -> Vault:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the store. A second call does nothing."""
+        self.store.close()
+
+    def thread(self, id: str, *, agent: str | None = None, type: type | None = None) -> Thread:  # noqa: A002 - the design's names
+        """A handle on a thread, which need not exist yet. With `type`, states come back as objects of that class."""
+        if agent is not None:
+            checked_id(agent, "the agent's id")
+        if type is not None:
+            self.codec.register(type)
+        return Thread(self._engine, ThreadKey(self.namespace, checked_id(id, "a thread's id")), agent, type)
+
+    def register(self, cls: type, *, schema_version: int = 1, upcast: Upcast | None = None, name: str | None = None) -> None:
+        """Let objects of a class be given back as objects; `upcast(fields, version)` brings older ones to its shape."""
+        self.codec.register(cls, schema_version=schema_version, upcast=upcast, name=name)
+
+    # -- finding -----------------------------------------------------------------------------------
+
+    def threads(
+        self,
+        *,
+        agent: str | None = None,
+        status: str | None = None,
+        tag: str | None = None,
+        limit: int | None = 100,
+        after: str | None = None,
+    ) -> Iterator[ThreadInfo]:
+        """Threads by id, pages underneath; `after` continues behind an id. `status` is that of the head."""
+        wanted = None if status is None else Status(status)
+        found = 0
+        while limit is None or found < limit:
+            page = self.store.threads(self.namespace, after=after, limit=100, agent=agent)
+            for row in page.items:
+                info = self._info(row)
+                fits = wanted is None or info.status == (wanted if wanted.reason is not None else str.__str__(wanted))
+                if fits and (tag is None or self._has_tag(row.key, tag)):
+                    yield info
+                    found += 1
+                    if found == limit:
+                        return
+            if page.next is None:
+                return
+            after = page.next
+
+    def _info(self, row: ThreadRow) -> ThreadInfo:
+        head = load_meta(self._engine.frame(row.key, row.head).meta)
+        first = load_meta(self.store.frames(row.key, limit=1)[0].meta)
+        return ThreadInfo(
+            row.key.id,
+            row.agent,
+            CheckpointId(row.head_id or ""),
+            head.step,
+            row.frames,
+            head.size_bytes,
+            Status(head.status, head.reason),
+            first.created_at,
+            head.created_at,
+            first.forked_from,
+        )
+
+    def _has_tag(self, key: ThreadKey, tag: str) -> bool:
+        return any(tag in load_note(frame.note)[1] for frame in self.store.frames(key, noted=True))
+
+    def find(self, id: str) -> Checkpoint | None:  # noqa: A002 - the design's name
+        """The checkpoint with this id, with its state, in whichever thread; None if there is none."""
+        found = self.store.find(self.namespace, checked_id(id, "a checkpoint's id"))
+        if found is None:
+            return None
+        key, seq = found
+        try:
+            return Thread(self._engine, key, None, None)._load_seq(seq)
+        except CheckpointNotFound:
+            return None
+
+    def load(self, id: str) -> Checkpoint:  # noqa: A002 - the design's name
+        """Like `find`, but raises CheckpointNotFound."""
+        found = self.find(id)
+        if found is None:
+            raise CheckpointNotFound(f"checkpoint not found: {id!r}")
+        return found
+
+    def diff(self, a: str, b: str) -> Diff:
+        """What changed between two checkpoints, of whichever threads, by their ids."""
+        return changes_between(self.codec, self.load(a).state, self.load(b).state)
+
+    # -- looking after -----------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        """How much there is."""
+        rows = list(upkeep.thread_rows(self._engine, self.namespace))
+        return Stats(len(rows), sum(row.frames for row in rows), self.store.sizes(), self._engine.cache.bytes)
+
+    def verify(self, progress: Callable[[int, int], None] = _quiet) -> Report:
+        """Read every byte of this namespace and say what is damaged."""
+        return upkeep.verify(self._engine, self.namespace, progress)
+
+    def repair(self, progress: Callable[[int, int], None] = _quiet) -> Report:
+        """Set what is damaged aside, never deleting it; keep what can be kept; say what was done."""
+        return upkeep.repair(self._engine, self.namespace, progress)
+
+    def prune(
+        self,
+        *,
+        keep: int | None = None,
+        older_than: dt.timedelta | None = None,
+        include_labelled: bool = False,
+        progress: Callable[[int, int], None] = _quiet,
+    ) -> int:
+        """`Thread.prune` for every thread; the number removed."""
+        rows = list(upkeep.thread_rows(self._engine, self.namespace))
+        removed = 0
+        for done, row in enumerate(rows, 1):
+            thread = Thread(self._engine, row.key, None, None)
+            removed += thread.prune(keep=keep, older_than=older_than, include_labelled=include_labelled)
+            progress(done, len(rows))
+        return removed
+
+    def compact(self, progress: Callable[[int, int], None] = _quiet) -> None:
+        """Make the store as small as it can be; every checkpoint stays."""
+        self.store.compact(recode, progress)
+
+    def backup(self, path: str, progress: Callable[[int, int], None] = _quiet) -> None:
+        """Copy the store to a new file while others write; the copy opens like any other."""
+        self.store.backup(path, progress)
+
+    def copy_to(self, other: Vault, progress: Callable[[int, int], None] = _quiet) -> int:
+        """Copy every thread to another vault, ids and digests unchanged; the number of checkpoints copied.
+
+        What is there already is passed over, so a second call brings only what is new.
+        """
+        return upkeep.copy(self._engine, other._engine, self.namespace, other.namespace, progress)
+
+    def connection(self) -> AbstractContextManager[Any]:
+        """A transaction on the store's own database: the only way to keep own tables in the same file."""
+        return self.store.connection()
+
+
+class Thread:
+    """One line of work: a tree of checkpoints with one head. A handle is not meant to be shared between threads."""
+
+    def __init__(self, engine: Engine, key: ThreadKey, agent: str | None, type: type | None) -> None:  # noqa: A002
+        self._engine = engine
+        self._key = key
+        self._agent = agent
+        self._type = type
+        self._known: str | None = _NOTHING_KNOWN
+        self._step = 0
+
+    def __repr__(self) -> str:
+        return f"<Thread {self.id!r} step {self._step}>"
+
+    @property
+    def id(self) -> str:
+        """The thread's id."""
+        return self._key.id
+
+    @property
+    def head(self) -> str | None:
+        """The id of the head that this handle last read, saved or moved; None if it knows of none."""
+        return None if self._known == _NOTHING_KNOWN else self._known
+
+    @property
+    def step(self) -> int:
+        """The step of that head; 0 if this handle knows of none."""
+        return self._step
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        state: Any,
+        *,
+        label: str | None = None,
+        description: str | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        kind: str = Kind.MANUAL,
+        status: str = "in_progress",
+        iteration: int | None = None,
+        tokens_used: int | None = None,
+        cost: float | None = None,
+        resume_hint: str | None = None,
+        id: str | None = None,  # noqa: A002 - the design's name
+        parent: Ref | None = None,
+        expect: Checkpoint | str | None = None,
+        force: bool = False,
+    ) -> Checkpoint:
+        """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one."""
+        draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
+        wanted = self._expectation(expect, parent, force=force, otherwise=self._known)
+        return self._append(
+            lambda node: deltas.difference(self._engine.codec, node, state), draft, parent, wanted, given_id=id is not None
+        )
+
+    def update(
+        self,
+        *,
+        append: Mapping[Any, list[Any]] | None = None,
+        set: Mapping[Any, Any] | None = None,  # noqa: A002 - the design's name
+        delete: Iterable[Any] = (),
+        label: str | None = None,
+        description: str | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        kind: str = Kind.MANUAL,
+        status: str = "in_progress",
+        iteration: int | None = None,
+        tokens_used: int | None = None,
+        cost: float | None = None,
+        resume_hint: str | None = None,
+        id: str | None = None,  # noqa: A002 - the design's name
+        parent: Ref | None = None,
+        expect: Checkpoint | str | None = None,
+        force: bool = False,
+    ) -> Checkpoint:
+        """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs."""
+        draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
+        wanted = self._expectation(expect, parent, force=force, otherwise=ANY)
+        gone = [delete] if isinstance(delete, str) else list(delete)
+        return self._append(
+            lambda node: deltas.update(self._engine.codec, node, append=dict(append or {}), set=dict(set or {}), delete=gone),
+            draft,
+            parent,
+            wanted,
+            given_id=id is not None,
+        )
+
+    def modify(self, change: Callable[[Any], Any], **details: Any) -> Checkpoint:
+        """Read, `change(state)`, save; done again whenever somebody else was quicker. None means an empty thread."""
+        for _ in range(TRIES):
+            found = self.latest()
+            try:
+                return self.save(change(None if found is None else found.state), **details)
+            except (Busy, Fenced):
+                raise
+            except ConflictError as error:
+                last = error
+        raise last
+
+    def _draft(
+        self,
+        given_id: str | None,
+        label: str | None,
+        tags: Iterable[str],
+        description: str | None,
+        metadata: Mapping[str, Any] | None,
+        kind: str,
+        status: str,
+        iteration: int | None,
+        tokens_used: int | None,
+        cost: float | None,
+        resume_hint: str | None,
+    ) -> Draft:
+        outcome = Status(status)
+        meta = Meta(
+            None,
+            0,
+            self._engine.store.clock(),
+            0,
+            str(Kind.of(kind)),
+            str.__str__(outcome),
+            outcome.reason,
+            _number(iteration, "iteration"),
+            _number(tokens_used, "tokens_used"),
+            None if cost is None else float(_number(cost, "cost", whole=False)),
+            _text(description, "description"),
+            _text(resume_hint, "resume_hint"),
+            self._agent,
+            metadata=self._engine.codec.encode(dict(metadata), ("metadata",)) if metadata else b"",
+        )
+        note = dump_note(_checked_label(label), _checked_tags(tags))
+        return Draft(meta, new_id() if given_id is None else checked_id(given_id, "a checkpoint's id"), note)
+
+    def _expectation(
+        self, expect: Checkpoint | str | None, parent: Ref | None, *, force: bool, otherwise: str | None
+    ) -> str | None:
+        if expect is not None:
+            return expect.id if isinstance(expect, Checkpoint) else checked_id(expect, "an expected checkpoint's id")
+        return ANY if force or parent is not None else otherwise
+
+    def _append(
+        self,
+        make: Callable[[Node | None], tuple[list[deltas.Op], Node]],
+        draft: Draft,
+        parent: Ref | None,
+        expect: str | None,
+        *,
+        given_id: bool,
+    ) -> Checkpoint:
+        if given_id:
+            twin = self._twin(make, draft)
+            if twin is not None:
+                return twin
+        base = None if parent is None else self._point(self._resolve(parent))
+        try:
+            seq, meta, node = self._engine.save(self._key, make, draft, expect=expect, base=base)
+        except AlreadyExistsError:  # somebody saved the same id between our look and our commit
+            twin = self._twin(make, draft) if given_id else None
+            if twin is None:
+                raise
+            return twin
+        self._known, self._step = draft.id, meta.step
+        logger.debug("saved %s: thread %r step %d", draft.id, self.id, meta.step)
+        return self._checkpoint(Frame(seq, draft.id, 0, b"", draft.note, None), meta, node=node)
+
+    def _twin(self, make: Callable[[Node | None], tuple[list[deltas.Op], Node]], draft: Draft) -> Checkpoint | None:
+        """The checkpoint that has the id already, if it is what would be saved now; AlreadyExistsError if it is not."""
+        found = self._engine.store.find(self._key.namespace, draft.id)
+        if found is None:
+            return None
+        key, seq = found
+        if key != self._key:
+            raise AlreadyExistsError(f"the id {draft.id!r} is taken by a checkpoint of thread {key.id!r}; choose another")
+        frame = self._engine.frame(key, seq)
+        meta = load_meta(frame.meta)
+        there = self._engine.point(key, seq, frame)
+        before = self._parent_of(meta.parent_id)
+        _, node = make(before.node)
+        fixed = ("kind", "status", "reason", "iteration", "tokens_used", "cost", "description", "resume_hint", "metadata")
+        same = all(getattr(meta, name) == getattr(draft.meta, name) for name in fixed)
+        if not same or there.node is None or to_bytes(node) != to_bytes(there.node):
+            raise AlreadyExistsError(f"the id {draft.id!r} is taken by a checkpoint with other content; choose another id")
+        row = self._engine.store.thread(key)
+        if row is not None and row.head_id == draft.id:
+            self._known, self._step = draft.id, meta.step
+        return self._checkpoint(frame, meta, node=there.node)
+
+    def _parent_of(self, parent_id: str | None) -> Point:
+        found = None if parent_id is None else self._engine.store.find(self._key.namespace, parent_id)
+        return EMPTY if found is None or found[0] != self._key else self._engine.point(self._key, found[1])
+
+    # -- loading -----------------------------------------------------------------------------------
+
+    def latest(self, *, skip_damaged: bool = False) -> Checkpoint | None:
+        """The head with its state; None for an empty thread. `skip_damaged`: the newest sound one, with `.skipped`."""
+        row = self._engine.store.thread(self._key)
+        if row is None or not row.head:
+            self._known, self._step = None, 0
+            return None
+        try:
+            found = self._load_seq(row.head)
+        except CorruptionError as error:
+            error.newest_sound = self._newest_sound(row, error)
+            if not skip_damaged or error.newest_sound is None:
+                raise
+            found = error.newest_sound
+        self._known, self._step = row.head_id, found.step
+        return found
+
+    def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
+        """A checkpoint with its state: by id, unique prefix, label, `head~n`, step, or the newest `at` a time."""
+        frame = self._resolve("head" if ref is None and at is None else ref, at=at)
+        try:
+            return self._load_seq(frame.seq, frame)
+        except CorruptionError as error:
+            row = lineage.existing(self._engine, self._key)
+            error.newest_sound = self._newest_sound(row, error)
+            raise
+
+    def state(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Any:
+        """The state at a reference; without one that of the head, None for an empty thread."""
+        if ref is None and at is None:
+            found = self.latest()
+            return None if found is None else found.state
+        return self.load(ref, at=at).state
+
+    def history(
+        self,
+        *,
+        newest_first: bool = True,
+        limit: int | None = None,
+        before: Ref | None = None,
+        tag: str | None = None,
+        label: str | None = None,
+        branches: bool = False,
+    ) -> Iterator[Checkpoint]:
+        """Checkpoints without their states: the head's line, or with `branches` all. `before` leaves newer ones out."""
+        row = self._engine.store.thread(self._key)
+        if row is None or not row.head:
+            return
+        start = None if before is None else self._resolve(before)
+        if branches:
+            high = None if start is None else start.seq - 1
+            frames = lineage.everything(self._engine, self._key, high=high, newest_first=newest_first)
+        else:
+            page = min(lineage.PAGE, limit or lineage.PAGE)
+            frames = lineage.line(self._engine, self._key, row.head if start is None else start.base, page=page)
+            frames = frames if newest_first else reversed(list(frames))
+        found = 0
+        for frame in frames:
+            if found == limit:
+                return
+            name, tags = load_note(frame.note)
+            fits = (tag is None or tag in tags) and (label is None or name == label)
+            if fits and lineage.visible(self._engine, row, frame):
+                yield self._checkpoint(frame)
+                found += 1
+
+    def diff(self, a: Ref, b: Ref) -> Diff:
+        """What changed from one checkpoint to another: iterable of (path, old, new); printed, one line per change."""
+        return changes_between(self._engine.codec, self.load(a).state, self.load(b).state)
+
+    # -- moving ------------------------------------------------------------------------------------
+
+    def rewind(self, ref: Ref, *, discard: bool = False) -> Checkpoint:
+        """Make another checkpoint the head. What came after stays as a branch; `discard` deletes all but its ancestors."""
+        for _ in range(TRIES):
+            row = lineage.existing(self._engine, self._key)
+            frame = self._resolve(ref)
+            try:
+                if discard:
+                    ancestors = {ancestor.seq for ancestor in lineage.line(self._engine, self._key, frame.seq)}
+                    drop = {other.seq for other in lineage.everything(self._engine, self._key)} - ancestors
+                    upkeep.remove(self._engine, self._key, drop, expect=row.head_id, head=frame.seq)
+                if not discard or row.head == frame.seq or not drop:
+                    self._engine.store.commit([MoveHead(self._key, frame.seq, row.head_id if not discard else ANY)])
+            except (Busy, Fenced):
+                raise
+            except ConflictError as error:
+                last = error
+                continue
+            logger.info("rewound thread %r to %s%s", self.id, frame.id, ", discarding the rest" if discard else "")
+            found = self._load_seq(frame.seq)
+            self._known, self._step = found.id, found.step
+            return found
+        raise last
+
+    def fork(self, id: str, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
+        """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread."""
+        key = ThreadKey(self._key.namespace, checked_id(id, "a thread's id"))
+        frame = self._resolve("head" if at is None else at)
+        meta = load_meta(frame.meta)
+        point = self._engine.point(self._key, frame.seq, frame)
+        assert point.node is not None
+        begin = replace(meta, parent_id=frame.id, step=1, created_us=self._engine.store.clock(), forked_from=self.id)
+        draft = Draft(begin, new_id(), frame.note)
+        ops = [deltas.Op(deltas.SET, (), to_bytes(point.node))]
+        try:
+            self._engine.append(key, EMPTY._replace(digest=point.digest), ops, point.node, draft, expect=None)
+        except ConflictError as error:
+            raise AlreadyExistsError(f"thread {id!r} exists already; choose another id for the fork") from error
+        logger.info("forked thread %r at %s as %r", self.id, frame.id, id)
+        made = Thread(self._engine, key, meta.agent_id, self._type)
+        made._known, made._step = draft.id, 1
+        return made
+
+    # -- notes -------------------------------------------------------------------------------------
+
+    def label(self, ref: Ref, name: str | None) -> Checkpoint:
+        """Give a checkpoint a label, or take it away with None."""
+        name = _checked_label(name)
+        return self._note(ref, lambda _, tags: (name, tags))
+
+    def tag(self, ref: Ref, *tags: str) -> Checkpoint:
+        """Add tags to a checkpoint."""
+        added = _checked_tags(tags)
+        return self._note(ref, lambda label, old: (label, _checked_tags((*old, *added))))
+
+    def untag(self, ref: Ref, *tags: str) -> Checkpoint:
+        """Take tags away from a checkpoint; those that it does not have do not matter."""
+        return self._note(ref, lambda label, old: (label, tuple(tag for tag in old if tag not in tags)))
+
+    def _note(
+        self, ref: Ref, change: Callable[[str | None, tuple[str, ...]], tuple[str | None, tuple[str, ...]]]
+    ) -> Checkpoint:
+        for _ in range(TRIES):
+            frame = self._resolve(ref)
+            note = dump_note(*change(*load_note(frame.note)))
+            try:
+                self._engine.store.commit([PutNote(self._key, frame.seq, note, frame.note)])
+            except ConflictError as error:
+                last = error
+                continue
+            return self._checkpoint(frame._replace(note=note))
+        raise last
+
+    # -- removing ----------------------------------------------------------------------------------
+
+    def prune(self, *, keep: int | None = None, older_than: dt.timedelta | None = None, include_labelled: bool = False) -> int:
+        """Delete old checkpoints; the number removed. The head, the newest `keep`, younger and labelled ones stay."""
+        if keep is None and older_than is None:
+            raise InvalidInputError("prune needs keep=, older_than= or both")
+        if keep is not None and keep < 1:
+            raise InvalidInputError(f"keep must be at least 1, not {keep}; delete() removes a whole thread")
+        for _ in range(TRIES):
+            row = self._engine.store.thread(self._key)
+            if row is None or not row.head:
+                return 0
+            cutoff = None if older_than is None else self._engine.store.clock() - older_than // dt.timedelta(microseconds=1)
+            drop = {
+                frame.seq
+                for rank, frame in enumerate(lineage.everything(self._engine, self._key))
+                if frame.seq != row.head
+                and not spared_by_prune(
+                    rank,
+                    load_meta(frame.meta).created_us,
+                    labelled=load_note(frame.note)[0] is not None,
+                    keep=keep,
+                    cutoff_us=cutoff,
+                    include_labelled=include_labelled,
+                )
+            }
+            try:
+                removed = upkeep.remove(self._engine, self._key, drop, expect=row.head_id)
+            except (Busy, Fenced):
+                raise
+            except ConflictError as error:
+                last = error
+                continue
+            logger.debug("pruned %d checkpoints of thread %r", removed, self.id)
+            return removed
+        raise last
+
+    def delete(self) -> bool:
+        """Delete the thread with everything beside it. True if there was one."""
+        row = self._engine.store.thread(self._key)
+        with self._engine.lock(self._key):
+            self._engine.store.commit([DeleteThread(self._key)])
+            self._engine.cache.forget(self._key)
+        self._known, self._step = _NOTHING_KNOWN, 0
+        if not self._engine.store.purge():
+            logger.warning("thread %r: somebody still reads; the deleted bytes leave the files when it is done", self.id)
+        logger.info("deleted thread %r", self.id)
+        return row is not None and row.head > 0
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _resolve(self, ref: Ref | None, *, at: dt.datetime | None = None) -> Frame:
+        return lineage.resolve(self._engine, self._key, ref, at=at)
+
+    def _point(self, frame: Frame) -> Point:
+        return self._engine.point(self._key, frame.seq, frame)
+
+    def _load_seq(self, seq: int, frame: Frame | None = None) -> Checkpoint:
+        frame = frame or self._engine.frame(self._key, seq)
+        point = self._point(frame)
+        row = self._engine.store.thread(self._key) if self._engine.cache.limit else None
+        if row is not None and row.head == seq:
+            self._engine.cache.put(self._key, point)
+        found = self._checkpoint(frame, node=point.node)
+        _ = found.state  # decoded now: what does not decode is reported here, not at the first look
+        return found
+
+    def _newest_sound(self, row: ThreadRow, error: CorruptionError) -> Checkpoint | None:
+        """The newest checkpoint of the head's line that loads, passing over what the damage makes unreadable."""
+        skipped: list[str] = []
+        broken = error.seq
+        try:
+            for frame in lineage.line(self._engine, self._key, row.head):
+                if broken is not None and frame.seq >= broken:
+                    skipped.append(frame.id)
+                    continue
+                try:
+                    return replace(self._load_seq(frame.seq, frame), skipped=tuple(skipped))
+                except CorruptionError as another:
+                    skipped.append(frame.id)
+                    broken = another.seq
+        except CorruptionError:  # metadata on the way is damaged too: nothing older can be reached by this line
+            return None
+        return None
+
+    def _checkpoint(self, frame: Frame, meta: Meta | None = None, *, node: Node | None = None) -> Checkpoint:
+        meta = load_meta(frame.meta) if meta is None else meta
+        label, tags = load_note(frame.note)
+        codec = self._engine.codec
+        return Checkpoint(
+            id=CheckpointId(frame.id),
+            thread_id=self.id,
+            agent_id=meta.agent_id,
+            parent_id=None if meta.parent_id is None else CheckpointId(meta.parent_id),
+            seq=frame.seq,
+            step=meta.step,
+            created_at=meta.created_at,
+            size_bytes=meta.size_bytes,
+            digest=Digest(meta.digest.hex()),
+            iteration=meta.iteration,
+            label=label,
+            description=meta.description,
+            tags=tags,
+            metadata=codec.decode(meta.metadata) if meta.metadata else {},
+            kind=Kind(meta.kind),
+            status=Status(meta.status, meta.reason),
+            tokens_used=meta.tokens_used,
+            cost=meta.cost,
+            resume_hint=meta.resume_hint,
+            forked_from=meta.forked_from,
+            _load=lambda: self._load_seq(frame.seq),
+            _decode=None if node is None else lambda: self._value(node),
+        )
+
+    def _value(self, node: Node) -> Any:
+        value = value_of(self._engine.codec, node)
+        return self._engine.codec.restore(self._type, value) if self._type else value
+
+
+def _number(value: Any, what: str, *, whole: bool = True) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise InvalidInputError(f"{what} must be a {'whole ' if whole else ''}number, not {value!r}")
+    if value < 0 or not -(2**63) <= value < 2**63:
+        raise InvalidInputError(f"{what} must be between 0 and 2**63, not {value!r}")
+    return value
+
+
+def _text(value: Any, what: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{what} must be text, not {type(value).__name__}")
+    return str(value)
+
+
+def _checked_label(label: str | None) -> str | None:
+    return None if label is None else checked_id(label, "a label")
+
+
+def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(tags, str):
+        raise InvalidInputError(f"tags must be a list of texts, not the text {tags!r}")
+    return tuple(dict.fromkeys(checked_id(tag, "a tag") for tag in tags))
