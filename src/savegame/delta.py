@@ -20,11 +20,13 @@ from savegame.tree import (
     Node,
     Path,
     Run,
+    chunked,
     edit,
     items_of,
     open_node,
     runs_of,
     size_of,
+    to_bytes,
 )
 
 SET, DELETE, APPEND, SPLICE, EDIT, ORDER = range(6)
@@ -35,6 +37,9 @@ _DEEP: Final = 64
 
 _SMALL: Final = 128
 """Encoded values up to this size are replaced whole rather than described by a smaller change."""
+
+_PIECE: Final = 4096
+"""Containers larger than this are built from pieces."""
 
 KEYFRAME_SLACK: Final = 64 * 1024
 ROW_COST: Final = 256
@@ -100,20 +105,46 @@ def apply(node: Node | None, ops: Iterable[Op], *, own: bool = False) -> Node | 
     return node
 
 
-def replay(node: Node | None, deltas: Iterable[bytes]) -> Node | None:
-    """The state after some stored deltas. `node` must be the caller's alone; quick where many deltas append to one list."""
-    header, growing = b"", None
+def replay(deltas: Iterable[bytes]) -> Node | None:
+    """The state after some stored deltas, from nothing on; quick where many of them append to one list."""
+    node: Node | None = None
+    header: bytes | None = None
+    growing: List | None = None
+    parts: list[bytes] = []
     for data in deltas:
-        start = _HEADER.size + int.from_bytes(data[:4], "little")
-        if growing is not None and data[:start] == header:
-            growing.append(data[start:])
+        if header is not None and data.startswith(header):
+            parts.append(data[len(header) :])
             continue
-        header, growing = data[:start], None
+        if growing is not None:
+            growing.extend(parts)
         ops = parse(data)
         node = apply_stored(node, ops, own=True)
+        header, growing, parts = None, None, []
         if len(ops) == 1 and ops[0].code == APPEND and node is not None:
             growing = _list_at(node, ops[0].path)
+            header = data[: len(data) - len(ops[0].value)] if growing is not None else None
+    if growing is not None:
+        growing.extend(parts)
     return None if node is None else _resized(node)
+
+
+def whole(node: Node) -> list[Op]:
+    """The operations that build a state from nothing: in pieces, so that applying them decodes nothing large."""
+    ops: list[Op] = []
+    _build(node, (), ops)
+    return ops
+
+
+def _build(node: Node, path: Path, ops: list[Op]) -> None:
+    if isinstance(node, bytes) or size_of(node) <= _PIECE or len(path) >= _DEEP:
+        ops.append(Op(SET, path, to_bytes(node)))
+    elif isinstance(node, List):
+        ops.append(Op(SET, path, b"\x90"))
+        ops += [Op(APPEND, path, to_bytes(List([run]))) for run in node.join()]
+    else:
+        ops.append(Op(SET, path, to_bytes(Dict(node.tag, {}))))
+        for key, child in node.children.items():
+            _build(child, (*path, unpack_raw(key)), ops)
 
 
 def apply_stored(node: Node | None, ops: list[Op], *, own: bool = False) -> Node | None:
@@ -165,12 +196,10 @@ def _append(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - internal
     opened = open_node(target)
     if not isinstance(opened, List):
         raise TypeError(f"{format_path(op.path)} is not a list")
-    if own:
-        opened.append(op.value)
-        return opened
-    grown = opened if opened is not target else opened.copy()
-    grown.append_joined(op.value)
-    return grown
+    if not own:
+        return opened.grown(op.value)
+    opened.grow(op.value)
+    return opened
 
 
 def _splice(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - same shape as its siblings
@@ -339,7 +368,7 @@ class _Differ:
         same: list[Run] = []
         position = 0
         changed = False
-        runs = old.joined()
+        runs = old.join()
         for count, data in runs:
             if position + count > len(value):
                 break
@@ -361,7 +390,7 @@ class _Differ:
         if position == old.count:
             data = self.codec.encode(value[position:], path)
             self.ops.append(Op(APPEND, path, data))
-            return List([*same, *runs_of(items_of([(0, data)]))])
+            return List([*same, *chunked(data)])
         return self.middle(same, items_of(runs[len(same) :]), value, position, path)
 
     def middle(self, same: list[Run], old: list[bytes], value: list[Any], start: int, path: Path) -> Node:
@@ -520,8 +549,7 @@ def update(
     for name, items in append.items():
         path = _path(codec, name)
         with _fitting(path):
-            op = _append_op(codec, node, path, items)
-            node = _applied(node, [op])
+            op, node = _appended(codec, node, path, items)
         ops.append(op)
     for name in delete:
         path = _path(codec, name)
@@ -531,14 +559,15 @@ def update(
     return ops, node
 
 
-def _append_op(codec: Codec, node: Node, path: Path, items: list[Any]) -> Op:
+def _appended(codec: Codec, node: Node, path: Path, items: list[Any]) -> tuple[Op, Node]:
     if type(items) not in (list, tuple):
         raise InvalidInputError(f"append takes a list of items for {format_path(path)!r}, not {type(items).__name__}")
-    data = codec.encode(list(items), path)
-    parent = _parent(node, path)
+    op = Op(APPEND, path, codec.encode(list(items), path))
+    parent = node if len(path) == 1 else _parent(node, path)
+    parent = open_node(parent)
     if isinstance(parent, Dict) and pack_raw(path[-1]) not in parent.children:
-        return Op(SET, path, data)
-    return Op(APPEND, path, data)
+        op = op._replace(code=SET)
+    return op, _applied(node, [op])
 
 
 def _path(codec: Codec, name: Any) -> Path:

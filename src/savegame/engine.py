@@ -9,11 +9,11 @@ at the next load, nothing else. Touches store, policy, frames, delta, tree, code
 from __future__ import annotations
 
 import logging
+import os
 import threading
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -22,11 +22,12 @@ from savegame.codec import Codec
 from savegame.delta import Op, keyframe_due
 from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, SavegameError
 from savegame.frames import (
+    PLAIN,
     WITH_BLOBS,
     Meta,
     digest,
-    dump_meta,
     load_meta,
+    pack_meta,
     put_back_ops,
     take_out_ops,
     unwrap,
@@ -35,7 +36,7 @@ from savegame.frames import (
 from savegame.model import Chain, Frame, ThreadKey
 from savegame.policy import Retention
 from savegame.store import ANY, Append, PutKeyframe, Store
-from savegame.tree import Node, size_of, to_bytes
+from savegame.tree import Node, size_of
 
 logger = logging.getLogger("savegame")
 
@@ -140,11 +141,13 @@ class Engine:
 
     def lock(self, key: ThreadKey) -> _Lock:
         """Saves of one process to one thread go one after the other: they would only conflict."""
-        with self._locks_lock:
-            lock = self._locks.get(key)
-            if lock is None:
-                lock = self._locks[key] = _Lock()
-            return lock
+        lock = self._locks.get(key)
+        if lock is None:
+            with self._locks_lock:
+                lock = self._locks.get(key)
+                if lock is None:
+                    lock = self._locks[key] = _Lock()
+        return lock
 
     # -- loading -----------------------------------------------------------------------------------
 
@@ -192,22 +195,21 @@ class Engine:
         return found[0]
 
     def _replay(self, key: ThreadKey, chain: Chain, cached: Point | None) -> Node | None:
-        bodies = [unwrap(body) for body in chain.deltas]
-        fetch = self.fetcher(key)
         if chain.keyframe is None and chain.keyframe_seq:
             assert cached is not None
             node = cached.node
-            for flags, payload in bodies:
-                node = deltas.apply_stored(node, self._ops(flags, payload, fetch))
+            for body in chain.deltas:
+                node = deltas.apply_stored(node, deltas.parse(self._payload(key, body)))
             return node
-        return deltas.replay(
-            None if chain.keyframe is None else unwrap(chain.keyframe)[1],
-            [deltas.dump(self._ops(flags, data, fetch)) if flags & WITH_BLOBS else data for flags, data in bodies],
-        )
+        bodies = chain.deltas if chain.keyframe is None else [chain.keyframe, *chain.deltas]
+        return deltas.replay([body[2:] if body.startswith(PLAIN) else self._payload(key, body) for body in bodies])
 
-    def _ops(self, flags: int, payload: bytes, fetch: Callable[[bytes], bytes]) -> list[Op]:
-        ops = deltas.parse(payload)
-        return put_back_ops(ops, fetch) if flags & WITH_BLOBS else ops
+    def _payload(self, key: ThreadKey, body: bytes) -> bytes:
+        """The logical delta of a stored body, with its large values put back."""
+        flags, payload = unwrap(body)
+        if not flags & WITH_BLOBS:
+            return payload
+        return deltas.dump(put_back_ops(deltas.parse(payload), self.fetcher(key)))
 
     def fetcher(self, key: ThreadKey) -> Callable[[bytes], bytes]:
         """Reads large values of a thread by their digest."""
@@ -238,14 +240,16 @@ class Engine:
         """Save one frame on top of `base`. Gives its sequence number, metadata and state; raises what the store raises."""
         smaller, blobs = take_out_ops(ops)
         payload = deltas.dump(smaller)
-        meta = replace(draft.meta, size_bytes=size_of(node), blobs=list(blobs))
-        meta.digest = digest(base.digest, key.id, draft.id, meta, payload)
+        meta = draft.meta
+        meta.size_bytes, meta.blobs = size_of(node), list(blobs)
+        packed = pack_meta(meta)
+        meta.digest = digest(base.digest, key.id, draft.id, packed, payload)
         body = wrap(payload, compress=self.compress, with_blobs=bool(blobs))
         change = Append(
             key,
             draft.id,
             base.seq,
-            dump_meta(meta),
+            meta.digest + packed,
             body,
             draft.note,
             expect,
@@ -272,7 +276,7 @@ class Engine:
     def keyframe(self, node: Node | None) -> bytes:
         """The stored body of a whole state; large values are inside, so that it needs nothing else."""
         assert node is not None
-        return wrap(to_bytes(node), compress=True)
+        return wrap(deltas.dump(deltas.whole(node)), compress=True)
 
     def save(
         self,
@@ -305,8 +309,8 @@ class Engine:
 
 
 def new_id() -> str:
-    """A random id: 122 random bits, 32 hexadecimal digits."""
-    return uuid.uuid4().hex
+    """A random id: 128 random bits, 32 hexadecimal digits."""
+    return os.urandom(16).hex()
 
 
 def _conflict(key: ThreadKey, expected: str | None, found: str | None) -> ConflictError:

@@ -9,6 +9,7 @@ logical delta, whatever way that is stored. Neither has a key: they show acciden
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import threading
 import zlib
 from collections.abc import Callable
@@ -26,9 +27,13 @@ FORMAT: Final = 1
 """Version of everything described here. A newer one is refused."""
 
 COMPRESSED, WITH_BLOBS = 1, 2
+PLAIN: Final = b"\0\0"
+"""How a body begins that is neither compressed nor encrypted and refers to nothing: the payload follows."""
 
 COMPRESS_FROM: Final = 4096
 """Fresh bodies below this size stay as they are, which loads quicker; `compact` compresses them all."""
+
+DIGEST_BYTES: Final = 32
 
 BLOB_FROM: Final = 8192
 """Texts and bytes of this size or more are kept once per thread."""
@@ -87,6 +92,7 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 # -- sums ------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=4096)
 def thread_salt(namespace: str, thread_id: str) -> int:
     """A number that stands for a thread inside checksums."""
     return zlib.crc32(f"{namespace}\0{thread_id}".encode())
@@ -97,12 +103,10 @@ def checksum(body: bytes, salt: int, a: int = 0, b: int = 0) -> int:
     return zlib.crc32(body, (salt + a * 0x9E3779B1 + b * 0x85EBCA6B) & 0xFFFFFFFF)
 
 
-def digest(parent: bytes, thread_id: str, checkpoint_id: str, meta: Meta, delta: bytes) -> bytes:
-    """The digest of a checkpoint: over its parent's, its fixed metadata and its logical delta."""
-    hasher = blake3.blake3(parent)
-    hasher.update(pack_raw([thread_id, checkpoint_id, *_fields(meta)]))
-    hasher.update(delta)
-    return hasher.digest()
+def digest(parent: bytes, thread_id: str, checkpoint_id: str, meta: bytes, delta: bytes) -> bytes:
+    """The digest of a checkpoint: over its parent's, its ids, its packed metadata and its logical delta."""
+    ids = pack_raw([parent, thread_id, checkpoint_id, meta])
+    return blake3.blake3(ids + delta).digest()
 
 
 # -- metadata --------------------------------------------------------------------------------------
@@ -137,7 +141,8 @@ class Meta:
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=self.created_us)
 
 
-def _fields(meta: Meta) -> list[Any]:
+def pack_meta(meta: Meta) -> bytes:
+    """The fields of metadata, without the digest, as bytes: what the digest is over."""
     fields = [
         _pack_id(meta.parent_id),
         meta.step,
@@ -157,20 +162,16 @@ def _fields(meta: Meta) -> list[Any]:
         meta.blobs or None,
         meta.external_id,
     ]
-    while fields and fields[-1] is None:
-        fields.pop()
-    return fields
-
-
-def dump_meta(meta: Meta) -> bytes:
-    """The stored bytes of metadata."""
-    return pack_raw([meta.digest, *_fields(meta)])
+    last = len(fields)
+    while fields[last - 1] is None:
+        last -= 1
+    return pack_raw(fields[:last])
 
 
 def load_meta(data: bytes) -> Meta:
-    """Metadata from its stored bytes."""
+    """Metadata from its stored bytes: the digest, then the packed fields."""
     try:
-        digest_, parent, *rest = unpack_raw(data)
+        parent, *rest = unpack_raw(data[DIGEST_BYTES:])
         rest += [None] * (16 - len(rest))
         (
             step,
@@ -194,7 +195,7 @@ def load_meta(data: bytes) -> Meta:
         raise CorruptionError(f"stored metadata cannot be read: {error}") from error
     return Meta(
         _unpack_id(parent), step, created, size, kind, status, reason, iteration, tokens, cost,
-        description, hint, agent, forked, metadata or b"", blobs or [], ext, digest_,
+        description, hint, agent, forked, metadata or b"", blobs or [], ext, data[:DIGEST_BYTES],
     )  # fmt: skip
 
 

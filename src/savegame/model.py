@@ -54,6 +54,8 @@ class Kind(StrEnum):
     @classmethod
     def of(cls, value: str) -> Kind:
         """A kind from its text. Raises InvalidInputError naming the kinds there are."""
+        if isinstance(value, Kind):
+            return value
         try:
             return cls(value)
         except ValueError as error:
@@ -72,6 +74,8 @@ class Status(str):
 
     def __new__(cls, name: str, reason: str | None = None) -> Status:
         """From a name and a reason, from `"failed(reason)"`, or from another status."""
+        if reason is None and str.__str__(name) in _PLAIN_STATUSES and not isinstance(name, Status):
+            return _PLAIN_STATUSES[name]
         if isinstance(name, Status):
             reason = name.reason if reason is None else reason
             name = str.__str__(name)
@@ -109,6 +113,11 @@ class Status(str):
     def __repr__(self) -> str:
         name = str.__str__(self)
         return f"{name}({self.reason})" if self.reason is not None else name
+
+
+_PLAIN_STATUSES: dict[str, Status] = {}
+_PLAIN_STATUSES.update({name: Status(name) for name in Status.NAMES})
+"""Made once: most statuses have no reason."""
 
 
 class _Missing:
@@ -163,6 +172,22 @@ class Checkpoint:
     _load: Callable[[], Any] | None = None
     _decode: Callable[[], Any] | None = None
     _state: Any = _UNLOADED
+    _fields: Callable[[], dict[str, Any]] | None = None
+
+    @classmethod
+    def later(cls, fields: Callable[[], dict[str, Any]]) -> Checkpoint:
+        """A checkpoint whose fields are worked out at the first look: most that a save gives back are never looked at."""
+        made = object.__new__(cls)
+        object.__setattr__(made, "_fields", fields)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Checkpoint.__slots__ and name != "_fields" and self._fields is not None:
+            for field_name, value in _filled(self._fields()).items():
+                object.__setattr__(self, field_name, value)
+            object.__setattr__(self, "_fields", None)
+            return object.__getattribute__(self, name)
+        raise AttributeError(f"a Checkpoint has no attribute {name!r}")
 
     @property
     def state(self) -> Any:
@@ -191,6 +216,12 @@ class Checkpoint:
     def __repr__(self) -> str:
         name = f" {self.label!r}" if self.label else ""
         return f"<Checkpoint {self.id[:12]}{name} step {self.step} of {self.thread_id!r}>"
+
+
+def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a checkpoint, those that were left out as if they had not been given."""
+    whole = Checkpoint(**fields)
+    return {name: getattr(whole, name) for name in Checkpoint.__slots__ if name != "_fields"}
 
 
 @dataclass(frozen=True, slots=True)

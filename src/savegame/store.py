@@ -14,9 +14,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from savegame.errors import UnsupportedError
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
@@ -33,8 +32,7 @@ class Capability(StrEnum):
     BACKUP = "backup"
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """Add a frame and make it the head. The store gives it the next sequence number.
 
     `expect` is the id of the head that must be there (None: the thread must be empty, ANY: whichever). `base` must be a
@@ -54,8 +52,7 @@ class Append:
     blobs: tuple[tuple[bytes, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MoveHead:
+class MoveHead(NamedTuple):
     """Make another frame the head. `expect` and `epoch` as in Append."""
 
     key: ThreadKey
@@ -64,8 +61,7 @@ class MoveHead:
     epoch: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PutNote:
+class PutNote(NamedTuple):
     """Replace the note of a frame, if it still is `expect`; else ConflictError."""
 
     key: ThreadKey
@@ -74,8 +70,7 @@ class PutNote:
     expect: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class PutRecord:
+class PutRecord(NamedTuple):
     """Set a record, or remove it with `value=None`. With `absent`, AlreadyExistsError if there is one."""
 
     key: ThreadKey
@@ -86,8 +81,7 @@ class PutRecord:
     absent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PutKeyframe:
+class PutKeyframe(NamedTuple):
     """Set the keyframe of a frame, or drop it with `body=None`. Quietly does nothing if the frame is gone."""
 
     key: ThreadKey
@@ -95,8 +89,7 @@ class PutKeyframe:
     body: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
+class Rewrite(NamedTuple):
     """Remove frames (their keyframes too) and give others a new base and delta, keeping their place, id and meta.
 
     The head must survive, or `head` names another; 0 is right only where no frame is left. `keep_blobs` lists every blob
@@ -115,8 +108,7 @@ class Rewrite:
     aside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteThread:
+class DeleteThread(NamedTuple):
     """Remove a thread and everything beside it; nothing happens if there is none."""
 
     key: ThreadKey

@@ -8,6 +8,7 @@ Touches codec and errors.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
@@ -50,56 +51,77 @@ class Dict:
 
 
 class List:
-    """A list as runs: (count, encoded list of that many items), or (1, node) for an item that was opened."""
+    """A list as runs: (count, encoded list of that many items), or (1, node) for an item that was opened.
 
-    __slots__ = ("count", "runs", "size")
+    Versions of a growing list share one list of runs, of which each sees the first `_seen`: appending costs no copy.
+    """
+
+    __slots__ = ("_runs", "_seen", "count", "size")
 
     def __init__(self, runs: list[Run]) -> None:
-        self.runs = runs
+        self._runs = runs
+        self._seen = len(runs)
         self.count = sum(count for count, _ in runs)
         self.size = 5 + sum(size_of(data) for _, data in runs)
 
-    def copy(self) -> List:
-        """A second List over the same runs, short ones joined."""
-        twin = List.__new__(List)
-        twin.runs, twin.count, twin.size = list(self.joined()), self.count, self.size
-        return twin
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of this version; not to be changed."""
+        return self._runs if len(self._runs) == self._seen else self._runs[: self._seen]
 
-    def append(self, data: bytes) -> None:
-        """Add the items of an encoded list at the end."""
+    def grow(self, data: bytes) -> None:
+        """Add the items of an encoded list at the end of this very version."""
         count = array_count(data)
-        self.runs.append((count, data))
+        with _growing:
+            self._runs = self.runs
+            self._runs.append((count, data))
+        self._seen += 1
         self.count += count
         self.size += len(data)
 
-    def append_joined(self, data: bytes) -> None:
-        """Add items at the end, joining them with a short last run so that there are never many runs."""
-        self.append(data)
-        if len(self.runs) > 1:
-            (count, last), (more, new) = self.runs[-2:]
-            if type(last) is bytes and type(new) is bytes and count + more <= RUN_ITEMS and len(last) + len(new) <= RUN_BYTES:
-                self.runs[-2:] = [(count + more, _join_runs([(count, last), (more, new)]))]
+    def extend(self, parts: list[bytes]) -> None:
+        """`grow` for many encoded lists, quicker."""
+        added = [(array_count(data), data) for data in parts]
+        with _growing:
+            self._runs = [*self.runs, *added]
+        self._seen = len(self._runs)
+        self.count += sum(count for count, _ in added)
+        self.size += sum(map(len, parts))
 
-    def joined(self) -> list[Run]:
+    def grown(self, data: bytes) -> List:
+        """A second version with the items of an encoded list at the end."""
+        twin = List.__new__(List)
+        twin._runs, twin._seen, twin.count, twin.size = self._runs, self._seen, self.count, self.size
+        twin.grow(data)
+        if twin._seen > 2 * (twin.count // RUN_ITEMS) + RUN_ITEMS:
+            twin.join()
+        return twin
+
+    def join(self) -> list[Run]:
         """The runs with neighbours joined up to a good size; remembered, since it changes nothing."""
-        if len(self.runs) > 2 * (self.count // RUN_ITEMS) + 8:
-            self.runs = _coalesce(self.runs)
+        if self._seen > 2 * (self.count // RUN_ITEMS) + 8:
+            self._runs = _coalesce(self.runs)
+            self._seen = len(self._runs)
         return self.runs
 
     def split(self, at: int) -> tuple[list[Run], list[Run]]:
         """The runs before and from item `at`."""
         position = 0
-        for index, (count, data) in enumerate(self.runs):
+        runs = self.runs
+        for index, (count, data) in enumerate(runs):
             if position == at:
-                return self.runs[:index], self.runs[index:]
+                return runs[:index], runs[index:]
             if position + count > at:
                 items = unpack_raw(data) if type(data) is bytes else []
                 cut = at - position
                 left, right = pack_raw(items[:cut]), pack_raw(items[cut:])
-                return [*self.runs[:index], (cut, left)], [(count - cut, right), *self.runs[index + 1 :]]
+                return [*runs[:index], (cut, left)], [(count - cut, right), *runs[index + 1 :]]
             position += count
-        return self.runs[:], []
+        return runs[:], []
 
+
+_growing = threading.Lock()
+"""Held for the moment in which a shared list of runs grows: the trees of two threads may share one."""
 
 Node: TypeAlias = bytes | Dict | List
 Run: TypeAlias = tuple[int, Node]
@@ -130,8 +152,9 @@ def value_of(codec: Codec, node: Node) -> Any:
         return codec.decode(node)
     if isinstance(node, List):
         items: list[Any] = []
+        decode = codec.decode
         for _, data in node.runs:
-            items += codec.decode(data) if isinstance(data, bytes) else (value_of(codec, data),)
+            items += decode(data) if type(data) is bytes else (value_of(codec, data),)
         return items
     if node.tag:
         return codec.close(node.tag, {codec.decode(key): value_of(codec, child) for key, child in node.children.items()})
@@ -144,7 +167,7 @@ def open_node(node: Node) -> Node:
         return node
     first = node[0]
     if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
-        return List(runs_of([pack_raw(item) for item in unpack_raw(node)]))
+        return List(chunked(node))
     if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF):
         return Dict(b"", {pack_raw(key): pack_raw(child) for key, child in unpack_raw(node).items()})
     if 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8:
@@ -199,6 +222,16 @@ def items_of(runs: Iterable[Run]) -> list[bytes]:
 def runs_of(items: list[bytes]) -> list[Run]:
     """Encoded items as runs of a good size."""
     return _coalesce([(1, b"\x91" + item) for item in items])
+
+
+def chunked(data: bytes) -> list[Run]:
+    """An encoded list as runs of a good size."""
+    count = array_count(data)
+    if count <= RUN_ITEMS:
+        return [(count, data)] if count else []
+    items = unpack_raw(data)
+    chunks = [items[at : at + RUN_ITEMS] for at in range(0, count, RUN_ITEMS)]
+    return [(len(chunk), pack_raw(chunk)) for chunk in chunks]
 
 
 def body_of(run: Run) -> bytes:

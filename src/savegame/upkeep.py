@@ -12,10 +12,9 @@ from typing import Final
 
 from savegame import delta as deltas
 from savegame.codec import unpack_raw
-from savegame.delta import SET, Op
 from savegame.engine import Engine
 from savegame.errors import ConflictError, CorruptionError
-from savegame.frames import digest, load_meta, references, take_out_ops, unwrap, wrap
+from savegame.frames import DIGEST_BYTES, digest, load_meta, references, take_out_ops, unwrap, wrap
 from savegame.lineage import everything
 from savegame.model import Frame, Page, Problem, Report, ThreadKey, ThreadRow
 from savegame.store import Append, MoveHead, PutNote, Rewrite, StoreChange
@@ -82,7 +81,7 @@ def _delta_between(engine: Engine, key: ThreadKey, base: int, frame: Frame) -> t
         before = engine.point(key, base).node
         ops, _ = deltas.difference(engine.codec, before, unpack_raw(to_bytes(after)))
     else:
-        ops = [Op(SET, (), to_bytes(after))]
+        ops = deltas.whole(after)
     smaller, blobs = take_out_ops(ops)
     return wrap(deltas.dump(smaller), compress=engine.compress, with_blobs=bool(blobs)), blobs
 
@@ -155,7 +154,8 @@ def _check_history(engine: Engine, key: ThreadKey) -> Iterator[Problem]:
         ends[seq] = frame
         whole = ids.get(frame.base) == meta.parent_id and meta.forked_from is None
         parent = digests.get(meta.parent_id, b"") if meta.parent_id else b""
-        if whole and digest(parent, key.id, frame.id, meta, payload) != meta.digest:
+        packed = frame.meta[DIGEST_BYTES:]
+        if whole and digest(parent, key.id, frame.id, packed, payload) != meta.digest:
             yield Problem(key.id, frame.id, f"digest of frame {seq}", "its history does not add up to its digest")
     for frame in ends.values():
         try:

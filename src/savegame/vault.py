@@ -32,7 +32,6 @@ from savegame.lineage import Ref
 from savegame.model import (
     Checkpoint,
     CheckpointId,
-    Digest,
     Frame,
     Kind,
     Report,
@@ -353,23 +352,21 @@ class Thread:
         resume_hint: str | None,
     ) -> Draft:
         outcome = Status(status)
-        meta = Meta(
-            None,
-            0,
-            self._engine.store.clock(),
-            0,
-            str(Kind.of(kind)),
-            str.__str__(outcome),
-            outcome.reason,
-            _number(iteration, "iteration"),
-            _number(tokens_used, "tokens_used"),
-            None if cost is None else float(_number(cost, "cost", whole=False)),
-            _text(description, "description"),
-            _text(resume_hint, "resume_hint"),
-            self._agent,
-            metadata=self._engine.codec.encode(dict(metadata), ("metadata",)) if metadata else b"",
-        )
-        note = dump_note(_checked_label(label), _checked_tags(tags))
+        meta = Meta(None, 0, self._engine.store.clock(), 0, Kind.of(kind).value, str.__str__(outcome), outcome.reason)
+        meta.agent_id = self._agent
+        if iteration is not None:
+            meta.iteration = _number(iteration, "iteration")
+        if tokens_used is not None:
+            meta.tokens_used = _number(tokens_used, "tokens_used")
+        if cost is not None:
+            meta.cost = float(_number(cost, "cost", whole=False))
+        if description is not None:
+            meta.description = _text(description, "description")
+        if resume_hint is not None:
+            meta.resume_hint = _text(resume_hint, "resume_hint")
+        if metadata:
+            meta.metadata = self._engine.codec.encode(dict(metadata), ("metadata",))
+        note = dump_note(_checked_label(label), _checked_tags(tags)) if label is not None or tags else None
         return Draft(meta, new_id() if given_id is None else checked_id(given_id, "a checkpoint's id"), note)
 
     def _expectation(
@@ -535,7 +532,7 @@ class Thread:
         assert point.node is not None
         begin = replace(meta, parent_id=frame.id, step=1, created_us=self._engine.store.clock(), forked_from=self.id)
         draft = Draft(begin, new_id(), frame.note)
-        ops = [deltas.Op(deltas.SET, (), to_bytes(point.node))]
+        ops = deltas.whole(point.node)
         try:
             self._engine.append(key, EMPTY._replace(digest=point.digest), ops, point.node, draft, expect=None)
         except ConflictError as error:
@@ -661,33 +658,35 @@ class Thread:
         return None
 
     def _checkpoint(self, frame: Frame, meta: Meta | None = None, *, node: Node | None = None) -> Checkpoint:
-        meta = load_meta(frame.meta) if meta is None else meta
+        known = load_meta(frame.meta) if meta is None else meta
+        return Checkpoint.later(lambda: self._fields(frame, known, node))
+
+    def _fields(self, frame: Frame, meta: Meta, node: Node | None) -> dict[str, Any]:
         label, tags = load_note(frame.note)
-        codec = self._engine.codec
-        return Checkpoint(
-            id=CheckpointId(frame.id),
-            thread_id=self.id,
-            agent_id=meta.agent_id,
-            parent_id=None if meta.parent_id is None else CheckpointId(meta.parent_id),
-            seq=frame.seq,
-            step=meta.step,
-            created_at=meta.created_at,
-            size_bytes=meta.size_bytes,
-            digest=Digest(meta.digest.hex()),
-            iteration=meta.iteration,
-            label=label,
-            description=meta.description,
-            tags=tags,
-            metadata=codec.decode(meta.metadata) if meta.metadata else {},
-            kind=Kind(meta.kind),
-            status=Status(meta.status, meta.reason),
-            tokens_used=meta.tokens_used,
-            cost=meta.cost,
-            resume_hint=meta.resume_hint,
-            forked_from=meta.forked_from,
-            _load=lambda: self._load_seq(frame.seq),
-            _decode=None if node is None else lambda: self._value(node),
-        )
+        return {
+            "id": frame.id,
+            "thread_id": self.id,
+            "agent_id": meta.agent_id,
+            "parent_id": meta.parent_id,
+            "seq": frame.seq,
+            "step": meta.step,
+            "created_at": meta.created_at,
+            "size_bytes": meta.size_bytes,
+            "digest": meta.digest.hex(),
+            "iteration": meta.iteration,
+            "label": label,
+            "description": meta.description,
+            "tags": tags,
+            "metadata": self._engine.codec.decode(meta.metadata) if meta.metadata else {},
+            "kind": Kind(meta.kind),
+            "status": Status(meta.status, meta.reason),
+            "tokens_used": meta.tokens_used,
+            "cost": meta.cost,
+            "resume_hint": meta.resume_hint,
+            "forked_from": meta.forked_from,
+            "_load": lambda: self._load_seq(frame.seq),
+            "_decode": None if node is None else lambda: self._value(node),
+        }
 
     def _value(self, node: Node) -> Any:
         value = value_of(self._engine.codec, node)
@@ -695,8 +694,6 @@ class Thread:
 
 
 def _number(value: Any, what: str, *, whole: bool = True) -> Any:
-    if value is None:
-        return None
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise InvalidInputError(f"{what} must be a {'whole ' if whole else ''}number, not {value!r}")
     if value < 0 or not -(2**63) <= value < 2**63:
@@ -704,11 +701,13 @@ def _number(value: Any, what: str, *, whole: bool = True) -> Any:
     return value
 
 
-def _text(value: Any, what: str) -> str | None:
-    if value is None:
-        return None
+def _text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise InvalidInputError(f"{what} must be text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"{what} holds a lone surrogate, which is not valid Unicode") from error
     return str(value)
 
 

@@ -25,7 +25,6 @@ class Pending(Generic[Job, Outcome]):
         self.error: BaseException | None = None
         self.done = False
         self.wake = threading.Lock()
-        self.wake.acquire()
 
 
 class Group(Generic[Job, Outcome]):
@@ -43,6 +42,8 @@ class Group(Generic[Job, Outcome]):
         with self._mutex:
             self._queue.append(mine)
             lead, self._led = not self._led, True
+            if not lead:
+                mine.wake.acquire()
         interrupted = None if lead else self._wait(mine)
         if not mine.done:
             self._lead(mine)
