@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 
 from bench import corpus
-from bench.measure import Call, disk_bytes, marks, summarise, summary, timed
+from bench.measure import Call, disk_bytes, marks, settle, summarise, summary, timed
 from bench.sizes import Sizes
 
 
@@ -31,10 +31,12 @@ def update(directory: Path, sizes: Sizes) -> dict[str, Any]:
     for call in _inserts(db, corpus.steps(1, sizes.warmup, "warm-up")):
         call()
     calls = _inserts(db, corpus.steps(1, sizes.at + sizes.around))
-    timed(next(calls) for _ in range(sizes.at - sizes.around))
-    result = summarise(calls)
+    settle()
+    before = timed(next(calls) for _ in range(sizes.at - sizes.around))
+    window = timed(calls)
     db.close()
-    return {"update": result, "flush": summarise(_flushes(directory / "flush.bin", 300))}
+    result = {"update": summary(window), "update_from_1": summary(before + window)}
+    return {**result, "flush": summarise(_flushes(directory / "flush.bin", 300))}
 
 
 def grow(directory: Path, sizes: Sizes) -> dict[str, Any]:
@@ -53,12 +55,12 @@ def grow(directory: Path, sizes: Sizes) -> dict[str, Any]:
 TASKS = {"update": update, "grow": grow}
 
 
-def _inserts(db: apsw.Connection, pairs: list[corpus.Pair]) -> Iterable[Call]:
+def _inserts(db: apsw.Connection, pairs: list[corpus.Pair]) -> Iterator[Call]:
     for body in [corpus.packed(pair) for pair in pairs]:
         yield partial(db.execute, "INSERT INTO step (body) VALUES (?)", (body,))
 
 
-def _flushes(path: Path, count: int) -> Iterable[Call]:
+def _flushes(path: Path, count: int) -> Iterator[Call]:
     page, sync = os.urandom(8192), getattr(os, "fdatasync", os.fsync)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

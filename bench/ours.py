@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import savegame
@@ -19,12 +20,22 @@ PADDED_FLUSH_S = 0.002
 
 
 def update(directory: Path, sizes: Sizes) -> dict[str, Any]:
-    """update() around step 1,000 with the WAL grown."""
+    """update() around step 1,000 with the WAL grown; how much of it was keyframes; and all steps up to there."""
     with savegame.open(directory / "update.db") as vault:
         _run(_updates(vault.thread("warm-up"), corpus.steps(1, sizes.warmup, "warm-up")))
         calls = _updates(vault.thread("main"), corpus.steps(1, sizes.at + sizes.around))
-        timed(next(calls) for _ in range(sizes.at - sizes.around))
-        return {"update": summarise(calls)}
+        settle()
+        start = vault.stats().sizes["keyframes"]
+        before = timed(next(calls) for _ in range(sizes.at - sizes.around))
+        middle = vault.stats().sizes["keyframes"]
+        window = timed(calls)
+        end = vault.stats().sizes["keyframes"]
+    return {
+        "update": summary(window),
+        "update_from_1": summary(before + window),
+        "keyframe_bytes": end - middle,
+        "keyframe_bytes_from_1": end - start,
+    }
 
 
 def flat(directory: Path, sizes: Sizes) -> dict[str, Any]:
@@ -67,7 +78,7 @@ def load(directory: Path, sizes: Sizes) -> dict[str, Any]:
 
     def once() -> int:
         with savegame.open(path) as vault:
-            return len(vault.thread("main").latest().state["messages"])
+            return len(vault.thread("main").state()["messages"])
 
     def fresh() -> Iterator[Call]:
         for _ in range(sizes.loads):
@@ -217,7 +228,7 @@ def _grow(path: Path, sizes: Sizes, calls: Callable[[Any, int, int], Iterable[Ca
     return {"points": points, "disk_bytes": disk_bytes(path)}
 
 
-def _verify(thread: Any, ids: list[str]) -> None:
+def _verify(thread: Any, ids: Sequence[str]) -> None:
     messages = corpus.messages(2 * len(ids))
     for number, id_ in enumerate(ids, 1):
         assert thread.load(id_).state == {"messages": messages[: 2 * number]}, f"checkpoint {number} differs"
@@ -243,7 +254,7 @@ def _files(sizes: Sizes, total: int | None = None) -> dict[str, Any]:
 
 
 def _file(number: int, size: int) -> str:
-    return corpus.text(corpus.Random(f"{corpus.SEED}:file:{number}"), size)
+    return corpus.text(Random(f"{corpus.SEED}:file:{number}"), size)
 
 
 def _replace_file(state: dict[str, str], number: int) -> int:
@@ -254,7 +265,7 @@ def _replace_file(state: dict[str, str], number: int) -> int:
 
 def _touch_file(state: dict[str, str], number: int) -> int:
     name, at = f"src/module_{number * 7 % len(state)}.py", 500 + number
-    new = corpus.text(corpus.Random(f"{corpus.SEED}:edit:{number}"), 60)
+    new = corpus.text(Random(f"{corpus.SEED}:edit:{number}"), 60)
     state[name] = state[name][:at] + new + state[name][at + len(new) :]
     return len(new)
 
@@ -317,7 +328,7 @@ def _touched(path: Path, sizes: Sizes, cache_bytes: int) -> dict[str, Any]:
 
         def touch(name: str) -> None:
             _run(_updates(vault.thread(name), corpus.steps(1, 2, name)))
-            assert len(vault.thread(name).latest().state["messages"]) == 4
+            assert len(vault.thread(name).state()["messages"]) == 4
 
         for number in range(50):
             touch(f"warm-up-{number}")

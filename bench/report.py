@@ -56,7 +56,7 @@ def timings_table(results: Results) -> Table:
 
 def number_text(value: float) -> str:
     """A ratio with as many digits as are worth reading."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3f}"
 
 
 def print_report(console: Console, found: list[Row], results: Results, corpus: dict[str, float], *, timings: bool) -> None:
@@ -90,7 +90,7 @@ def write_json(path: Path, found: list[Row], results: Results, corpus: dict[str,
 
 
 def _machine() -> dict[str, Any]:
-    versions = {}
+    versions: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
             versions[package] = metadata.version(package)

@@ -34,7 +34,8 @@ class Saver:
         """A call that puts this state as the next checkpoint; all that a graph would have ready is ready."""
         versions: Any = {"messages": f"{step:032}.0"}
         checkpoint = empty_checkpoint()
-        checkpoint.update(id=str(uuid6(clock_seq=step)), channel_values={"messages": messages}, channel_versions=versions)
+        checkpoint["id"] = str(uuid6(clock_seq=step))
+        checkpoint["channel_values"], checkpoint["channel_versions"] = {"messages": messages}, versions
         metadata: Any = {"source": "loop", "step": step, "parents": {}}
         return partial(self._put, checkpoint, metadata, versions)
 

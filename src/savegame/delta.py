@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from savegame.codec import Codec, format_path, join_array, pack_raw, unpack_raw
+from savegame.codec import Codec, array_header, format_path, join_array, pack_raw, unpack_raw
 from savegame.errors import CorruptionError, InvalidInputError
 from savegame.tree import (
     Dict,
@@ -20,6 +20,7 @@ from savegame.tree import (
     Node,
     Path,
     Run,
+    array_count,
     chunked,
     edit,
     items_of,
@@ -42,13 +43,20 @@ _PIECE: Final = 4096
 """Containers larger than this are built from pieces."""
 
 KEYFRAME_SLACK: Final = 64 * 1024
-ROW_COST: Final = 256
-"""Reading a delta costs about as much as this many bytes more than it has."""
+ROW_COST: Final = 1024
+"""Reading a delta costs about as much time as this many bytes more than it has."""
+
+ROW_BYTES: Final = 180
+"""What a row takes on disk besides its delta."""
 
 
 def keyframe_due(state_bytes: int, rows: int, delta_bytes: int) -> bool:
-    """Whether the deltas since the last keyframe cost more to read than a keyframe would."""
-    return delta_bytes + rows * ROW_COST > state_bytes + KEYFRAME_SLACK
+    """Whether a keyframe would make reading quicker and, compressed, add at most about a quarter to what was written.
+
+    A list that only grows never needs one: its deltas are its state.
+    """
+    quicker = delta_bytes + rows * ROW_COST > state_bytes + KEYFRAME_SLACK
+    return quicker and state_bytes < 0.6 * (delta_bytes + rows * ROW_BYTES)
 
 
 class Op(NamedTuple):
@@ -105,26 +113,31 @@ def apply(node: Node | None, ops: Iterable[Op], *, own: bool = False) -> Node | 
     return node
 
 
-def replay(deltas: Iterable[bytes]) -> Node | None:
-    """The state after some stored deltas, from nothing on; quick where many of them append to one list."""
+def replay(deltas: Iterable[bytes], skip: int = 0) -> Node | None:
+    """The state after some stored deltas, from nothing on; quick where many of them append as many items to one list.
+
+    `skip` is how many bytes stand before each delta.
+    """
     node: Node | None = None
-    header: bytes | None = None
     growing: List | None = None
-    parts: list[bytes] = []
+    opening = b""
+    items = 0
+    bodies: list[bytes] = []
     for data in deltas:
-        if header is not None and data.startswith(header):
-            parts.append(data[len(header) :])
+        if growing is not None and data.startswith(opening):
+            bodies.append(data[len(opening) :])
             continue
         if growing is not None:
-            growing.extend(parts)
-        ops = parse(data)
+            growing.extend(items, bodies)
+        ops = parse(data[skip:])
         node = apply_stored(node, ops, own=True)
-        header, growing, parts = None, None, []
+        growing, bodies = None, []
         if len(ops) == 1 and ops[0].code == APPEND and node is not None:
             growing = _list_at(node, ops[0].path)
-            header = data[: len(data) - len(ops[0].value)] if growing is not None else None
+            items = array_count(ops[0].value)
+            opening = data[: len(data) - len(ops[0].value) + len(array_header(items))]
     if growing is not None:
-        growing.extend(parts)
+        growing.extend(items, bodies)
     return None if node is None else _resized(node)
 
 

@@ -202,7 +202,8 @@ class Engine:
                 node = deltas.apply_stored(node, deltas.parse(self._payload(key, body)))
             return node
         bodies = chain.deltas if chain.keyframe is None else [chain.keyframe, *chain.deltas]
-        return deltas.replay([body[2:] if body.startswith(PLAIN) else self._payload(key, body) for body in bodies])
+        plain = [body if body.startswith(PLAIN) else PLAIN + self._payload(key, body) for body in bodies]
+        return deltas.replay(plain, skip=len(PLAIN))
 
     def _payload(self, key: ThreadKey, body: bytes) -> bytes:
         """The logical delta of a stored body, with its large values put back."""

@@ -8,6 +8,7 @@ Touches codec and errors.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
@@ -79,14 +80,17 @@ class List:
         self.count += count
         self.size += len(data)
 
-    def extend(self, parts: list[bytes]) -> None:
-        """`grow` for many encoded lists, quicker."""
-        added = [(array_count(data), data) for data in parts]
-        with _growing:
-            self._runs = [*self.runs, *added]
-        self._seen = len(self._runs)
-        self.count += sum(count for count, _ in added)
-        self.size += sum(map(len, parts))
+    def extend(self, items: int, bodies: list[bytes]) -> None:
+        """Add bodies of `items` encoded items each at the end of this version, joined to runs of a good size."""
+        runs = self.runs[:]
+        step = max(1, RUN_ITEMS // max(1, items))
+        for at in range(0, len(bodies), step):
+            chunk = bodies[at : at + step]
+            data = array_header(items * len(chunk)) + b"".join(chunk)
+            runs.append((items * len(chunk), data))
+            self.size += len(data)
+        self.count += items * len(bodies)
+        self._runs, self._seen = runs, len(runs)
 
     def grown(self, data: bytes) -> List:
         """A second version with the items of an encoded list at the end."""
@@ -147,18 +151,28 @@ def to_bytes(node: Node) -> bytes:
 
 
 def value_of(codec: Codec, node: Node) -> Any:
-    """The decoded value. Runs are decoded one by one: joining them first would only move bytes."""
+    """The decoded value. The garbage collector rests meanwhile: everything that is made stays alive, looking is in vain."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _decoded(codec, node)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _decoded(codec: Codec, node: Node) -> Any:
     if isinstance(node, bytes):
         return codec.decode(node)
     if isinstance(node, List):
         items: list[Any] = []
         decode = codec.decode
         for _, data in node.runs:
-            items += decode(data) if type(data) is bytes else (value_of(codec, data),)
+            items += decode(data) if type(data) is bytes else (_decoded(codec, data),)
         return items
     if node.tag:
-        return codec.close(node.tag, {codec.decode(key): value_of(codec, child) for key, child in node.children.items()})
-    return {codec.decode(key): value_of(codec, child) for key, child in node.children.items()}
+        return codec.close(node.tag, {codec.decode(key): _decoded(codec, child) for key, child in node.children.items()})
+    return {codec.decode(key): _decoded(codec, child) for key, child in node.children.items()}
 
 
 def open_node(node: Node) -> Node:

@@ -243,6 +243,7 @@ class Thread:
         self._key = key
         self._agent = agent
         self._type = type
+        self._lock = engine.lock(key)  # only held here so that it lives as long as the handle: making one costs
         self._known: str | None = _NOTHING_KNOWN
         self._step = 0
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -22,7 +23,7 @@ from savegame.changes import line_of
 
 THREAD = "support-42"
 KILL_AFTER = 4
-SCRIPT = [
+SCRIPT: list[dict[str, Any]] = [
     {"role": "user", "content": "My parcel 1017 never came. I want my money back."},
     {
         "role": "assistant",
@@ -150,7 +151,7 @@ def _describe(checkpoint: savegame.Checkpoint, *, is_head: bool) -> Text:
 def _last_message(checkpoint: savegame.Checkpoint) -> str:
     message = checkpoint.load().state["messages"][-1]
     text = f"{message['role']}: {message['content']}"
-    return text if len(text) <= 46 else f"{text[:45]}…"
+    return text if len(text) <= 36 else f"{text[:35]}…"
 
 
 def _agent(path: Path, *, pause: bool) -> subprocess.Popen[str]:

@@ -169,8 +169,9 @@ def connect(path: str, *, read_only: bool, synchronous: int) -> apsw.Connection:
 
 
 def _set(db: apsw.Connection, name: str, value: str | int, *, read_only: bool) -> None:
-    if not (read_only and name == "journal_mode"):
-        db.pragma(name, value)
+    if read_only and name == "journal_mode":
+        return  # a backup that was never written to is not in WAL mode, and need not be for reading
+    db.pragma(name, value)
     found = db.pragma(name)
     if found != value and not (name == "mmap_size" and found is None):
         raise UnsupportedError(f"{db.filename}: SQLite answered {name}={found!r} where {value!r} was asked for")

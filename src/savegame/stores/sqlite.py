@@ -12,6 +12,7 @@ import contextlib
 import os
 import threading
 import time
+import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final
@@ -116,9 +117,8 @@ class SQLiteStore(Store):
                 db = self._writer()
                 self._new_spaces.clear()
                 db.execute("BEGIN IMMEDIATE")
-                alone = len(group) == 1 and len(group[0].job) == 1
                 for pending in group:
-                    self._try(db, pending, savepoint=not alone)
+                    self._try(db, pending)
                 if all(pending.error for pending in group):
                     db.execute("ROLLBACK")
                     return
@@ -129,12 +129,21 @@ class SQLiteStore(Store):
             except (apsw.Error, UnavailableError) as error:
                 self._failed(group, error, committing=committing)
 
-    def _try(self, db: apsw.Connection, pending: Pending[Sequence[StoreChange], list[int]], *, savepoint: bool) -> None:
+    def _try(self, db: apsw.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> None:
+        # A single change fails before it writes; only a rewrite or several changes have something to undo.
+        savepoint = len(pending.job) > 1 or any(isinstance(change, Rewrite) for change in pending.job)
         if savepoint:
             db.execute("SAVEPOINT one")
         try:
             pending.outcome = [self._apply(db, change) for change in pending.job]
-        except (ConflictError, AlreadyExistsError, CheckpointNotFound, InvalidInputError, CorruptionError) as error:
+        except (
+            ConflictError,
+            AlreadyExistsError,
+            CheckpointNotFound,
+            InvalidInputError,
+            CorruptionError,
+            UnsupportedError,
+        ) as error:
             pending.error = error
             if savepoint:
                 db.execute("ROLLBACK TO one")
@@ -202,12 +211,12 @@ class SQLiteStore(Store):
 
     def _append(self, db: apsw.Connection, change: Append, row: Row) -> int:
         _check_head(change, row)
-        row = self._ensure(db, change.key, row)
+        if change.base not in (0, row.head) and not one_row(db, "frame_place", row.key(change.base)):
+            raise CheckpointNotFound(f"thread {change.key.id!r} has no frame {change.base} to continue from")
+        fresh, row = not row.no, self._ensure(db, change.key, row)
         seq = row.last + 1
         if seq > SEQ_MASK:
             raise UnsupportedError(f"thread {change.key.id!r} is full: it has had {SEQ_MASK} checkpoints")
-        if change.base not in (0, row.head) and not one_row(db, "frame_place", row.key(change.base)):
-            raise CheckpointNotFound(f"thread {change.key.id!r} has no frame {change.base} to continue from")
         run = row.run if row.run and change.base == row.last else seq
         salt = thread_salt(*change.key)
         stored_id = pack_id(change.id)
@@ -229,6 +238,8 @@ class SQLiteStore(Store):
                 ),
             )
         except apsw.ConstraintError as error:
+            if fresh:
+                db.execute(SQL["delete_thread"], (row.no,))
             raise AlreadyExistsError(f"a checkpoint with the id {change.id!r} exists already") from error
         for digest, body in change.blobs:
             db.execute(SQL["put_blob"], (row.no, digest, body, checksum(body, salt)))
@@ -268,9 +279,9 @@ class SQLiteStore(Store):
         if change.value is None:
             db.execute(SQL["delete_record"], (row.no, change.kind, change.name))
             return 0
-        row = self._ensure(db, change.key, row)
         if change.absent and one_row(db, "record", row.no, change.kind, change.name):
             raise AlreadyExistsError(f"thread {change.key.id!r}: the record {change.kind} {change.name!r} exists already")
+        row = self._ensure(db, change.key, row)
         total = checksum(change.value, thread_salt(*change.key))
         db.execute(SQL["put_record"], (row.no, change.kind, change.name, change.value, total))
         return 0
@@ -458,7 +469,7 @@ class SQLiteStore(Store):
         salt = thread_salt(*key)
         before, base_of_first = start, start
         deltas: list[bytes] = []
-        for frame_key, base, delta, total in db.execute(SQL["deltas"], (row.key(low), row.key(high))):
+        for frame_key, base, delta, total in all_rows(db, "deltas", row.key(low), row.key(high)):
             seq = frame_key & SEQ_MASK
             if checksum(delta, salt, seq, base) != total:
                 raise damaged(key, id_of(db, frame_key), f"delta of frame {seq}", seq)
@@ -549,7 +560,7 @@ class SQLiteStore(Store):
         target = os.path.realpath(os.fspath(path))
         if os.path.exists(target):
             raise AlreadyExistsError(f"{target}: exists already; a backup never overwrites")
-        fresh = target + ".partial"
+        fresh = f"{target}.{uuid.uuid4().hex}.partial"  # not in the way of the next, if this one is killed
         progress(0, 1)
         try:
             os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -585,7 +596,7 @@ class SQLiteStore(Store):
         db = self._writer()
         pending: Pending[Sequence[StoreChange], list[int]] = Pending(changes)
         with file.translated(self.path):
-            self._try(db, pending, savepoint=True)
+            self._try(db, pending)
         if pending.error is not None:
             raise pending.error
         return pending.outcome or []
