@@ -557,11 +557,13 @@ def update(
     for name, value in set.items():
         path = _path(codec, name)
         with _fitting(path):
+            node = _with_parents(node, path, ops)
             more, node = assign(codec, node, path, value)
         ops += more
     for name, items in append.items():
         path = _path(codec, name)
         with _fitting(path):
+            node = _with_parents(node, path, ops)
             op, node = _appended(codec, node, path, items)
         ops.append(op)
     for name in delete:
@@ -570,6 +572,16 @@ def update(
             node = _applied(node, [Op(DELETE, path)])
         ops.append(Op(DELETE, path))
     return ops, node
+
+
+def _with_parents(node: Node, path: Path, ops: list[Op]) -> Node:
+    """The state with the dicts on the way to a place made where they are missing."""
+    for depth in range(1, len(path)):
+        parent = _parent(node, path[:depth])
+        if isinstance(parent, Dict) and pack_raw(path[depth - 1]) not in parent.children:
+            ops.append(Op(SET, path[:depth], b"\x80"))
+            node = _applied(node, ops[-1:])
+    return node
 
 
 def _appended(codec: Codec, node: Node, path: Path, items: list[Any]) -> tuple[Op, Node]:

@@ -136,6 +136,7 @@ class Engine:
         self.retention = retention
         self.compress = compress
         self.cache = Cache(cache_bytes)
+        self.after_keyframe: Callable[[Engine, ThreadKey], None] | None = None
         self._locks: WeakValueDictionary[ThreadKey, _Lock] = WeakValueDictionary()
         self._locks_lock = threading.Lock()
 
@@ -269,6 +270,8 @@ class Engine:
     def _write_keyframe(self, key: ThreadKey, point: Point) -> Point:
         try:
             self.store.commit([PutKeyframe(key, point.seq, self.keyframe(point.node))])
+            if self.after_keyframe is not None and not self.retention.keeps_all:
+                self.after_keyframe(self, key)
         except SavegameError as error:  # the save itself is done; only the next load will be slower
             logger.warning("thread %r: the keyframe at %s could not be written: %s", key.id, point.id, error)
             return point

@@ -15,7 +15,7 @@ from savegame.codec import unpack_raw
 from savegame.engine import Engine
 from savegame.errors import ConflictError, CorruptionError
 from savegame.frames import DIGEST_BYTES, digest, load_meta, references, take_out_ops, unwrap, wrap
-from savegame.lineage import everything
+from savegame.lineage import everything, visible
 from savegame.model import Frame, Page, Problem, Report, ThreadKey, ThreadRow
 from savegame.store import Append, MoveHead, PutNote, Rewrite, StoreChange
 from savegame.tree import to_bytes
@@ -65,6 +65,14 @@ def remove(engine: Engine, key: ThreadKey, drop: set[int], *, expect: str | None
     if not engine.store.purge():
         logger.warning("thread %r: somebody still reads; the removed bytes leave the files when it is done", key.id)
     return len(drop)
+
+
+def free_hidden(engine: Engine, key: ThreadKey) -> None:
+    """Remove what retention hides: done at a natural keyframe, when the deltas outweigh the state."""
+    row = engine.store.thread(key)
+    if row is not None and row.head:
+        drop = {frame.seq for frame in everything(engine, key) if not visible(engine, row, frame)}
+        remove(engine, key, drop, expect=row.head_id)
 
 
 def _surviving(bases: dict[int, int], drop: set[int], seq: int) -> int:

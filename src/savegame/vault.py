@@ -26,6 +26,7 @@ from savegame.errors import (
     CorruptionError,
     Fenced,
     InvalidInputError,
+    NotFoundError,
 )
 from savegame.frames import Meta, dump_note, load_meta, load_note, recode
 from savegame.lineage import Ref
@@ -91,6 +92,7 @@ class Vault:
         if cache_bytes < 0:
             raise InvalidInputError(f"cache_bytes must not be negative, not {cache_bytes}")
         self._engine = Engine(store, self.codec, retention or Retention(), compress=compress, cache_bytes=cache_bytes)
+        self._engine.after_keyframe = upkeep.free_hidden
 
     def __enter__(self) -> Vault:
         return self
@@ -168,8 +170,9 @@ class Vault:
             return None
         key, seq = found
         try:
-            return Thread(self._engine, key, None, None)._load_seq(seq)
-        except CheckpointNotFound:
+            frame = lineage.resolve(self._engine, key, id)
+            return Thread(self._engine, key, None, None)._load_seq(seq, frame)
+        except NotFoundError:  # hidden by retention, or deleted between the two looks
             return None
 
     def load(self, id: str) -> Checkpoint:  # noqa: A002 - the design's name
@@ -507,12 +510,11 @@ class Thread:
             row = lineage.existing(self._engine, self._key)
             frame = self._resolve(ref)
             try:
-                if discard:
-                    ancestors = {ancestor.seq for ancestor in lineage.line(self._engine, self._key, frame.seq)}
-                    drop = {other.seq for other in lineage.everything(self._engine, self._key)} - ancestors
+                drop = self._all_but_ancestors(frame) if discard else set()
+                if drop:
                     upkeep.remove(self._engine, self._key, drop, expect=row.head_id, head=frame.seq)
-                if not discard or row.head == frame.seq or not drop:
-                    self._engine.store.commit([MoveHead(self._key, frame.seq, row.head_id if not discard else ANY)])
+                else:
+                    self._engine.store.commit([MoveHead(self._key, frame.seq, row.head_id)])
             except (Busy, Fenced):
                 raise
             except ConflictError as error:
@@ -523,6 +525,10 @@ class Thread:
             self._known, self._step = found.id, found.step
             return found
         raise last
+
+    def _all_but_ancestors(self, frame: Frame) -> set[int]:
+        ancestors = {ancestor.seq for ancestor in lineage.line(self._engine, self._key, frame.seq)}
+        return {other.seq for other in lineage.everything(self._engine, self._key)} - ancestors
 
     def fork(self, id: str, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
         """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread."""

@@ -25,6 +25,7 @@ from savegame.errors import (
     Fenced,
     InvalidInputError,
     ThreadNotFound,
+    UnsupportedError,
 )
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 from savegame.store import ANY, Append, DeleteThread, MoveHead, PutKeyframe, PutNote, PutRecord, Rewrite, Store, StoreChange
@@ -33,11 +34,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def open_url(url: str, **options: Any) -> MemoryStore:
-    """An empty store for the URL `memory:`. Options are taken and ignored: there is no disk that they could be about."""
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> MemoryStore:
+    """An empty store for the URL `memory:`. Other options are ignored: there is no disk that they could be about."""
     if url != "memory:":
         raise InvalidInputError(f"{url!r} is not a memory store; its only URL is 'memory:'")
-    return MemoryStore()
+    return MemoryStore(read_only=read_only)
 
 
 @dataclass(slots=True)
@@ -78,7 +79,8 @@ class MemoryStore(Store):
 
     scheme: ClassVar[str] = "memory"
 
-    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, clock: Callable[[], int] | None = None, *, read_only: bool = False) -> None:
+        self.read_only = read_only
         self._clock = clock or (lambda: time.time_ns() // 1000)
         self._lock = RLock()
         self._closed = False
@@ -97,6 +99,8 @@ class MemoryStore(Store):
 
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
         """Make every change or none."""
+        if self.read_only:
+            raise UnsupportedError("this memory store was opened with read_only=True")
         with self._locked(), _Batch() as batch:
             made = [self._apply(batch, change) for change in changes]
             batch.pop_all()

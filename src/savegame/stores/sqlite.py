@@ -622,6 +622,7 @@ class SQLiteStore(Store):
 
     def _writer(self) -> apsw.Connection:
         if self._db is None:
+            self._check_open()  # closed meanwhile, by another thread
             self._db = self._connect()
             self._wal = None
         return self._db
