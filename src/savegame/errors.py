@@ -182,4 +182,5 @@ class ClosedError(SavegameError):
     """The vault was closed: open it again."""
 
     kind = "closed"
+    exit_code = 10
     http_status = 503

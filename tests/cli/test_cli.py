@@ -1,0 +1,73 @@
+"""The commands as a user runs them: real processes, real exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import savegame
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "savegame", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=cwd, check=False)
+
+
+def test_the_demo_shows_every_step_and_keeps_its_file_when_asked(tmp_path: Path) -> None:
+    done = run("demo", "--keep", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All of it happened" in done.stdout
+    assert "killed" in done.stdout
+    with savegame.open(tmp_path / "agents.db", read_only=True) as vault:
+        thread = vault.thread("support-42")
+        assert len(list(thread.history(branches=True))) == 7
+        assert thread.latest().label == "resend instead"  # type: ignore[union-attr]
+        assert vault.thread("what-if").latest().label == "voucher"  # type: ignore[union-attr]
+        assert vault.verify().ok
+
+
+def test_the_demo_fails_loudly_when_something_does_not_happen(tmp_path: Path) -> None:
+    """The agent's file is damaged behind the demo's back: it must not end with 0."""
+    script = (
+        "import sys, savegame.cli.demo as demo\n"
+        "demo.SCRIPT[5] = {'role': 'assistant', 'content': 'something else'}\n"
+        "sys.exit(demo.play(None))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 1
+    assert "The demo failed" in done.stdout
+
+
+def test_an_error_of_ours_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "agents.db").write_text("mine")
+    done = run("demo", "--keep", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == savegame.AlreadyExistsError.exit_code
+    assert done.stderr.startswith("savegame: ")
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "agents.db").read_text() == "mine"
+
+
+def test_every_command_has_help(tmp_path: Path) -> None:
+    for command in ((), ("demo",), ("bench",)):
+        done = run(*command, "--help", cwd=tmp_path)
+        assert done.returncode == 0
+        assert "Usage" in done.stdout
+
+
+def test_the_benchmark_runs(tmp_path: Path) -> None:
+    """A small run with whatever contestants are installed: figures, a picture where it can be drawn, no judgement."""
+    results = tmp_path / "results.json"
+    done = run("bench", "--quick", "--rounds", "1", "--json", str(results), "--plot", str(tmp_path / "growth.png"), cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(results.read_text())
+
+
+def test_importing_savegame_does_not_import_the_command_line() -> None:
+    script = "import sys, savegame; sys.exit(any(name in sys.modules for name in ('rich', 'typer', 'savegame.cli')))"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
