@@ -1,0 +1,233 @@
+"""Writes the pages of docs/reference/ from the code: `python docs/generate.py`. A test fails when one lags behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import savegame
+from savegame import errors
+from savegame.cli.app import app
+
+REFERENCE = Path(__file__).resolve().parent / "reference"
+WIDTH = 110
+MADE = "<!-- Written by docs/generate.py; change the code, then run it again. -->"
+
+
+def main() -> None:
+    """Write every page."""
+    for name, text in pages().items():
+        (REFERENCE / name).write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{REFERENCE / name}\n")
+
+
+def pages() -> dict[str, str]:
+    """The text of every page by its file name."""
+    return {"errors.md": errors_page(), "api.md": api_page(), "cli.md": cli_page()}
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def errors_page() -> str:
+    """The tree of errors, then each with its codes."""
+    drawing = inspect.getdoc(errors) or ""
+    tree = drawing[drawing.index("SavegameError") :].rpartition("\n\n")[0]
+    lines = [
+        "# Errors",
+        MADE,
+        "Everything that savegame raises on purpose is a `SavegameError`. The tree is grouped by what to do next.",
+        f"```text\n{tree}\n```",
+        "`kind` is a stable code: kinds are only ever added. `exit_code` is what the command line ends with, `http_status`\n"
+        "what a web page answers with. Messages name the thing, the place and the next step; they may change.",
+        "| error | kind | exit code | HTTP status | is also a |\n|---|---|---|---|---|\n"
+        + "\n".join(map(_error_row, _errors())),
+    ]
+    for error in _errors():
+        lines += [f"## {error.__name__}", _promise(error) + _attributes(error)]
+    lines.append(
+        "See [two writers](../guides/two-writers.md) and [durability](../concepts/durability.md) for what to do with them."
+    )
+    return "\n\n".join(lines) + "\n"
+
+
+def _errors() -> Iterator[type[errors.SavegameError]]:
+    """Every error class, parents before their children, in the order of the source."""
+    for value in vars(errors).values():
+        if isinstance(value, type) and issubclass(value, errors.SavegameError):
+            yield value
+
+
+def _error_row(error: type[errors.SavegameError]) -> str:
+    parents = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
+    name = error.__name__
+    return f"| [`{name}`](#{name.lower()}) | `{error.kind}` | {error.exit_code} | {error.http_status} | {parents} |"
+
+
+def _attributes(error: type[errors.SavegameError]) -> str:
+    if "__init__" not in vars(error):
+        return ""
+    made = error("")
+    names = ", ".join(f"`{name}`" for name in vars(made))
+    return f"\n\nAttributes: {names}."
+
+
+# -- api -------------------------------------------------------------------------------------------
+
+
+def api_page() -> str:
+    """The public names with their signatures and the first line of what they promise."""
+    things = {name: getattr(savegame, name) for name in savegame.__all__}
+    order = ["open", "Vault", "Thread", "Checkpoint"]
+    rest = [name for name in things if name not in order and not _is_error(things[name])]
+    listed = ", ".join(f"`{name}`" for name in things if _is_error(things[name]))
+    parts = [
+        "# The public names",
+        MADE,
+        "`import savegame` gives these names. Parameters after `*` are given by name. Times are UTC; sizes are in bytes.",
+        "`Ref` is what names a checkpoint of a thread: its id, a unique prefix of at least six characters, its label (the\n"
+        'newest wins), `"head"` or `"head~n"`, a whole number (the step on the head\'s line), or a `Checkpoint`. An id comes\n'
+        "first, then `head`, then labels, then prefixes. `Upcast` is a function of (fields, version) that gives fields.",
+        f"The errors are on [a page of their own](errors.md): {listed}.",
+    ]
+    for name in [*order, *sorted(rest)]:
+        parts += _entry(name, things[name])
+    parts.append("What is passed to stores is described in [add a store](../guides/add-a-store.md).")
+    return "\n\n".join(parts) + "\n"
+
+
+def _is_error(thing: Any) -> bool:
+    return isinstance(thing, type) and issubclass(thing, errors.SavegameError)
+
+
+def _entry(name: str, thing: Any) -> Iterator[str]:
+    yield f"## {name}"
+    if not isinstance(thing, type):
+        if callable(thing):
+            yield _signature(f"savegame.{name}", thing)
+            yield _promise(thing)
+        else:
+            yield f"`savegame.{name}` {_WHAT.get(name, '')}".rstrip()
+        return
+    if _shows_constructor(thing):
+        yield _signature(f"savegame.{name}", thing)
+    yield _promise(thing)
+    if issubclass(thing, Enum):
+        yield "Values: " + ", ".join(f"`{member.value}`" for member in thing) + "."
+    elif fields := _fields(thing):
+        yield "Fields: " + ", ".join(f"`{field}`" for field in fields) + "."
+    for method, member in vars(thing).items():
+        if not method.startswith("_"):
+            yield from _method(thing, method, member)
+
+
+_WHAT = {"MISSING": "stands in a `Change` for a place that one of the two states does not have."}
+
+
+def _shows_constructor(cls: type) -> bool:
+    return cls.__name__ in ("Retention", "Status")
+
+
+def _fields(cls: type) -> list[str]:
+    if dataclasses.is_dataclass(cls):
+        return [field.name for field in dataclasses.fields(cls) if not field.name.startswith("_")]
+    return list(cls._fields) if issubclass(cls, tuple) else []  # type: ignore[attr-defined]
+
+
+def _method(cls: type, name: str, member: Any) -> Iterator[str]:
+    if isinstance(member, property):
+        yield f"### {cls.__name__}.{name}"
+        yield f"An attribute. {_promise(member)}"
+    elif callable(member) or isinstance(member, (classmethod, staticmethod)):
+        function = getattr(cls, name)
+        if name in ("later", "of", "hides"):  # for the rooms inside
+            return
+        yield f"### {cls.__name__}.{name}"
+        yield _signature(name, function)
+        yield _promise(function)
+
+
+def _signature(name: str, function: Callable[..., Any]) -> str:
+    signature = inspect.signature(function)
+    given = [p for p in signature.parameters.values() if p.name != "self"]
+    texts: list[str] = []
+    starred = False
+    for parameter in given:
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            starred = True
+            texts.append("*")
+        starred = starred or parameter.kind is parameter.VAR_POSITIONAL
+        texts.append(_parameter(parameter))
+    answer = signature.return_annotation
+    tail = "" if answer is signature.empty else f" -> {_plain(answer)}"
+    line = f"{name}({', '.join(texts)}){tail}"
+    if len(line) > WIDTH:
+        line = f"{name}(\n" + "".join(f"    {text},\n" for text in texts) + f"){tail}"
+    return f"```text\n{line}\n```"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    default = parameter.default
+    if callable(default) and hasattr(default, "__name__"):
+        shown = "..."
+    elif isinstance(default, Enum):
+        shown = repr(default.value)
+    else:
+        shown = repr(default)
+    typed = "" if parameter.annotation is parameter.empty else f": {_plain(parameter.annotation)}"
+    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    return f"{stars}{parameter.name}{typed}" + ("" if default is parameter.empty else f" = {shown}")
+
+
+def _plain(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return text.replace("dt.", "datetime.")
+
+
+def _promise(thing: Any) -> str:
+    """A docstring, each paragraph on one line."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (inspect.getdoc(thing) or "").split("\n\n"))
+
+
+# -- command line ----------------------------------------------------------------------------------
+
+
+def cli_page() -> str:
+    """Every command with its options, from the same texts that `--help` shows."""
+    root: Any = typer.main.get_command(app)
+    parts = [
+        "# The command line",
+        MADE,
+        f"`savegame`: {root.help}",
+        "`savegame --help` and `savegame COMMAND --help` show the same texts. `python -m savegame` is the same command.\n"
+        "An error is one line on standard error; the exit code is that of its [kind](errors.md).",
+        _options(root),
+    ]
+    for name, command in root.commands.items():
+        parts += [f"## savegame {name}", " ".join((command.help or "").split()), _options(command)]
+    parts += [
+        "Other arguments of `savegame bench` go to the benchmark; `python -m bench --help` in a checkout lists them.",
+        "Commands that look into a vault (to list, show, compare, rewind, verify and so on) are not there yet.\n"
+        "[The public names](api.md) do all of that from Python.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _options(command: Any) -> str:
+    rows = []
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and "--help" not in parameter.opts:
+            rows.append(f"| `{', '.join(parameter.opts)}` | {' '.join((parameter.help or '').split())} |")
+    rows.append("| `--help` | Show this message and exit. |")
+    return "| option | meaning |\n|---|---|\n" + "\n".join(rows)
+
+
+if __name__ == "__main__":
+    main()
