@@ -1,4 +1,4 @@
-"""What differs between two values, as people read it: one line per change, nothing that stayed. Touches codec, model."""
+"""What differs between two values, as people read it: a line per change, nothing that stayed. Touches delta, codec, model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 from savegame.codec import Codec, fields_of, format_path
+from savegame.delta import gaps
 from savegame.model import MISSING, Change
 
 
@@ -59,7 +60,7 @@ def _compare(codec: Codec, old: Any, new: Any, path: tuple[Any, ...]) -> Iterato
                 yield Change((*path, key), MISSING, right[key])
             else:
                 yield from _compare(codec, left[key], right[key], (*path, key))
-        if [codec.pack(key) for key in left if key in right] != [codec.pack(key) for key in right if key in left]:
+        if [codec.encode(key) for key in left if key in right] != [codec.encode(key) for key in right if key in left]:
             yield Change((*path, "(keys)"), list(left), list(right))
     elif type(old) is list and type(new) is list:
         yield from _compare_lists(codec, old, new, path)
@@ -68,26 +69,21 @@ def _compare(codec: Codec, old: Any, new: Any, path: tuple[Any, ...]) -> Iterato
 
 
 def _compare_lists(codec: Codec, old: list[Any], new: list[Any], path: tuple[Any, ...]) -> Iterator[Change]:
-    """Items that stayed are found from both ends; what lies between is compared pairwise, then removed or added."""
-    left, right = list(map(codec.pack, old)), list(map(codec.pack, new))
-    head = 0
-    while head < min(len(left), len(right)) and left[head] == right[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(left), len(right)) - head and left[-1 - tail] == right[-1 - tail]:
-        tail += 1
-    olds, news = old[head : len(old) - tail], new[head : len(new) - tail]
-    pairs = min(len(olds), len(news)) if len(olds) == len(news) else 0
-    for index in range(pairs):
-        yield from _compare(codec, olds[index], news[index], (*path, head + index))
-    for index, item in enumerate(olds[pairs:], head + pairs):
-        yield Change((*path, index), item, MISSING)
-    for index, item in enumerate(news[pairs:], head + pairs):
-        yield Change((*path, index), MISSING, item)
+    """Items that stayed are left out; between them as many for as many are compared, others were removed or added."""
+    left, right = list(map(codec.encode, old)), list(map(codec.encode, new))
+    for old_from, old_to, new_from, new_to in gaps(left, right, 0, len(left), len(right)):
+        if old_to - old_from == new_to - new_from:
+            for index in range(new_to - new_from):
+                yield from _compare(codec, old[old_from + index], new[new_from + index], (*path, new_from + index))
+            continue
+        for index in range(old_from, old_to):
+            yield Change((*path, index), old[index], MISSING)
+        for index in range(new_from, new_to):
+            yield Change((*path, index), MISSING, new[index])
 
 
 def _same(codec: Codec, old: Any, new: Any) -> bool:
-    return codec.pack(old) == codec.pack(new)
+    return codec.encode(old) == codec.encode(new)
 
 
 def _mapping(value: Any) -> dict[Any, Any] | None:

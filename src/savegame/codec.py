@@ -32,6 +32,9 @@ TUPLE, SET, FROZENSET, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID, BIGINT, P
 MAX_DEPTH: Final = 250
 """Levels of nesting that a state may have; ormsgpack itself refuses more than 254."""
 
+_SUSPECT: Final = tuple(bytes((first,)) for first in (0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8))
+"""How bytes and extensions begin: only where one of these stands can a lookalike of them be."""
+
 _FREE_HOOKS: Final = 8
 """Nested extensions that are encoded without counting the depth of the whole value first."""
 
@@ -98,6 +101,10 @@ class Codec:
             if reachable not in self._by_class:
                 self.register(reachable)
 
+    def knows(self, cls: type) -> bool:
+        """Whether a class is registered."""
+        return cls in self._by_class
+
     def restore(self, cls: type, value: Any) -> Any:
         """Give a plain dict of fields back as an object of `cls`; anything else stays as it is."""
         if type(value) is dict and _is_class_with_fields(cls):
@@ -116,8 +123,10 @@ class Codec:
             if not self._local.overflow:
                 raise self._explain(value, path) from error
             data = self._encode_deep(value, path)
-        if b"\xc4" in data or b"\xc5" in data or b"\xc6" in data:
-            self._refuse_buffers(value, path)
+        for mark in _SUSPECT:
+            if mark in data:
+                self._refuse_lookalikes(value, path)
+                break
         return data
 
     def pack(self, value: Any) -> bytes:
@@ -156,8 +165,11 @@ class Codec:
         nested = _SEQUENCES.get(type(value))
         if nested is not None:
             with self._one_deeper():
-                items = sorted(map(self.pack, value)) if nested in (SET, FROZENSET) else map(self.pack, value)
-                return ormsgpack.Ext(nested, join_array(list(items)))
+                items = list(map(self.pack, value))
+                if nested != TUPLE:
+                    self.refuse_unhashable(items)
+                    items.sort()
+                return ormsgpack.Ext(nested, join_array(items))
         if isinstance(value, Enum):
             entry = self._by_class.get(type(value))
             plain = value.value
@@ -172,6 +184,11 @@ class Codec:
             return fields
         with self._one_deeper():
             return object_ext(entry.tag, self.pack(with_rest(value, fields)))
+
+    def refuse_unhashable(self, items: list[bytes]) -> None:
+        """Refuse what cannot be an item of a set or a key once it is plain data, or what would fall together there."""
+        if len({self.decode(item) for item in items}) != len(items):
+            raise TypeError("two items would become one")
 
     def tag_of(self, value: Any) -> bytes:
         """Which registered class an object belongs to, as bytes; empty for everything that is kept as plain data."""
@@ -215,7 +232,7 @@ class Codec:
             if tag == ENUM:
                 name, plain = parts
                 entry = self._by_name.get(name)
-                return plain if entry is None else entry.cls(plain)
+                return plain if entry is None else _member(entry, plain)
             raise ValueError(f"unknown extension {tag}")
 
     @contextlib.contextmanager
@@ -233,7 +250,7 @@ class Codec:
     # -- refusals --------------------------------------------------------------------------------
 
     def _explain(self, value: Any, path: tuple[Any, ...]) -> InvalidState:
-        for place, leaf, depth in _walk(value, path):
+        for place, leaf, depth in self._walk(value, path):
             if depth > MAX_DEPTH:
                 return _too_deep(path)
             try:
@@ -251,7 +268,7 @@ class Codec:
 
     def _encode_deep(self, value: Any, path: tuple[Any, ...]) -> bytes:
         """Encode a value whose extensions are nested deeply, after counting its levels: the C stack is not endless."""
-        if any(depth > MAX_DEPTH for _, _, depth in _walk(value, path)):
+        if any(depth > MAX_DEPTH for _, _, depth in self._walk(value, path)):
             raise _too_deep(path)
         self._local.unlimited = True
         try:
@@ -261,14 +278,36 @@ class Codec:
         finally:
             self._local.unlimited = False
 
-    def _refuse_buffers(self, value: Any, path: tuple[Any, ...]) -> None:
-        for place, leaf, _ in _walk(value, path):
-            if isinstance(leaf, (bytearray, memoryview)):
+    def _refuse_lookalikes(self, value: Any, path: tuple[Any, ...]) -> None:
+        """Refuse what ormsgpack writes without asking although it would come back as something else."""
+        for place, leaf, _ in self._walk(value, path):
+            if isinstance(leaf, (bytearray, memoryview, ormsgpack.Ext)):
                 where = format_path(place) or "the state itself"
                 raise InvalidState(
-                    f"{where}: {type(leaf).__name__} would come back as bytes; pass bytes(...) yourself",
+                    f"{where}: {type(leaf).__name__} would come back as something else; pass bytes(...) yourself",
                     path=format_path(place),
                 )
+
+    def _walk(self, value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any, int]]:
+        """Every leaf and every dict key of a value with its path and depth; goes no deeper than MAX_DEPTH + 1."""
+        stack = [(path, value, 0)]
+        while stack:
+            place, node, depth = stack.pop()
+            children = self._children(node) if depth <= MAX_DEPTH else None
+            if children is None:
+                yield place, node, depth
+                continue
+            if isinstance(node, dict):
+                yield from (((*place, key), key, depth) for key in node)
+            stack.extend(((*place, key), child, depth + 1) for key, child in reversed(children))
+
+    def _children(self, node: Any) -> list[tuple[Any, Any]] | None:
+        if type(node) is dict:
+            return list(node.items())
+        if type(node) in _CONTAINERS:
+            return list(enumerate(node))
+        opened = None if type(node) in _PLAIN else self.open(node)
+        return None if opened is None else list(opened[1].items())
 
 
 # -- encoded bytes, without decoding ---------------------------------------------------------------
@@ -371,6 +410,9 @@ def _classes_in_annotations(cls: type) -> Iterator[type]:
 def with_rest(value: Any, fields: dict[Any, Any]) -> dict[Any, Any]:
     """The fields of a registered object and, for a pydantic model, what it holds besides them."""
     cls = type(value)
+    if dataclasses.is_dataclass(cls):
+        unset = [field.name for field in dataclasses.fields(cls) if field.name not in fields]
+        return {**fields, _REST: {"unset": unset}} if unset else fields
     if not hasattr(cls, "__pydantic_fields__"):
         return fields
     rest: dict[str, Any] = {}
@@ -399,7 +441,8 @@ def _construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
     if dataclasses.is_dataclass(cls):
         made: Any = object.__new__(entry.cls)
         for field in dataclasses.fields(cls):
-            object.__setattr__(made, field.name, fields[field.name] if field.name in fields else _default(entry, field))
+            if field.name not in (rest or {}).get("unset", ()):
+                object.__setattr__(made, field.name, fields[field.name] if field.name in fields else _default(entry, field))
         return made
     if hasattr(cls, "__struct_fields__"):
         known = {name: fields[name] for name in cls.__struct_fields__ if name in fields}
@@ -421,11 +464,19 @@ def _construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
             "__pydantic_extra__": {name: fields[name] for name in rest.get("extra", ())}
             if cls.model_config.get("extra") == "allow"
             else None,
-            "__pydantic_fields_set__": {name for name in values if name in fields and name not in rest.get("unset", ())},
+            "__pydantic_fields_set__": {name for name in fields if name not in rest.get("unset", ())},
             "__pydantic_private__": rest.get("private", {}) if cls.__private_attributes__ else None,
         }
     )
     return model
+
+
+def _member(entry: Registered, plain: Any) -> Any:
+    """The member of a registered Enum with a stored value."""
+    try:
+        return entry.cls(plain)
+    except ValueError as error:
+        raise _shape_changed(entry, str(error)) from error
 
 
 def _default(entry: Registered, field: dataclasses.Field[Any]) -> Any:
@@ -454,31 +505,10 @@ def _with_any_keys(codec: Codec, value: Any, depth: int) -> Any:
     if all(type(key) is str for key in value):
         return {key: _with_any_keys(codec, item, depth + 1) for key, item in value.items()}
     with codec._one_deeper():
-        pairs = [codec.pack(part) for pair in value.items() for part in pair]
+        keys = [codec.pack(key) for key in value]
+        codec.refuse_unhashable(keys)
+        pairs = [part for key, item in zip(keys, value.values(), strict=True) for part in (key, codec.pack(item))]
     return ormsgpack.Ext(MAP, join_array(pairs))
-
-
-def _walk(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any, int]]:
-    """Every leaf and every dict key of a value with its path and depth; goes no deeper than MAX_DEPTH + 1."""
-    stack = [(path, value, 0)]
-    while stack:
-        place, node, depth = stack.pop()
-        children = _children(node) if depth <= MAX_DEPTH else None
-        if children is None:
-            yield place, node, depth
-            continue
-        if isinstance(node, dict):
-            yield from (((*place, key), key, depth) for key in node)
-        stack.extend(((*place, key), child, depth + 1) for key, child in reversed(children))
-
-
-def _children(node: Any) -> list[tuple[Any, Any]] | None:
-    if type(node) is dict:
-        return list(node.items())
-    if type(node) in _CONTAINERS:
-        return list(enumerate(node))
-    fields = fields_of(node)
-    return None if fields is None else list(fields.items())
 
 
 def _too_deep(path: tuple[Any, ...]) -> InvalidState:
@@ -514,7 +544,9 @@ def _zone(value: dt.datetime | dt.time) -> Any:
     if zone is None:
         return None
     if type(zone) is dt.timezone:
-        return zone.utcoffset(None) // dt.timedelta(microseconds=1)
+        offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
+        micros = offset // dt.timedelta(microseconds=1)
+        return [*name, micros, True] if name else micros
     if isinstance(zone, zoneinfo.ZoneInfo) and zone.key is not None:
         offset = value.utcoffset()
         return [zone.key, 0 if offset is None else offset // dt.timedelta(microseconds=1)]
@@ -526,7 +558,9 @@ def _read_zone(zone: Any) -> dt.tzinfo | None:
         return None
     if type(zone) is int:
         return dt.timezone(dt.timedelta(microseconds=zone))
-    key, offset = zone
+    key, offset, *fixed = zone
+    if fixed:
+        return dt.timezone(dt.timedelta(microseconds=offset), key)
     try:
         return zoneinfo.ZoneInfo(key)
     except (zoneinfo.ZoneInfoNotFoundError, OSError):  # this machine does not know the zone: keep the instant

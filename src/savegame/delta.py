@@ -200,8 +200,10 @@ def _set_child(parent: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - inter
     target = opened if own or opened is not parent else opened.copy()
     if op.code == SET:
         target.put(pack_raw(key), op.value)
-    else:
+    elif pack_raw(key) in target.children:
         target.drop(pack_raw(key))
+    else:
+        raise KeyError(key)
     return target
 
 
@@ -301,7 +303,7 @@ def _parent(node: Node, path: Path) -> Node:
 
 def raw_key(codec: Codec, key: Any) -> Any:
     """A dict key as it stands in a path: text and whole numbers as they are, other keys undecoded."""
-    if type(key) in (str, int):
+    if type(key) is str or (type(key) is int and -(2**63) <= key < 2**63):
         return key
     return unpack_raw(codec.encode(key))
 
@@ -342,8 +344,9 @@ class _Differ:
 
     def leaf(self, old: bytes, value: Any, path: Path) -> Node:
         data = self.pack(value, path)
-        if data == old:
+        if data == old and type(value) not in (bytearray, memoryview):
             return old
+        data = self.codec.encode(value, path)
         if len(old) > _SMALL and len(data) > _SMALL:
             opened = open_node(old)
             if opened is not old:
@@ -359,7 +362,7 @@ class _Differ:
         self.ops.append(Op(SET, path, data))
         return open_node(data) if len(data) > _SMALL else data
 
-    def fields(self, old: Dict, fields: dict[Any, Any], path: Path) -> Node:
+    def fields(self, old: Dict, fields: dict[Any, Any], path: Path) -> Node | None:
         children: dict[bytes, Node] = {}
         changed = len(fields) != len(old.children)
         for key, value in fields.items():
@@ -369,6 +372,8 @@ class _Differ:
             place = (*path, raw)
             children[encoded] = self.replace(value, place) if child is None else self.node(child, value, place)
             changed = changed or children[encoded] is not child
+        if len(children) != len(fields):  # keys that are equal in bytes but not to each other: two NaNs
+            return None
         gone = [key for key in old.children if key not in children]
         self.ops += [Op(DELETE, (*path, unpack_raw(key))) for key in gone]
         order = [key for key in old.children if key in children] + [key for key in children if key not in old.children]
@@ -412,19 +417,20 @@ class _Differ:
         head = _common(zip(old, new, strict=False))
         tail = _common(zip(reversed(old[head:]), reversed(new[head:]), strict=False))
         old_end, new_end = len(old) - tail, len(new) - tail
-        if old_end == new_end:
-            nodes: list[Node] = list(new)
-            for index in range(head, new_end):
-                if old[index] != new[index]:
-                    nodes[index] = self.leaf(old[index], value[start + index], (*path, start + index))
-            return List([*same, *_mixed_runs(nodes)])
-        for old_from, old_to, new_from, new_to in reversed(_gaps(old, new, head, old_end, new_end)):
+        nodes: list[Node] = list(new)
+        for old_from, old_to, new_from, new_to in reversed(gaps(old, new, head, old_end, new_end)):
+            if old_to - old_from == new_to - new_from:
+                for index in range(new_to - new_from):
+                    place = start + old_from + index
+                    item = value[start + new_from + index]
+                    nodes[new_from + index] = self.leaf(old[old_from + index], item, (*path, place))
+                continue
             items = self.codec.encode(value[start + new_from : start + new_to], path)
             if old_from == len(old):
                 self.ops.append(Op(APPEND, path, items))
             else:
                 self.ops.append(Op(SPLICE, path, items, start + old_from, old_to - old_from))
-        return List([*same, *runs_of(new)])
+        return List([*same, *_mixed_runs(nodes)])
 
     def pack(self, value: Any, path: Path) -> bytes:
         try:
@@ -457,12 +463,12 @@ def _common(pairs: Iterable[tuple[bytes, bytes]]) -> int:
     return count
 
 
-def _gaps(old: list[bytes], new: list[bytes], head: int, old_end: int, new_end: int) -> list[tuple[int, int, int, int]]:
+def gaps(old: list[bytes], new: list[bytes], head: int, old_end: int, new_end: int) -> list[tuple[int, int, int, int]]:
     """Where the two lists differ between `head` and their ends, found by matching equal items greedily in order."""
     places: dict[bytes, list[int]] = {}
     for index in range(old_end - 1, head - 1, -1):
         places.setdefault(old[index], []).append(index)
-    gaps = []
+    found = []
     old_at = new_at = head
     for index in range(head, new_end):
         candidates = places.get(new[index], [])
@@ -472,11 +478,11 @@ def _gaps(old: list[bytes], new: list[bytes], head: int, old_end: int, new_end: 
             continue
         match = candidates.pop()
         if match > old_at or index > new_at:
-            gaps.append((old_at, match, new_at, index))
+            found.append((old_at, match, new_at, index))
         old_at, new_at = match + 1, index + 1
     if old_at < old_end or new_at < new_end:
-        gaps.append((old_at, old_end, new_at, new_end))
-    return gaps
+        found.append((old_at, old_end, new_at, new_end))
+    return found
 
 
 # -- text ------------------------------------------------------------------------------------------

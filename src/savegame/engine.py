@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from savegame import delta as deltas
 from savegame.codec import Codec
@@ -40,7 +40,8 @@ from savegame.tree import Node, size_of
 
 logger = logging.getLogger("savegame")
 
-ENTRY_OVERHEAD = 1024
+ENTRY_OVERHEAD = 2048
+"""What an entry of the cache takes besides its encoded state."""
 
 
 class Point(NamedTuple):
@@ -88,6 +89,10 @@ class Cache:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Keep nothing; with a lock that nobody holds."""
         self.bytes = 0
         self._points: OrderedDict[ThreadKey, Point] = OrderedDict()
         self._lock = threading.Lock()
@@ -124,7 +129,7 @@ class Cache:
 
 
 def _cost(point: Point) -> int:
-    return ENTRY_OVERHEAD + (0 if point.node is None else size_of(point.node))
+    return ENTRY_OVERHEAD + (0 if point.node is None else size_of(point.node) * 5 // 4)
 
 
 class Engine:
@@ -137,8 +142,17 @@ class Engine:
         self.compress = compress
         self.cache = Cache(cache_bytes)
         self.after_keyframe: Callable[[Engine, ThreadKey], None] | None = None
+        self._begin_locks()
+        _engines.add(self)
+
+    def _begin_locks(self) -> None:
         self._locks: WeakValueDictionary[ThreadKey, _Lock] = WeakValueDictionary()
         self._locks_lock = threading.Lock()
+
+    def after_fork_in_child(self) -> None:
+        """Forget locks and cache: threads that held or changed them do not exist in the child."""
+        self._begin_locks()
+        self.cache.begin_anew()
 
     def lock(self, key: ThreadKey) -> _Lock:
         """Saves of one process to one thread go one after the other: they would only conflict."""
@@ -280,7 +294,7 @@ class Engine:
     def keyframe(self, node: Node | None) -> bytes:
         """The stored body of a whole state; large values are inside, so that it needs nothing else."""
         assert node is not None
-        return wrap(deltas.dump(deltas.whole(node)), compress=True)
+        return wrap(deltas.dump(deltas.whole(node)), compress=self.compress)
 
     def save(
         self,
@@ -310,6 +324,18 @@ class Engine:
                     if type(error) is not ConflictError or expect != ANY or base is not None:
                         raise
                     point = self.head(key)
+
+
+_engines: WeakSet[Engine] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for engine in list(_engines):
+        engine.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def new_id() -> str:

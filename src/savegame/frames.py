@@ -238,9 +238,9 @@ def load_note(data: bytes | None) -> tuple[str | None, tuple[str, ...]]:
         return None, ()
     try:
         label, tags = unpack_raw(data)
+        return label, tuple(tags)
     except (ValueError, TypeError) as error:
         raise CorruptionError(f"a stored label cannot be read: {error}") from error
-    return label, tuple(tags)
 
 
 # -- large values ----------------------------------------------------------------------------------

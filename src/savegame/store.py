@@ -36,7 +36,7 @@ class Append(NamedTuple):
     """Add a frame and make it the head. The store gives it the next sequence number.
 
     `expect` is the id of the head that must be there (None: the thread must be empty, ANY: whichever). `base` must be a
-    frame of the thread, or 0. `keep_newest` hides all but that many newest frames that have no note.
+    frame of the thread, or 0. `keep_newest` sets the thread's floor to the oldest of that many newest frames.
     """
 
     key: ThreadKey

@@ -9,6 +9,7 @@ Touches codec and errors.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
@@ -73,6 +74,8 @@ class List:
     def grow(self, data: bytes) -> None:
         """Add the items of an encoded list at the end of this very version."""
         count = array_count(data)
+        if not count:
+            return
         with _growing:
             self._runs = self.runs
             self._runs.append((count, data))
@@ -82,8 +85,10 @@ class List:
 
     def extend(self, items: int, bodies: list[bytes]) -> None:
         """Add bodies of `items` encoded items each at the end of this version, joined to runs of a good size."""
+        if not items:
+            return
         runs = self.runs[:]
-        step = max(1, RUN_ITEMS // max(1, items))
+        step = max(1, RUN_ITEMS // items)
         for at in range(0, len(bodies), step):
             chunk = bodies[at : at + step]
             data = array_header(items * len(chunk)) + b"".join(chunk)
@@ -124,8 +129,11 @@ class List:
         return runs[:], []
 
 
-_growing = threading.Lock()
+_growing = threading.RLock()
 """Held for the moment in which a shared list of runs grows: the trees of two threads may share one."""
+
+if hasattr(os, "register_at_fork"):  # no fork happens in that moment, so no child inherits the lock held
+    os.register_at_fork(before=_growing.acquire, after_in_parent=_growing.release, after_in_child=_growing.release)
 
 Node: TypeAlias = bytes | Dict | List
 Run: TypeAlias = tuple[int, Node]
@@ -183,14 +191,18 @@ def open_node(node: Node) -> Node:
     if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
         return List(chunked(node))
     if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF):
-        return Dict(b"", {pack_raw(key): pack_raw(child) for key, child in unpack_raw(node).items()})
+        return _opened(node, b"", unpack_raw(node))
     if 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8:
         ext = unpack_raw(node)
         opened = open_ext(ext) if isinstance(ext, RawExt) else None
         if opened is not None:
-            tag, fields = opened
-            return Dict(tag, {pack_raw(key): pack_raw(child) for key, child in fields.items()})
+            return _opened(node, *opened)
     return node
+
+
+def _opened(node: bytes, tag: bytes, fields: dict[Any, Any]) -> Node:
+    children: dict[bytes, Node] = {pack_raw(key): pack_raw(child) for key, child in fields.items()}
+    return Dict(tag, children) if len(children) == len(fields) else node  # two keys may be NaN: then it stays closed
 
 
 def edit(node: Node, path: Path, change: Callable[[Node], Node], *, own: bool) -> Node:

@@ -108,7 +108,7 @@ class Vault:
         """A handle on a thread, which need not exist yet. With `type`, states come back as objects of that class."""
         if agent is not None:
             checked_id(agent, "the agent's id")
-        if type is not None:
+        if type is not None and not self.codec.knows(type):
             self.codec.register(type)
         return Thread(self._engine, ThreadKey(self.namespace, checked_id(id, "a thread's id")), agent, type)
 

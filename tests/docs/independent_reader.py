@@ -140,7 +140,7 @@ def read(path: str) -> dict[tuple[str, str], tuple[str, list[Point]]]:
 
 def _points(db: sqlite3.Connection, thread: int, salt: int) -> list[Point]:
     rows = db.execute("SELECT digest, body, sum FROM blob WHERE thread = ?", (thread,))
-    blobs = {digest: unwrap(checked(total, body, salt)) for digest, body, total in rows}
+    blobs = {digest: unwrap(checked(total, body, salt, int.from_bytes(digest[:8], "big"))) for digest, body, total in rows}
     low, high = thread << 32, thread << 32 | 0xFFFFFFFF
     keyframes = {
         key & 0xFFFFFFFF: apply(None, unwrap(checked(total, body, salt, key & 0xFFFFFFFF)), {})
@@ -148,13 +148,13 @@ def _points(db: sqlite3.Connection, thread: int, salt: int) -> list[Point]:
     }
     states: dict[int, Any] = {0: None}
     points = []
-    for key, name, base, run, meta, meta_sum, note, note_sum, delta, delta_sum in db.execute(
-        "SELECT key, id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum FROM frame "
+    for key, name, base, run, space, meta, meta_sum, note, note_sum, delta, delta_sum in db.execute(
+        "SELECT key, id, base, run, space, meta, meta_sum, note, note_sum, delta, delta_sum FROM frame "
         "WHERE key BETWEEN ? AND ? ORDER BY key",
         (low, high),
     ):
         seq = key & 0xFFFFFFFF
-        checked(meta_sum, (name if isinstance(name, bytes) else name.encode()) + meta, salt + run, seq, base)
+        checked(meta_sum, (name if isinstance(name, bytes) else name.encode()) + meta, salt + run + space * 65536, seq, base)
         payload = unwrap(checked(delta_sum, delta, salt, seq, base))
         notes = ormsgpack.unpackb(checked(note_sum, note, salt, seq)) if note is not None else [None, []]
         states[seq] = apply(copy.deepcopy(states[base]), payload, blobs)

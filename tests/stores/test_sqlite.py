@@ -1,15 +1,33 @@
-"""The SQLite store against the contract."""
+"""The SQLite store: the contract, and what only it can get wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import apsw
 import pytest
 
-from savegame.store import Store
+import savegame
+from savegame.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    CorruptionError,
+    OutOfSpace,
+    SavegameError,
+    UnavailableError,
+    UnsupportedError,
+)
+from savegame.model import ThreadKey
+from savegame.store import ANY, Append, PutRecord, Store, StoreChange
+from savegame.stores import _sqlite_file as file
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing import StoreContract
+from savegame.testing.faults import PATIENCE_S
 
 
 class TestSQLiteStore(StoreContract):
@@ -23,3 +41,216 @@ class TestSQLiteStore(StoreContract):
         assert isinstance(store, SQLiteStore)
         store.close()
         return SQLiteStore(store.path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SQLiteStore]:
+    store = SQLiteStore(str(tmp_path / "v.db"))
+    yield store
+    store.close()
+
+
+def frame(key: ThreadKey, name: str, **more: object) -> Append:
+    return Append(key, name, 0, b"meta", b"delta", **more)  # type: ignore[arg-type]
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+WANTED: list[tuple[type[apsw.Error], type[SavegameError]]] = [
+    (apsw.FullError, OutOfSpace),
+    (apsw.BusyError, UnavailableError),
+    (apsw.LockedError, UnavailableError),
+    (apsw.InterruptError, UnavailableError),
+    (apsw.NoMemError, UnavailableError),
+    (apsw.CorruptError, CorruptionError),
+    (apsw.NotADBError, CorruptionError),
+    (apsw.ReadOnlyError, UnsupportedError),
+    (apsw.CantOpenError, UnavailableError),
+    (apsw.PermissionsError, UnavailableError),
+    (apsw.AuthError, UnavailableError),
+    (apsw.TooBigError, UnsupportedError),
+    (apsw.ConnectionClosedError, ClosedError),
+    (apsw.IOError, UnavailableError),
+]
+
+
+def test_the_table_of_errors_is_the_one_tested_here() -> None:
+    assert [(theirs, ours) for theirs, ours, _ in file._MAPPING] == WANTED
+
+
+@pytest.mark.parametrize(("theirs", "ours"), WANTED, ids=lambda kind: kind.__name__)
+def test_each_error_of_sqlite_becomes_ours(theirs: type[apsw.Error], ours: type[SavegameError]) -> None:
+    with pytest.raises(ours) as raised, file.translated("/somewhere/v.db"):
+        raise theirs("what SQLite said")
+    assert type(raised.value) is ours
+    assert isinstance(raised.value.__cause__, theirs)
+    assert "/somewhere/v.db" in str(raised.value)
+    assert "what SQLite said" in str(raised.value)
+
+
+def test_every_error_that_sqlite_has_is_either_translated_or_can_only_be_a_mistake_of_ours() -> None:
+    """`connection()` hands the database to users: their own mistakes reach them as apsw's errors."""
+    mistakes = {
+        "AbortError", "BackupError", "BindingsError", "ConnectionNotClosedError", "ConstraintError",
+        "CouldntSetupError", "CursorClosedError", "EmptyError", "ExecTraceAbort", "ExecutionCompleteError",
+        "ExtensionLoadingError", "ForkingViolationError", "FormatError", "IncompleteExecutionError", "InternalError",
+        "InvalidContextError", "JSONBError", "MismatchError", "MisuseError", "NoFTS5Error", "NoLFSError",
+        "NotFoundError", "NoticeError", "ProtocolError", "RangeError", "SQLError", "SchemaChangeError",
+        "ThreadingViolationError", "VFSFileClosedError", "VFSNotImplementedError",
+    }  # fmt: skip
+    there = {kind.__name__ for kind in vars(apsw).values() if isinstance(kind, type) and issubclass(kind, apsw.Error)} - {
+        "Error"
+    }
+    assert there - {theirs.__name__ for theirs, _ in WANTED} <= mistakes
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+def in_one_group(store: SQLiteStore, jobs: Sequence[Sequence[StoreChange]]) -> list[BaseException | None]:
+    """Commit several jobs so that they share one transaction: a first writer is held up until all of them wait."""
+    outcomes: list[BaseException | None] = [None] * len(jobs)
+
+    def commit(number: int) -> None:
+        try:
+            store.commit(jobs[number])
+        except SavegameError as error:
+            outcomes[number] = error
+
+    with store.connection():
+        workers = [
+            threading.Thread(target=lambda: store.commit([frame(ThreadKey("lead", "lead"), f"lead {time.monotonic_ns()}")]))
+        ]
+        workers[0].start()
+        _until(lambda: store._group._led and not store._group._queue)
+        for number in range(len(jobs)):
+            workers.append(threading.Thread(target=commit, args=(number,)))
+            workers[-1].start()
+            _until(lambda wanted=number + 1: len(store._group._queue) == wanted)  # type: ignore[misc]
+    for worker in workers:
+        worker.join(PATIENCE_S)
+        assert not worker.is_alive()
+    return outcomes
+
+
+def _until(true: Callable[[], bool]) -> None:
+    for _ in range(20_000):
+        if true():
+            return
+        time.sleep(0.001)
+    raise AssertionError("waited too long")
+
+
+def test_a_save_that_fails_inside_a_group_leaves_nothing_behind(store: SQLiteStore) -> None:
+    there, new = ThreadKey("n", "there"), ThreadKey("n", "new")
+    store.commit([frame(there, "taken")])
+    outcomes = in_one_group(store, [[frame(new, "taken")], [frame(ThreadKey("n", "other"), "fine")]])
+    assert isinstance(outcomes[0], AlreadyExistsError)
+    assert outcomes[1] is None
+    assert store.thread(new) is None
+    assert store.find("n", "fine") is not None
+
+
+def test_a_batch_that_fails_inside_a_group_does_not_mix_up_namespaces(store: SQLiteStore) -> None:
+    """A namespace whose first batch was rolled back has no number; the next namespace gets that number."""
+    failed, fine = ThreadKey("failed", "t"), ThreadKey("fine", "t")
+    outcomes = in_one_group(store, [[frame(failed, "one"), frame(failed, "one", expect=ANY)], [frame(fine, "two")]])
+    assert isinstance(outcomes[0], AlreadyExistsError)
+    assert outcomes[1] is None
+    assert store.thread(failed) is None
+    assert store.find("failed", "two") is None
+    assert store.threads("failed").items == []
+    store.commit([frame(failed, "three")])
+    assert [row.key for row in store.threads("failed").items] == [failed]
+    assert [row.key for row in store.threads("fine").items] == [fine]
+    assert list(store.check("failed")) == list(store.check("fine")) == []
+
+
+def test_a_change_that_cannot_be_stored_leaves_no_transaction_open(store: SQLiteStore) -> None:
+    key = ThreadKey("n", "t")
+    store.commit([frame(key, "one")])
+    wrong = PutRecord(key, "kind", "name", "text where bytes belong")  # type: ignore[arg-type]
+    with pytest.raises(Exception):  # noqa: B017 - a mistake of the caller's; what matters comes after it
+        store.commit([frame(key, "two", expect=ANY), wrong])
+    assert store._db is None or not store._db.in_transaction
+    other = SQLiteStore(store.path)
+    other.commit([frame(key, "three", expect=ANY)])
+    other.close()
+    store.commit([frame(key, "four", expect=ANY)])
+    assert [one.id for one in store.frames(key)] == ["one", "three", "four"]
+
+
+# -- interrupts ------------------------------------------------------------------------------------
+
+INTERRUPTED = """
+import random, signal, sys, threading
+import savegame
+
+class Interrupt(BaseException):
+    pass
+
+armed = False
+
+def strike(*_):
+    if armed:
+        raise Interrupt
+
+signal.signal(signal.SIGALRM, strike)
+vault = savegame.open(sys.argv[1], durability="process")
+other = savegame.open(sys.argv[1], durability="process")
+chance = random.Random(int(sys.argv[2]))
+saved, interrupts = [], 0
+stop = threading.Event()
+
+def beside():
+    while not stop.is_set():
+        try:
+            vault.thread("beside").save(1, force=True)
+        except savegame.UnavailableError:  # it shared a transaction with the one that was interrupted
+            pass
+
+worker = threading.Thread(target=beside, daemon=True)
+if sys.argv[3] == "beside":
+    worker.start()
+for number in range(300):
+    name = f"save {number}"
+    try:
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00002, 0.0015))
+            vault.thread("t").update(append={"items": [number]}, id=name)
+            vault.thread("t").state("head~1") if number > 2 else None
+            saved.append(name)
+        finally:
+            armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Interrupt:
+        interrupts += 1
+    if number % 20 == 0:
+        other.thread("other").save(number, force=True)  # nobody holds the write lock for ever
+        saved.append(vault.thread("t").update(append={"items": ["between"]}).id)
+stop.set()
+if worker.is_alive():
+    worker.join()
+assert interrupts > 20, interrupts
+for name in saved:
+    assert vault.find(name) is not None, name
+assert vault.verify().ok
+assert not vault.store._db.in_transaction
+vault.close()
+other.close()
+"""
+
+
+@pytest.mark.parametrize(("seed", "beside"), [(1, "alone"), (2, "alone"), (3, "beside")])
+def test_an_interrupt_at_any_moment_leaves_the_vault_usable(seed: int, beside: str, tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a save: no lock stays held, no transaction open, nothing acknowledged is lost."""
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", INTERRUPTED, str(tmp_path / "v.db"), str(seed), beside],
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    with savegame.open(tmp_path / "v.db") as vault:
+        assert vault.verify().ok

@@ -1,4 +1,4 @@
-"""Group commit: callers that want to write at the same moment share one flush. Touches nothing.
+"""Group commit: callers that want to write at the same moment share one flush. Touches errors.
 
 The first caller leads: it takes everything that is waiting, writes it, and wakes the others with their outcome. Who
 comes meanwhile waits; one of those is woken to lead the next group. Nobody waits on a timer, so a lone caller pays nothing.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from savegame.errors import UnavailableError
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
@@ -69,8 +71,11 @@ class Group(Generic[Job, Outcome]):
         try:
             self._flush(group)
         except BaseException as error:
+            theirs = error  # but Ctrl-C in the leader is not the others' affair
+            if not isinstance(error, Exception):
+                theirs = UnavailableError("the write was interrupted; it may have happened", unknown=True)
             for other in group:
-                other.error = other.error or error
+                other.error = other.error or theirs
             raise
         finally:
             with self._mutex:

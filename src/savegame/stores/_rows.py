@@ -77,21 +77,31 @@ def read_thread(key: ThreadKey, columns: tuple[Any, ...]) -> Row:
 
 def read_frame(key: ThreadKey, columns: tuple[Any, ...]) -> Frame:
     """A frame without its delta from its columns. Raises CorruptionError."""
-    frame_key, stored_id, base, run, meta, meta_sum, note, note_sum = columns
+    frame_key, stored_id, base, run, space, meta, meta_sum, note, note_sum = columns
     seq = frame_key & SEQ_MASK
     frame_id = unpack_id(stored_id)
     salt = thread_salt(*key)
-    if meta_sum != meta_checksum(salt, seq, base, run, stored_id, meta):
+    if meta_sum != meta_checksum(salt, seq, base, run, space, stored_id, meta):
         raise damaged(key, frame_id, f"metadata of frame {seq}", seq)
     if note is not None and checksum(note, salt, seq) != note_sum:
         raise damaged(key, frame_id, f"label and tags of frame {seq}", seq)
     return Frame(seq, frame_id, base, meta, note, None)
 
 
-def meta_checksum(salt: int, seq: int, base: int, run: int, stored_id: str | bytes, meta: bytes) -> int:
+def meta_checksum(salt: int, seq: int, base: int, run: int, space: int, stored_id: str | bytes, meta: bytes) -> int:
     """The checksum of a frame's metadata; its id and its place in the thread are under it too."""
     name = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
-    return checksum(name + meta, salt + run, seq, base)
+    return checksum(name + meta, salt + run + (space << 16), seq, base)
+
+
+def record_checksum(key: ThreadKey, kind: str, name: str, value: bytes) -> int:
+    """The checksum of a record; its kind and name are under it too."""
+    return checksum(b"\0".join((kind.encode(), name.encode(), value)), thread_salt(*key))
+
+
+def blob_checksum(key: ThreadKey, digest: bytes, body: bytes) -> int:
+    """The checksum of a large value; the digest that it is found by is under it too."""
+    return checksum(body, thread_salt(*key), int.from_bytes(digest[:8], "big"))
 
 
 def damaged(key: ThreadKey, checkpoint_id: str | None, place: str, seq: int | None = None) -> CorruptionError:

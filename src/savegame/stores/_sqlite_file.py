@@ -141,6 +141,7 @@ def prepare(path: str, *, read_only: bool) -> None:
         if status.st_size == 0 and not read_only:
             db = apsw.Connection(path)
             with contextlib.closing(db), translated(path):
+                db.set_busy_timeout(BUSY_MS)
                 _lay_out(db)
         _check_ours(path, read_only=read_only)
 
@@ -252,7 +253,9 @@ def sync_directory(directory: str) -> None:
 def _check_ours(path: str, *, read_only: bool) -> None:
     newest = migrations()[-1][0]
     try:
-        with contextlib.closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        # Only a connection that may write takes the -wal and -shm that it makes away again; an existing -wal is left alone.
+        flags = apsw.SQLITE_OPEN_READONLY if os.path.exists(path + "-wal") else apsw.SQLITE_OPEN_READWRITE
+        with contextlib.closing(apsw.Connection(path, flags=flags)) as db:
             db.set_busy_timeout(BUSY_MS)
             application, version = db.pragma("application_id"), db.pragma("user_version")
     except apsw.NotADBError as error:

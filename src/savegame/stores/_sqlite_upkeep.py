@@ -15,7 +15,18 @@ import apsw
 from savegame.errors import CorruptionError
 from savegame.frames import checksum, thread_salt
 from savegame.model import Problem, ThreadKey
-from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_frame, read_thread, thread_values
+from savegame.stores._rows import (
+    EMPTY_ROW,
+    SEQ_MASK,
+    Row,
+    blob_checksum,
+    damaged,
+    problem,
+    read_frame,
+    read_thread,
+    record_checksum,
+    thread_values,
+)
 from savegame.stores._sqlite_file import SQL, all_rows, id_of, one_row
 
 
@@ -57,7 +68,7 @@ def _check_frames(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[Pro
     for columns in all_rows(db, "frames_up", row.low(), row.high(), -1):
         seen.add(columns[0] & SEQ_MASK)
         try:
-            read_frame(key, (*columns[:6], None, None))
+            read_frame(key, (*columns[:7], None, None))
         except CorruptionError as error:
             yield problem(error)
     for frame_key, base, delta, total in db.execute(SQL["deltas"], (row.low(), row.high())):
@@ -74,17 +85,17 @@ def _damage_beside(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[tu
     """What is damaged beside a thread's frames: its place, and the statements that set it aside."""
     salt = thread_salt(*key)
     for columns in all_rows(db, "noted_up", row.low(), row.high(), -1):
-        seq, note, total = columns[0] & SEQ_MASK, columns[6], columns[7]
+        seq, note, total = columns[0] & SEQ_MASK, columns[7], columns[8]
         if checksum(note, salt, seq) != total:
             yield f"label and tags of frame {seq}", (note, "set_note", (None, None, columns[0]))
     for frame_key, body, total in db.execute(SQL["keyframes_down"], (row.low(), row.high())):
         if checksum(body, salt, frame_key & SEQ_MASK) != total:
             yield f"keyframe of frame {frame_key & SEQ_MASK}", (body, "delete_keyframe", (frame_key,))
     for kind, name, value, total in db.execute(SQL["all_records"], (row.no,)):
-        if checksum(value, salt) != total:
+        if record_checksum(key, kind, name, value) != total:
             yield f"record {kind} {name!r}", (value, "delete_record", (row.no, kind, name))
     for digest, body, total in db.execute(SQL["all_blobs"], (row.no,)):
-        if checksum(body, salt) != total:
+        if blob_checksum(key, digest, body) != total:
             yield f"large value {digest.hex()[:12]}", (body, "delete_blob", (row.no, digest))
 
 

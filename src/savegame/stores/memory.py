@@ -391,9 +391,8 @@ def _frame(thread: _Thread, seq: int) -> Frame:
 
 
 def _floor(thread: _Thread, last: int, keep_newest: int) -> int:
-    """The oldest of so many newest frames without a note; never lower than it was: what was hidden stays so."""
-    unnoted = (seq for seq in range(last, 0, -1) if seq in thread.frames and thread.frames[seq].note is None)
-    newest = list(islice(unnoted, keep_newest))
+    """The oldest of so many newest frames; never lower than it was: what was hidden stays so."""
+    newest = list(islice((seq for seq in range(last, 0, -1) if seq in thread.frames), keep_newest))
     return max(thread.row.floor, newest[-1]) if newest and len(newest) == keep_newest else thread.row.floor
 
 

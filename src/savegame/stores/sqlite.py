@@ -51,7 +51,18 @@ from savegame.store import (
 from savegame.stores import _sqlite_file as file
 from savegame.stores import _sqlite_upkeep as sqlite_upkeep
 from savegame.stores._group import Group, Pending
-from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, meta_checksum, read_frame, read_thread, thread_values
+from savegame.stores._rows import (
+    EMPTY_ROW,
+    SEQ_MASK,
+    Row,
+    blob_checksum,
+    damaged,
+    meta_checksum,
+    read_frame,
+    read_thread,
+    record_checksum,
+    thread_values,
+)
 from savegame.stores._sqlite_file import SQL, all_rows, id_of, one_row
 
 SYNCHRONOUS: Final = {"power": 2, "process": 1}
@@ -126,8 +137,12 @@ class SQLiteStore(Store):
                 db.execute("COMMIT")
                 self._spaces.update(self._new_spaces)
                 self._check_wal()
-            except (apsw.Error, UnavailableError) as error:
+            except (apsw.Error, SavegameError) as error:
                 self._failed(group, error, committing=committing)
+            except BaseException as error:  # Ctrl-C, or a mistake in a change: no transaction may stay open
+                interrupted = UnavailableError(f"{self.path}: the write was interrupted ({error!r}); try again")
+                self._failed(group, interrupted, committing=committing)
+                raise
 
     def _try(self, db: apsw.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> None:
         # A single change fails before it writes; only a rewrite or several changes have something to undo.
@@ -147,18 +162,22 @@ class SQLiteStore(Store):
             pending.error = error
             if savepoint:
                 db.execute("ROLLBACK TO one")
+                self._new_spaces.clear()  # a namespace that was added here is gone again, and its number free
         if savepoint:
             db.execute("RELEASE one")
 
     def _failed(self, group: list[Pending[Sequence[StoreChange], list[int]]], error: Exception, *, committing: bool) -> None:
         """Nothing of the group was written, unless COMMIT itself failed: then each is looked for by its id."""
-        if self._db is not None and self._db.in_transaction:
-            with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself; the first error is the one to tell
-                self._db.execute("ROLLBACK")
+        self._roll_back()
         ours = file.translate(error, self.path) if isinstance(error, apsw.Error) else error
         for pending in group:
             if pending.error is None:
                 pending.error = self._unknown(pending.job, ours or error) if committing else ours or error
+
+    def _roll_back(self) -> None:
+        if self._db is not None and self._db.in_transaction:
+            with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself; the first error is the one to tell
+                self._db.execute("ROLLBACK")
 
     def _unknown(self, job: Sequence[StoreChange], error: Exception) -> Exception:
         """The error for a write whose COMMIT failed: it says so if the write may be there after all."""
@@ -171,8 +190,8 @@ class SQLiteStore(Store):
             landed = self.find(appended.key.namespace, appended.id) is not None
         except (SavegameError, apsw.Error):
             landed = True
-        if not landed and not self._stale_wal:
-            return error
+        if not landed and not self._stale_wal and isinstance(error, OutOfSpace):
+            return error  # after any other failed flush the save can still come back: its bytes may be in the -wal
         return UnavailableError(
             f"{self.path}: the save may or may not be durable ({error}); look for it with vault.find({appended.id!r}), "
             f"or save again with id={appended.id!r}, which is safe",
@@ -220,17 +239,18 @@ class SQLiteStore(Store):
         run = row.run if row.run and change.base == row.last else seq
         salt = thread_salt(*change.key)
         stored_id = pack_id(change.id)
+        space = self._space(db, change.key.namespace)
         try:
             db.execute(
                 SQL["add_frame"],
                 (
                     row.key(seq),
-                    self._space(db, change.key.namespace),
+                    space,
                     stored_id,
                     change.base,
                     run,
                     change.meta,
-                    meta_checksum(salt, seq, change.base, run, stored_id, change.meta),
+                    meta_checksum(salt, seq, change.base, run, space, stored_id, change.meta),
                     change.note,
                     None if change.note is None else checksum(change.note, salt, seq),
                     change.delta,
@@ -241,8 +261,7 @@ class SQLiteStore(Store):
             if fresh:
                 db.execute(SQL["delete_thread"], (row.no,))
             raise AlreadyExistsError(f"a checkpoint with the id {change.id!r} exists already") from error
-        for digest, body in change.blobs:
-            db.execute(SQL["put_blob"], (row.no, digest, body, checksum(body, salt)))
+        self._put_blobs(db, change.key, row, change.blobs)
         floor = self._floor(db, row, change.keep_newest)
         row = row._replace(
             agent=change.agent or row.agent, head=seq, head_id=change.id, last=seq, floor=floor, run=run, frames=row.frames + 1
@@ -282,7 +301,7 @@ class SQLiteStore(Store):
         if change.absent and one_row(db, "record", row.no, change.kind, change.name):
             raise AlreadyExistsError(f"thread {change.key.id!r}: the record {change.kind} {change.name!r} exists already")
         row = self._ensure(db, change.key, row)
-        total = checksum(change.value, thread_salt(*change.key))
+        total = record_checksum(change.key, change.kind, change.name, change.value)
         db.execute(SQL["put_record"], (row.no, change.kind, change.name, change.value, total))
         return 0
 
@@ -299,9 +318,7 @@ class SQLiteStore(Store):
         head = row.head if change.head is None else change.head
         if head in change.drop:
             raise InvalidInputError(f"thread {change.key.id!r}: its head {head} cannot be removed")
-        salt = thread_salt(*change.key)
-        for digest, body in change.new_blobs:
-            db.execute(SQL["put_blob"], (row.no, digest, body, checksum(body, salt)))
+        self._put_blobs(db, change.key, row, change.new_blobs)
         for seq in change.drop:
             self._drop(db, change, row.key(seq))
         for seq, base, delta in change.rebase:
@@ -323,8 +340,8 @@ class SQLiteStore(Store):
         if base >= seq:
             raise InvalidInputError(f"thread {key.id!r}: frame {seq} cannot build on the newer frame {base}")
         salt = thread_salt(*key)
-        stored_id, meta, run = found
-        total = meta_checksum(salt, seq, base, run, stored_id, meta)
+        stored_id, meta, run, space = found
+        total = meta_checksum(salt, seq, base, run, space, stored_id, meta)
         db.execute(SQL["rebase"], (base, total, delta, checksum(delta, salt, seq, base), row.key(seq)))
 
     def _after_rewrite(self, db: apsw.Connection, change: Rewrite, row: Row, head: int) -> int:
@@ -337,6 +354,10 @@ class SQLiteStore(Store):
         row = row._replace(head=head, head_id=unpack_id(found[2]) if found else None, frames=count, run=run)
         db.execute(SQL["set_thread"], thread_values(change.key, row))
         return 0
+
+    def _put_blobs(self, db: apsw.Connection, key: ThreadKey, row: Row, blobs: Sequence[tuple[bytes, bytes]]) -> None:
+        for digest, body in blobs:
+            db.execute(SQL["put_blob"], (row.no, digest, body, blob_checksum(key, digest, body)))
 
     def _drop(self, db: apsw.Connection, change: Rewrite, key: int) -> None:
         if change.aside:
@@ -437,8 +458,9 @@ class SQLiteStore(Store):
                 start, body = self._start(db, key, row, run, seq, after, use=keyframes)
                 base, part = self._stretch(db, key, row, start, start + 1 if start else run, seq)
                 parts.append(part)
-                if base == start:
-                    return Chain(start, body, [delta for part in reversed(parts) for delta in part])
+                if base in (start, 0):  # 0: a rewrite made a frame after `start` whole
+                    deltas = [delta for part in reversed(parts) for delta in part]
+                    return Chain(base, body if base == start else None, deltas)
                 if base >= seq:
                     raise damaged(key, None, f"frame {seq} names {base} as its base", seq)
                 place = one_row(db, "frame_place", row.key(base))
@@ -486,9 +508,8 @@ class SQLiteStore(Store):
         with self._reading() as db:
             row = self._row(db, key)
             found = [] if row is None else all_rows(db, "records", row.no, kind, after, limit + 1)
-        salt = thread_salt(*key)
         for name, value, total in found:
-            if checksum(value, salt) != total:
+            if record_checksum(key, kind, name, value) != total:
                 raise damaged(key, None, f"record {kind} {name!r}")
         items = [Record(kind, name, value) for name, value, _ in found[:limit]]
         return Page(items, items[-1].name if len(found) > limit else None)
@@ -499,7 +520,7 @@ class SQLiteStore(Store):
             found = None if row is None else one_row(db, "blob", row.no, digest)
         if found is None:
             return None
-        if checksum(found[0], thread_salt(*key)) != found[1]:
+        if blob_checksum(key, digest, found[0]) != found[1]:
             raise damaged(key, None, f"large value {digest.hex()[:12]}")
         body: bytes = found[0]
         return body
@@ -535,10 +556,12 @@ class SQLiteStore(Store):
                 if not page:
                     db.execute(SQL["drop_keyframes"])
                     break
-                for key, base, delta, space, thread_id in page:
+                for key, base, delta, delta_sum, space, thread_id in page:
+                    salt = thread_salt(self._space_name(db, space), thread_id)
+                    if checksum(delta, salt, key & SEQ_MASK, base) != delta_sum:
+                        continue  # damaged: a new checksum would make it look sound
                     smaller = recode(delta)
                     if len(smaller) < len(delta):
-                        salt = thread_salt(self._space_name(db, space), thread_id)
                         db.execute(SQL["set_delta"], (smaller, checksum(smaller, salt, key & SEQ_MASK, base), key))
             done += len(page)
             progress(done, total)
@@ -552,9 +575,12 @@ class SQLiteStore(Store):
             self.purge()
 
     def purge(self) -> bool:
-        with self._lock, file.translated(self.path):
-            blocked, _, _ = self._writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
-            return not blocked
+        try:
+            with self._lock, file.translated(self.path):
+                blocked, _, _ = self._writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+                return not blocked
+        except UnavailableError:  # what was removed is removed; its bytes leave the files when the disk has room again
+            return False
 
     def backup(self, path: str, progress: Callable[[int, int], None]) -> None:
         target = os.path.realpath(os.fspath(path))
@@ -643,7 +669,13 @@ class SQLiteStore(Store):
                 if not db.get_autocommit():
                     db.execute("ROLLBACK")
                 raise
-            db.execute("COMMIT")
+            try:
+                db.execute("COMMIT")
+            except apsw.Error as error:
+                self._roll_back()
+                raise UnavailableError(
+                    f"{self.path}: the write may or may not have happened ({error}); read it back", unknown=True
+                ) from error
             self._check_wal()
 
     @contextlib.contextmanager

@@ -293,13 +293,13 @@ class StoreContract:
         assert agents == [None, "x", "x", "y"]
 
     def test_keep_newest_hides_older_frames(self, store: Store) -> None:
-        """By raising the floor to the n-th newest frame that has no note. Frames stay, the floor never sinks."""
-        notes = {2: b"kept", 4: b"kept"}
+        """By raising the floor to the n-th newest frame, noted or not. Frames stay, the floor never sinks."""
+        notes = {2: b"noted", 4: b"noted"}
         floors = []
         for number, keep in enumerate((3, 3, 3, 3, 3, 3, 5, None), 1):
             store.commit([appended(A, number, number - 1, note=notes.get(number), keep_newest=keep)])
             floors.append(row_of(store, A).floor)
-        assert floors == [0, 0, 0, 0, 1, 3, 3, 3]
+        assert floors == [0, 0, 1, 2, 3, 4, 4, 4]
         assert seqs(store.frames(A)) == [1, 2, 3, 4, 5, 6, 7, 8]
 
     # -- batches -----------------------------------------------------------------------------------

@@ -30,17 +30,17 @@ SELECT frame.key, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 3
 -- name: frame_place
 SELECT base, run, id FROM frame WHERE key = ?
 -- name: frames_up
-SELECT key, id, base, run, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?
+SELECT key, id, base, run, space, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?
 -- name: frames_down
-SELECT key, id, base, run, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT ?
+SELECT key, id, base, run, space, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT ?
 -- name: noted_up
-SELECT key, id, base, run, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? AND note IS NOT NULL ORDER BY key LIMIT ?
+SELECT key, id, base, run, space, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? AND note IS NOT NULL ORDER BY key LIMIT ?
 -- name: noted_down
-SELECT key, id, base, run, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? AND note IS NOT NULL ORDER BY key DESC LIMIT ?
+SELECT key, id, base, run, space, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? AND note IS NOT NULL ORDER BY key DESC LIMIT ?
 -- name: deltas
 SELECT key, base, delta, delta_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key
 -- name: nth_newest
-SELECT key FROM frame WHERE key BETWEEN ? AND ? AND note IS NULL ORDER BY key DESC LIMIT 1 OFFSET ?
+SELECT key FROM frame WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1 OFFSET ?
 -- name: note
 SELECT note FROM frame WHERE key = ?
 -- name: set_note
@@ -48,7 +48,7 @@ UPDATE frame SET note = ?, note_sum = ? WHERE key = ?
 -- name: rebase
 UPDATE frame SET base = ?, meta_sum = ?, delta = ?, delta_sum = ? WHERE key = ?
 -- name: frame_meta
-SELECT id, meta, run FROM frame WHERE key = ?
+SELECT id, meta, run, space FROM frame WHERE key = ?
 -- name: delete_frame
 DELETE FROM frame WHERE key = ?
 -- name: delete_frames
@@ -102,7 +102,7 @@ SELECT key FROM frame WHERE key >> 32 NOT IN (SELECT no FROM thread)
 INSERT INTO aside (at, thread, what, body) VALUES (?, ?, ?, ?)
 
 -- name: recode_page
-SELECT frame.key, frame.base, frame.delta, thread.space, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32
+SELECT frame.key, frame.base, frame.delta, frame.delta_sum, thread.space, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32
 WHERE frame.key > ? ORDER BY frame.key LIMIT 200
 -- name: set_delta
 UPDATE frame SET delta = ?, delta_sum = ? WHERE key = ?

@@ -1,0 +1,97 @@
+"""SIGKILL at random moments: what returned is there and equal, half a save is never seen, and life goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+import savegame
+from savegame.testing.faults import Child, Mouth, Oracle, a_state, fingerprint, save_for_ever
+
+
+def kill_over_and_over(path: Path, rounds: int, *, mode: str = "power", only: str = "") -> Oracle:
+    """Start a writer on one file, kill it at a random moment, compare, carry on."""
+    oracle = Oracle()
+    chance = random.Random()
+    for number in range(1, rounds + 1):
+        with Child(save_for_ever, str(path), 3, mode, only) as child:
+            if chance.random() < 0.9:  # else it may be killed while it opens
+                oracle.hear([child.next()])
+            if only:
+                while (line := child.next())[0] != "begins":
+                    oracle.hear([line])
+            time.sleep(chance.uniform(0, 0.12))
+            child.kill()
+            oracle.hear(child.said())
+        with savegame.open(path) as vault:
+            oracle.check(vault, whole=number % 10 == 0)
+            again = vault.thread("after the crash")
+            state = again.state() or a_state(0, [])
+            saved = again.save(a_state(state["count"] + 1, []))
+            oracle.hear([["saved", again.id, saved.id, fingerprint(saved.state), None]])
+        if oracle.lost:
+            break
+    print(json.dumps({"rounds": rounds, "acked": oracle.acked, "lost": len(oracle.lost), "unasked": oracle.surprises}))
+    return oracle
+
+
+def test_100_kills_lose_nothing(tmp_path: Path) -> None:
+    oracle = kill_over_and_over(tmp_path / "v.db", 100)
+    assert not oracle.lost
+    assert oracle.acked > 500
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+def test_1000_kills_lose_nothing(tmp_path: Path) -> None:
+    oracle = kill_over_and_over(tmp_path / "v.db", 1000)
+    assert not oracle.lost
+    assert oracle.acked > 5000
+
+
+def test_a_writer_that_lies_is_caught(tmp_path: Path) -> None:
+    """The negative control: a writer that says "saved" before it saves must be found out, or the tests above prove nothing."""
+    assert kill_over_and_over(tmp_path / "v.db", 60, mode="liar").lost
+
+
+@pytest.mark.parametrize("what", ["compact", "backup", "prune", "delete"])
+def test_kills_in_the_middle_of(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    oracle = kill_over_and_over(path, 20, only=what)
+    assert not oracle.lost
+    backups = sorted(tmp_path.glob("*.backup-*-*"))
+    for backup in backups:
+        if backup.suffix == ".partial" or backup.name.endswith(("-wal", "-shm", "-journal")):
+            continue
+        with savegame.open(backup) as copy:  # a backup has its name only when it is whole
+            assert copy.verify().ok
+
+
+def test_a_killed_backup_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    with savegame.open(path) as vault:
+        for number in range(40):
+            vault.thread("t").save({"number": number, "text": random.randbytes(60_000).hex()})
+    wanted = tmp_path / "copy.db"
+    for _ in range(10):
+        with Child(_back_up, str(path), str(wanted)) as child:
+            assert child.next() == ["begins"]
+            time.sleep(random.uniform(0, 0.02))
+            child.kill()
+        if not wanted.exists():
+            with savegame.open(path) as vault:
+                vault.backup(str(wanted))
+        with savegame.open(wanted) as copy:
+            assert copy.verify().ok
+            assert copy.thread("t").state()["number"] == 39
+        wanted.unlink()
+
+
+def _back_up(mouth: Mouth, path: str, target: str) -> None:
+    with savegame.open(path) as vault:
+        mouth.say("begins")
+        vault.backup(target)

@@ -1,0 +1,547 @@
+"""Damage of every kind: it is reported with its place, never returned as data, and what is sound still loads."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import pytest
+
+import savegame
+from savegame.errors import CheckpointNotFound, CorruptionError, SavegameError, ThreadNotFound, UnavailableError
+from savegame.model import ThreadKey
+from savegame.store import PutKeyframe, PutRecord
+from savegame.testing.faults import PATIENCE_S, flip_bit, flipped
+
+Truth = dict[str, Any]
+"""The state of every checkpoint by its id."""
+
+LARGE = "a large value that is kept once per thread " * 300
+
+
+class Sample(NamedTuple):
+    path: Path
+    truth: Truth
+    heads: dict[str, str]
+
+
+def make_sample(path: Path) -> Sample:
+    """A vault with some of everything: three threads, notes, keyframes, large values, records, two namespaces."""
+    truth: Truth = {}
+    heads: dict[str, str] = {}
+    with savegame.open(path) as vault:
+        for name in ("alpha", "beta", "Ünïcode 🎲"):
+            thread = vault.thread(name, agent="helper")
+            for number in range(7):
+                if number == 3:
+                    saved = thread.update(set={"large": LARGE + name}, label=f"label {name}", tags=["t1", "t2"])
+                else:
+                    saved = thread.update(append={"items": [f"{name} item {number} " * 12]}, set={"number": number})
+                truth[saved.id] = saved.state
+            heads[name] = saved.id
+            thread.fork(f"fork of {name}", at=2)
+            (entry,) = vault.thread(f"fork of {name}").history()
+            truth[entry.id], heads[f"fork of {name}"] = entry.load().state, entry.id
+        key = ThreadKey("default", "alpha")
+        vault.store.commit([PutRecord(key, "ledger", f"call {number}", b"outcome %d" % number) for number in range(3)])
+        vault.store.commit([_keyframe(vault, "beta", 5)])
+        vault.store.lease(key, "holder", 0)
+    with savegame.open(path, namespace="other") as vault:
+        vault.thread("alpha").save({"of": "another namespace"})
+    return Sample(path, truth, heads)
+
+
+def _keyframe(vault: savegame.Vault, name: str, seq: int) -> Any:
+    engine = vault._engine
+    key = ThreadKey("default", name)
+    return PutKeyframe(key, seq, engine.keyframe(engine.point(key, seq).node))
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    return make_sample(tmp_path_factory.mktemp("sample") / "sample.db")
+
+
+@pytest.fixture
+def copy(sample: Sample, tmp_path: Path) -> Sample:
+    return sample._replace(path=Path(shutil.copy(sample.path, tmp_path / "v.db")))
+
+
+def sql(path: Path, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Run a statement on a file that no vault has open."""
+    db = apsw.Connection(str(path))
+    try:
+        return db.execute(statement, values).fetchall()
+    finally:
+        db.close()
+
+
+def attempt(work: Callable[[], Any]) -> Any:
+    """The outcome, or the SavegameError; anything else that is raised fails the test."""
+    try:
+        return work()
+    except SavegameError as error:
+        return error
+
+
+def nothing_wrong_comes_back(vault: savegame.Vault, sample: Sample, *, repaired: bool = False) -> int:
+    """Load everything in every way: equal, or an error of ours. How many checkpoints did not load."""
+    failed = 0
+    for checkpoint_id, state in sample.truth.items():
+        got = attempt(lambda one=checkpoint_id: vault.load(one))  # type: ignore[misc]
+        if isinstance(got, SavegameError):
+            failed += 1
+        else:
+            assert got.id == checkpoint_id
+            assert got.state == state
+    for name, head in sample.heads.items():
+        got = attempt(vault.thread(name).latest)
+        if isinstance(got, savegame.Checkpoint):
+            assert got.id in sample.truth
+            assert got.state == sample.truth[got.id]
+            assert got.id == head or repaired
+        got = attempt(lambda one=name: vault.thread(one).latest(skip_damaged=True))  # type: ignore[misc]
+        if isinstance(got, savegame.Checkpoint):
+            assert got.state == sample.truth[got.id]
+        for entry in _entries(vault.thread(name)):
+            assert entry.id in sample.truth
+    return failed
+
+
+def _entries(thread: savegame.Thread) -> list[savegame.Checkpoint]:
+    got = attempt(lambda: list(thread.history(branches=True)))
+    return [] if isinstance(got, SavegameError) else got
+
+
+# -- every column ----------------------------------------------------------------------------------
+
+
+def cells(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Every (table, column, primary key) of our tables."""
+    for (table,) in sql(path, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"):
+        columns = sql(path, "SELECT name, pk FROM pragma_table_info(?)", (table,))
+        for column, _ in columns:
+            yield table, column, ", ".join(name for name, place in columns if place)
+
+
+COLUMNS = {
+    "blob": "no thread digest body sum",
+    "frame": "key space id base run meta meta_sum note note_sum delta delta_sum",
+    "keyframe": "key body sum",
+    "namespace": "no name",
+    "record": "thread kind name value sum",
+    "setting": "name value",
+    "thread": "no space id agent head head_id last floor run count epoch owner expires sum",
+}
+
+
+def test_the_columns_tested_here_are_all_there_are(sample: Sample) -> None:
+    there: dict[str, list[str]] = {}
+    for table, column, _ in cells(sample.path):
+        there.setdefault(table, []).append(column)
+    there.pop("aside")
+    assert {table: " ".join(columns) for table, columns in there.items()} == COLUMNS
+
+
+UNSEEN = {
+    ("blob", "no"): "a number that nothing refers to",
+    ("setting", "name"): "not a row of anybody's data",
+    ("setting", "value"): "not a row of anybody's data",
+}
+
+
+@pytest.mark.parametrize(("table", "column"), [(table, column) for table, names in COLUMNS.items() for column in names.split()])
+def test_a_flipped_bit_in_any_column_is_reported(table: str, column: str, sample: Sample, tmp_path: Path) -> None:
+    chance = random.Random(f"{table} {column}")
+    tried = 0
+    rows = sql(sample.path, f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL")[0][0]
+    for row in chance.sample(range(rows), min(rows, 6)):
+        path = Path(shutil.copy(sample.path, tmp_path / f"{row}.db"))
+        if not damage(path, table, column, row, chance):
+            continue
+        tried += 1
+        with savegame.open(path) as vault:
+            nothing_wrong_comes_back(vault, sample)
+            problems = vault.verify().problems
+            nothing_wrong_comes_back(vault, sample)
+        with savegame.open(path, namespace="other") as vault:  # the row may be one of the other namespace's
+            assert attempt(vault.thread("alpha").state) in ({"of": "another namespace"}, None) or vault.verify().problems
+            problems += vault.verify().problems
+        if (table, column) not in UNSEEN:
+            assert problems, f"verify did not notice a changed {table}.{column}"
+    assert tried or (table, column) == ("thread", "owner"), "nothing was changed"
+
+
+def damage(path: Path, table: str, column: str, row: int, chance: random.Random) -> bool:
+    """Flip a bit in one cell. False if no other value fits there."""
+    selected = f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL LIMIT 1 OFFSET ?"
+    if table in ("record", "setting"):  # tables without a rowid
+        selected = selected.replace("rowid", "name")
+    key, value = sql(path, selected, (row,))[0]
+    which = "name" if table in ("record", "setting") else "rowid"
+    for _ in range(20):
+        try:
+            sql(
+                path,
+                f"UPDATE {table} SET {column} = ? WHERE {which} = ? AND {column} = ?",
+                (flipped(value, chance), key, value),
+            )
+            return True
+        except apsw.ConstraintError:
+            continue
+    return False
+
+
+PLACES = [
+    ("frame", "delta", "delta of frame"),
+    ("frame", "delta_sum", "delta of frame"),
+    ("frame", "meta", "metadata of frame"),
+    ("frame", "meta_sum", "metadata of frame"),
+    ("frame", "note", "label and tags of frame"),
+    ("keyframe", "body", "keyframe of frame"),
+    ("record", "value", "record ledger"),
+    ("blob", "body", "large value"),
+    ("thread", "head", "thread row"),
+    ("thread", "sum", "thread row"),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "place"), PLACES)
+def test_damage_names_thread_checkpoint_and_place(table: str, column: str, place: str, copy: Sample) -> None:
+    chance = random.Random(7)
+    rows = sql(copy.path, f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL")[0][0]
+    assert damage(copy.path, table, column, chance.randrange(rows) if table != "thread" else 0, chance)
+    with savegame.open(copy.path) as vault:
+        found = [problem for problem in vault.verify().problems if place in problem.place]
+        assert found
+        assert found[0].thread_id in copy.heads
+        if table == "frame":
+            assert found[0].checkpoint_id in copy.truth
+            assert found[0].checkpoint_id in str(found[0])
+            if column != "note":
+                error = attempt(lambda: vault.load(found[0].checkpoint_id or ""))
+                assert isinstance(error, CorruptionError)
+                assert (error.thread_id, error.checkpoint_id) == (found[0].thread_id, found[0].checkpoint_id)
+                assert place in (error.place or "")
+
+
+def test_sound_checkpoints_before_and_beside_the_damage_still_load(copy: Sample) -> None:
+    ids = [one for one, state in copy.truth.items() if "alpha item 0" in str(state) and "number" in state][:7]
+    sql(copy.path, "UPDATE frame SET delta = zeroblob(length(delta)) WHERE id = ?", (bytes.fromhex(ids[4]),))
+    with savegame.open(copy.path) as vault:
+        for before in ids[:4]:
+            assert vault.load(before).state == copy.truth[before]
+        for after in ids[4:]:
+            error = attempt(lambda one=after: vault.load(one))  # type: ignore[misc]
+            assert isinstance(error, CorruptionError)
+            assert error.newest_sound is None or error.newest_sound.id == ids[3]
+        for name, head in copy.heads.items():
+            if name != "alpha":
+                assert vault.load(head).state == copy.truth[head]
+        error = attempt(vault.thread("alpha").latest)
+        assert isinstance(error, CorruptionError)
+        assert error.newest_sound is not None
+        assert error.newest_sound.id == ids[3]
+        sound = vault.thread("alpha").latest(skip_damaged=True)
+        assert sound is not None
+        assert (sound.id, sound.skipped) == (ids[3], tuple(reversed(ids[4:7])))
+
+
+# -- repair ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("table", "column"), [(table, column) for table, column, _ in PLACES])
+def test_repair_sets_aside_and_leaves_a_sound_vault(table: str, column: str, copy: Sample) -> None:
+    chance = random.Random(11)
+    rows = sql(copy.path, f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL")[0][0]
+    before = _bodies(copy.path, table, column)
+    for row in {0, rows // 2}:
+        damage(copy.path, table, column, row, chance)
+    damaged = _bodies(copy.path, table, column)
+    with savegame.open(copy.path) as vault:
+        assert not vault.verify().ok
+        done = vault.repair()
+        assert done.ok, done.problems
+        assert done.repaired
+        assert vault.verify().ok
+        nothing_wrong_comes_back(vault, copy, repaired=True)
+        for name in copy.heads:
+            vault.thread(name).update(set={"after": "the repair"}, force=True)
+        assert vault.verify().ok
+    if table != "thread":
+        aside = {value for row in sql(copy.path, "SELECT body, note, meta FROM aside") for value in row if value is not None}
+        assert aside, "repair set nothing aside"
+        for changed in damaged - before:  # the damaged bytes themselves are kept
+            assert changed in aside
+
+
+def _bodies(path: Path, table: str, column: str) -> set[Any]:
+    """The values of a damaged column that holds bytes; nothing for a damaged sum."""
+    if column not in ("delta", "meta", "note", "body", "value"):
+        return set()
+    return {value for (value,) in sql(path, f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL")}
+
+
+def test_repair_twice_changes_nothing_more(copy: Sample) -> None:
+    sql(copy.path, "UPDATE frame SET delta = zeroblob(length(delta)) WHERE key IN (SELECT key FROM frame LIMIT 2 OFFSET 3)")
+    with savegame.open(copy.path) as vault:
+        assert vault.repair().ok
+        rows = sql(copy.path, "SELECT count(*) FROM aside")
+        assert vault.repair().repaired == ()
+        assert sql(copy.path, "SELECT count(*) FROM aside") == rows
+
+
+def test_compact_does_not_make_damage_look_sound(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    with savegame.open(path) as vault:
+        saved = vault.thread("t").save({"text": "a text that compresses well " * 20})
+    (delta,) = sql(path, "SELECT delta FROM frame")[0]
+    assert b"compresses" in delta
+    sql(path, "UPDATE frame SET delta = ?", (delta.replace(b"compresses", b"compresseS", 1),))
+    with savegame.open(path) as vault:
+        attempt(vault.compact)
+        assert isinstance(attempt(lambda: vault.load(saved.id)), CorruptionError)
+        assert isinstance(attempt(vault.thread("t").latest), CorruptionError)
+        assert not vault.verify().ok
+
+
+def test_pruning_and_copying_do_not_make_damage_look_sound(copy: Sample, tmp_path: Path) -> None:
+    (key,) = sql(copy.path, "SELECT key FROM frame ORDER BY key LIMIT 1 OFFSET 4")[0]
+    (delta,) = sql(copy.path, "SELECT delta FROM frame WHERE key = ?", (key,))[0]
+    sql(copy.path, "UPDATE frame SET delta = ? WHERE key = ?", (delta.replace(b"alpha", b"alphA", 1), key))
+    with savegame.open(copy.path) as vault, savegame.open(tmp_path / "copy.db") as other:
+        attempt(lambda: vault.thread("alpha").prune(keep=2, include_labelled=True))
+        attempt(lambda: vault.copy_to(other))
+        for one in (vault, other):
+            nothing_wrong_comes_back(one, copy, repaired=True)
+
+
+def test_a_row_that_vanished_is_noticed(copy: Sample) -> None:
+    sql(copy.path, "DELETE FROM frame WHERE key = (SELECT key FROM frame ORDER BY key LIMIT 1 OFFSET 3)")
+    with savegame.open(copy.path) as vault:
+        nothing_wrong_comes_back(vault, copy)
+        assert not vault.verify().ok
+        assert vault.repair().ok
+        nothing_wrong_comes_back(vault, copy, repaired=True)
+
+
+def test_two_rows_that_changed_places_are_noticed(copy: Sample) -> None:
+    """Each row is sound by itself, but not where it stands."""
+    (one, a, s), (two, b, t) = sql(copy.path, "SELECT key, delta, delta_sum FROM frame ORDER BY key LIMIT 2 OFFSET 4")
+    sql(copy.path, "UPDATE frame SET delta = ?, delta_sum = ? WHERE key = ?", (b, t, one))
+    sql(copy.path, "UPDATE frame SET delta = ?, delta_sum = ? WHERE key = ?", (a, s, two))
+    with savegame.open(copy.path) as vault:
+        nothing_wrong_comes_back(vault, copy)
+        assert not vault.verify().ok
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+def flip_the_file(sample: Sample, directory: Path, flips: int, seed: int) -> dict[str, int]:
+    """Flip single bits of copies of the file; nothing wrong ever comes back, every error is ours."""
+    chance = random.Random(seed)
+    size = sample.path.stat().st_size * 8
+    figures = {"flips": flips, "refused": 0, "failed_loads": 0, "verify_not_ok": 0}
+    path = directory / "flipped.db"
+    for _ in range(flips):
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        shutil.copy(sample.path, path)
+        bit = chance.randrange(size)
+        flip_bit(path, bit)
+        try:
+            try:
+                vault = savegame.open(path)
+            except SavegameError:
+                figures["refused"] += 1
+                continue
+            with vault:
+                failed = nothing_wrong_comes_back(vault, sample)
+                report = attempt(vault.verify)
+                figures["failed_loads"] += bool(failed)
+                figures["verify_not_ok"] += isinstance(report, SavegameError) or not report.ok
+                if failed:
+                    assert isinstance(report, SavegameError) or not report.ok, "verify calls a vault sound that does not load"
+        except Exception as error:
+            raise AssertionError(f"flip of bit {bit} (page {bit // 8 // 8192 + 1}, byte {bit // 8 % 8192})") from error
+    return figures
+
+
+def test_random_bit_flips_of_the_file(sample: Sample, tmp_path: Path) -> None:
+    figures = flip_the_file(sample, tmp_path, 1000, 1)
+    print(figures)
+    assert figures["verify_not_ok"]
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+def test_random_bit_flips_of_the_file_10000(sample: Sample, tmp_path: Path) -> None:
+    print(flip_the_file(sample, tmp_path, 10_000, random.randrange(1 << 30)))
+
+
+def use_everything(vault: savegame.Vault, sample: Sample) -> None:
+    for name in sample.heads:
+        attempt(lambda one=name: vault.thread(one).update(set={"more": 1}))  # type: ignore[misc]
+    attempt(lambda: vault.thread("alpha").prune(keep=2))
+    attempt(lambda: vault.thread("beta").rewind("head~2"))
+    attempt(vault.compact)
+    attempt(lambda: vault.backup(f"{sample.path}.backup {random.random()}"))
+    attempt(vault.stats)
+    attempt(vault.repair)
+    attempt(vault.verify)
+    attempt(lambda: list(vault.threads(tag="t1")))
+    attempt(vault.thread("alpha").delete)
+
+
+def test_saving_repairing_and_pruning_a_damaged_file_raise_only_our_errors(sample: Sample, tmp_path: Path) -> None:
+    chance = random.Random(5)
+    size = sample.path.stat().st_size * 8
+    for number in range(150):
+        path = Path(shutil.copy(sample.path, tmp_path / f"{number}.db"))
+        for _ in range(4):
+            flip_bit(path, chance.randrange(size))
+        try:
+            vault = savegame.open(path)
+        except SavegameError:
+            continue
+        with vault:
+            use_everything(vault, sample)
+        for left in tmp_path.glob(f"{number}.db*"):
+            left.unlink()
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_file(keep: float, copy: Sample) -> None:
+    with copy.path.open("r+b") as file:
+        file.truncate(int(copy.path.stat().st_size * keep))
+    try:
+        vault = savegame.open(copy.path)
+    except SavegameError:
+        return
+    with vault:
+        failed = nothing_wrong_comes_back(vault, copy)
+        if keep:
+            report = attempt(vault.verify)
+            assert failed == 0 or isinstance(report, SavegameError) or not report.ok
+        else:
+            assert failed == len(copy.truth)  # an empty file is a new vault: nothing is there, nothing is invented
+
+
+@pytest.mark.parametrize("garbage", [b"", b"x", b"not a wal" * 2000, bytes(40000), b"\x37\x7f\x06\x82" + b"\1" * 50000])
+def test_garbage_beside_the_file(garbage: bytes, copy: Sample) -> None:
+    Path(f"{copy.path}-wal").write_bytes(garbage)
+    Path(f"{copy.path}-shm").write_bytes(garbage[:32768])
+    with savegame.open(copy.path) as vault:
+        assert nothing_wrong_comes_back(vault, copy) == 0
+        assert vault.verify().ok
+        vault.thread("alpha").update(set={"more": 1})
+        assert vault.verify().ok
+
+
+def test_a_damaged_wal_gives_older_states_or_errors(sample: Sample, tmp_path: Path) -> None:
+    """What a killed process left in the -wal may be cut off by damage there; what comes back was saved as it is."""
+    script = (
+        "import os, sys, savegame\n"
+        "vault = savegame.open(sys.argv[1])\n"
+        "for number in range(10): vault.thread('t').save({'number': number, 'same': number, 'text': 'y' * 3000})\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    path = tmp_path / "v.db"
+    subprocess.run([sys.executable, "-c", script, str(path)], timeout=PATIENCE_S, check=False)
+    wal = Path(f"{path}-wal")
+    whole = wal.read_bytes()
+    assert len(whole) > 10 * 3000
+    chance = random.Random(3)
+    for number in range(60):
+        target = tmp_path / f"{number}.db"
+        shutil.copy(path, target)
+        data = bytearray(whole)
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        Path(f"{target}-wal").write_bytes(data)
+        with savegame.open(target) as vault:
+            state = vault.thread("t").state()
+            assert state is None or state["number"] == state["same"]
+            assert vault.verify().ok
+            vault.thread("t").save({"number": 99, "same": 99})
+            assert vault.verify().ok
+
+
+# -- files taken away under an open vault --------------------------------------------------------------
+
+OTHER = "import sys, savegame; v = savegame.open(sys.argv[1]); v.thread('t').update(append={'items': ['other']}); v.close()"
+
+
+def other_process(path: Path) -> bool:
+    done = subprocess.run([sys.executable, "-c", OTHER, str(path)], capture_output=True, text=True, timeout=PATIENCE_S)
+    return done.returncode == 0
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+@pytest.mark.parametrize("with_another", [False, True])
+def test_a_file_taken_away_under_an_open_vault_is_noticed(suffix: str, with_another: bool, tmp_path: Path) -> None:
+    """Either the next save raises, or everything that was acknowledged from then on is there; reopening always works."""
+    path = tmp_path / "v.db"
+    vault = savegame.open(path)
+    vault.thread("t").save({"items": []})
+    Path(f"{path}{suffix}").unlink()
+    acknowledged: list[str] = []
+    noticed: list[SavegameError] = []
+    for number in range(3):
+        try:
+            vault.thread("t").update(append={"items": [f"{number}"]})
+            acknowledged.append(f"{number}")
+        except SavegameError as error:
+            noticed.append(error)
+        if with_another and other_process(path):
+            acknowledged.append("other")
+    vault.close()
+    with savegame.open(path) as again:
+        assert again.verify().ok
+        items = (again.thread("t").state() or {"items": []})["items"]
+        assert all(items.count(one) >= acknowledged.count(one) for one in acknowledged), (items, acknowledged, noticed)
+        again.thread("t").update(append={"items": ["afterwards"]})
+    if suffix == "-wal":
+        assert noticed
+        assert isinstance(noticed[0], UnavailableError)
+        assert noticed[0].unknown
+
+
+def test_a_moved_file_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    vault = savegame.open(path)
+    vault.thread("t").save(1)
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").rename(tmp_path / f"moved.db{suffix}")
+    with pytest.raises(SavegameError):
+        vault.thread("t").save(2)
+    vault.close()
+    with savegame.open(tmp_path / "moved.db") as moved:
+        assert moved.thread("t").state() in (1, 2)
+        assert moved.verify().ok
+
+
+def test_find_and_load_do_not_trust_the_index(copy: Sample) -> None:
+    """A checkpoint is what its own row says, not what an index says that it is."""
+    one, two = list(copy.truth)[:2]
+    (root,) = sql(copy.path, "SELECT rootpage FROM sqlite_schema WHERE name = 'frame_by_id'")[0]
+    (size,) = sql(copy.path, "PRAGMA page_size")[0]
+    data = bytearray(copy.path.read_bytes())
+    start = (root - 1) * size
+    page = bytes(data[start : start + size])
+    a, b = page.find(bytes.fromhex(one)), page.find(bytes.fromhex(two))
+    assert a > 0
+    assert b > 0
+    data[start + a : start + a + 16], data[start + b : start + b + 16] = bytes.fromhex(two), bytes.fromhex(one)
+    copy.path.write_bytes(data)
+    with savegame.open(copy.path) as vault:
+        for checkpoint_id in (one, two):
+            got = attempt(lambda wanted=checkpoint_id: vault.load(wanted))  # type: ignore[misc]
+            assert isinstance(got, (CorruptionError, CheckpointNotFound, ThreadNotFound)) or got.id == checkpoint_id
+        assert not vault.verify().ok

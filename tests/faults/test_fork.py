@@ -1,0 +1,307 @@
+"""A vault and os.fork: both sides go on, nothing is lost on either, and nobody hangs.
+
+Each test plays in a fresh interpreter: forking the test runner itself would bring its threads into it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import savegame
+from savegame.testing.faults import PATIENCE_S
+
+HEAD = """
+import os, signal, sys, threading, time, warnings
+import savegame
+from savegame.errors import ClosedError, SavegameError
+
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about forking with threads: that is what this is about
+path = sys.argv[1]
+
+def in_child(work):
+    pid = os.fork()
+    if pid:
+        return pid
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(10)                                       # a child that hangs is ended, and counts as failed
+    try:
+        work()
+        os._exit(0)
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+        os._exit(1)
+
+def wait(*pids):
+    for pid in pids:
+        _, status = os.waitpid(pid, 0)
+        assert status == 0, "the child hung" if os.WIFSIGNALED(status) else "the child failed"
+"""
+
+
+def play(path: Path, script: str) -> None:
+    """Run a script on a vault's path; whatever it asserts must hold."""
+    text = HEAD + textwrap.dedent(script)
+    done = subprocess.run([sys.executable, "-c", text, str(path)], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "v.db"
+
+
+def assert_sound(path: Path) -> None:
+    with savegame.open(path) as vault:
+        assert vault.verify().ok
+        vault.thread("afterwards").save(1)
+
+
+def test_parent_and_child_both_go_on_saving(path: Path) -> None:
+    play(
+        path,
+        """
+        vault = savegame.open(path)
+        thread = vault.thread("shared")
+        thread.save({"items": []})
+
+        def work(who):
+            for number in range(40):
+                vault.thread("shared").update(append={"items": [[who, number]]})
+                vault.thread(f"own {who}").save(number)
+
+        pids = [in_child(lambda who=who: work(who)) for who in (1, 2, 3)]
+        work(0)
+        wait(*pids)
+        items = vault.thread("shared").state()["items"]
+        assert sorted(items) == [[who, number] for who in range(4) for number in range(40)], len(items)
+        assert all(vault.thread(f"own {who}").step == 0 and vault.thread(f"own {who}").state() == 39 for who in range(4))
+        assert vault.verify().ok
+        """,
+    )
+    assert_sound(path)
+
+
+def test_the_childs_handle_knows_what_the_parent_saved_and_the_other_way_round(path: Path) -> None:
+    play(
+        path,
+        """
+        vault = savegame.open(path)
+        thread = vault.thread("t")
+        thread.save(1)
+
+        def work():
+            assert thread.state() == 1
+            thread.save(2)
+            vault.close()
+
+        wait(in_child(work))
+        try:
+            thread.save(3)
+            raise SystemExit("the child's save was overwritten")
+        except savegame.ConflictError:
+            pass
+        assert thread.state() == 2
+        thread.save(3)
+        vault.close()
+        """,
+    )
+    assert_sound(path)
+
+
+def test_forking_while_other_threads_save(path: Path) -> None:
+    play(
+        path,
+        """
+        vault = savegame.open(path)
+        stop = threading.Event()
+        saved = [0] * 4
+
+        def save(number):
+            while not stop.is_set():
+                vault.thread(f"busy {number}").update(append={"items": [saved[number]]})
+                vault.thread("shared").update(append={"items": ["parent"]})
+                saved[number] += 1
+
+        workers = [threading.Thread(target=save, args=(number,), daemon=True) for number in range(4)]
+        for worker in workers:
+            worker.start()
+        for number in range(20):
+            time.sleep(0.005)
+
+            def work():
+                vault.thread("shared").update(append={"items": [f"child {number}"]})
+                vault.thread("busy 0").state()
+                vault.thread(f"child {number}").save(number)
+
+            wait(in_child(work))
+        stop.set()
+        for worker in workers:
+            worker.join()
+        items = vault.thread("shared").state()["items"]
+        assert items.count("parent") == sum(saved)
+        for number in range(20):
+            assert items.count(f"child {number}") == 1
+            assert vault.thread(f"child {number}").state() == number
+        for number in range(4):
+            assert vault.thread(f"busy {number}").state()["items"] == list(range(saved[number]))
+        assert vault.verify().ok
+        """,
+    )
+    assert_sound(path)
+
+
+def test_forking_while_other_threads_read(path: Path) -> None:
+    play(
+        path,
+        """
+        vault = savegame.open(path)
+        for number in range(30):
+            vault.thread("t").update(append={"items": [number]})
+        stop = threading.Event()
+
+        def read():
+            while not stop.is_set():
+                assert vault.thread("t").state()["items"][:30] == list(range(30))
+                list(vault.thread("t").history(limit=5))
+
+        workers = [threading.Thread(target=read, daemon=True) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for number in range(20):
+            def work():
+                vault.thread("t").update(append={"items": [f"child {number}"]})
+            wait(in_child(work))
+            vault.thread("t").update(append={"items": ["parent"]})
+        stop.set()
+        for worker in workers:
+            worker.join()
+        items = vault.thread("t").state()["items"]
+        assert items.count("parent") == 20 and len(items) == 70, items
+        assert vault.verify().ok
+        """,
+    )
+    assert_sound(path)
+
+
+def test_multiprocessing_with_fork(path: Path) -> None:
+    play(
+        path,
+        """
+        import multiprocessing
+        vault = savegame.open(path)
+        vault.thread("shared").save({"items": []})
+
+        def work(who):
+            for number in range(20):
+                vault.thread("shared").update(append={"items": [[who, number]]})
+
+        context = multiprocessing.get_context("fork")
+        children = [context.Process(target=work, args=(who,)) for who in range(4)]
+        for child in children:
+            child.start()
+        work(4)
+        for child in children:
+            child.join(60)
+            assert child.exitcode == 0
+        items = vault.thread("shared").state()["items"]
+        assert sorted(items) == [[who, number] for who in range(5) for number in range(20)]
+        assert vault.verify().ok
+        """,
+    )
+    assert_sound(path)
+
+
+def test_a_child_of_a_child(path: Path) -> None:
+    play(
+        path,
+        """
+        vault = savegame.open(path)
+        vault.thread("t").save([0])
+
+        def grandchild():
+            vault.thread("t").update(set={(0,): 2})
+
+        def child():
+            vault.thread("t").update(set={(0,): 1})
+            wait(in_child(grandchild))
+            assert vault.thread("t").state() == [2]
+
+        wait(in_child(child))
+        assert vault.thread("t").state() == [2]
+        """,
+    )
+    assert_sound(path)
+
+
+def test_forking_inside_connection_refuses_in_the_child(path: Path) -> None:
+    play(
+        path,
+        """
+        vault = savegame.open(path)
+        vault.thread("t").save(0)
+        vault.thread("t").state()                          # an idle reader is there too
+        with vault.connection() as db:
+            db.execute("CREATE TABLE own (x)")
+            vault.thread("t").save(1, force=True)
+
+            def work():
+                for use in (
+                    lambda: vault.thread("t").save(2),
+                    lambda: vault.thread("t").state(),
+                    lambda: vault.verify(),
+                    lambda: vault.thread("t").delete(),
+                    lambda: vault.connection().__enter__(),
+                ):
+                    try:
+                        use()
+                    except ClosedError:
+                        continue
+                    raise AssertionError("the child's handle did not refuse")
+
+            wait(in_child(work))
+            db.execute("INSERT INTO own VALUES (1)")
+            vault.thread("t").save(2, force=True)
+        with vault.connection() as db:
+            assert db.execute("SELECT x FROM own").fetchall() == [(1,)]
+        assert [entry.load().state for entry in vault.thread("t").history()] == [2, 1, 0]
+        assert vault.verify().ok
+        """,
+    )
+    assert_sound(path)
+
+
+def test_a_child_that_leaves_the_parents_connection_block_commits_nothing(path: Path) -> None:
+    """The parent's transaction is the parent's: a child that falls out of the block must not write it."""
+    play(
+        path,
+        """
+        vault = savegame.open(path)
+        vault.thread("t").save(0)
+        pid = None
+        try:
+            with vault.connection() as db:
+                db.execute("CREATE TABLE own (x)")
+                db.execute("INSERT INTO own VALUES (1)")
+                pid = os.fork()
+                if pid:
+                    _, status = os.waitpid(pid, 0)
+                    assert os.waitstatus_to_exitcode(status) == 7, status
+                    raise KeyError("the parent changes its mind")
+        except ClosedError:
+            os._exit(7 if pid == 0 else 8)                 # the child is told
+        except KeyError:
+            pass
+        if pid == 0:
+            os._exit(9)                                    # the child believed that it committed
+        with vault.connection() as db:
+            assert db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'own'").fetchall() == [(0,)]
+        assert vault.verify().ok
+        """,
+    )
+    assert_sound(path)

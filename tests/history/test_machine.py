@@ -1,0 +1,73 @@
+"""Both stores, driven step by step against a plain model."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import savegame
+from savegame.testing import VaultMachine
+from savegame.vault import Vault
+
+
+class MemoryMachine(VaultMachine):
+    def make_vault(self) -> Vault:
+        return savegame.open("memory:")
+
+
+class SQLiteMachine(VaultMachine):
+    def make_vault(self) -> Vault:
+        self.directory = Path(tempfile.mkdtemp(prefix="savegame-machine-"))
+        return savegame.open(self.directory / "vault.db", durability="process")
+
+    def reopen(self, vault: Vault) -> Vault | None:
+        vault.close()
+        return savegame.open(self.directory / "vault.db", durability="process")
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            if hasattr(self, "directory"):
+                shutil.rmtree(self.directory)
+
+
+class SmallCacheMachine(SQLiteMachine):
+    """A cache that holds a state now and then, bodies never compressed."""
+
+    def make_vault(self) -> Vault:
+        self.directory = Path(tempfile.mkdtemp(prefix="savegame-machine-"))
+        return savegame.open(self.directory / "vault.db", durability="process", cache_bytes=4096, compress=False)
+
+
+HURRIED = settings(
+    max_examples=60,
+    stateful_step_count=25,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+LONG = settings(HURRIED, max_examples=2000, stateful_step_count=60)
+
+TestMemory = MemoryMachine.TestCase
+TestMemory.settings = HURRIED
+TestSQLite = SQLiteMachine.TestCase
+TestSQLite.settings = HURRIED
+TestSmallCache = SmallCacheMachine.TestCase
+TestSmallCache.settings = settings(HURRIED, max_examples=20)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(0)
+class TestMemoryCampaign(MemoryMachine.TestCase):  # type: ignore[name-defined,misc]
+    settings = LONG
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(0)
+class TestSQLiteCampaign(SQLiteMachine.TestCase):  # type: ignore[name-defined,misc]
+    settings = LONG

@@ -1,0 +1,194 @@
+"""Group commit: everybody gets their own outcome, and nobody is left waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from savegame.stores._group import Group, Pending
+
+Jobs = list[Pending[int, int]]
+WAIT = 20
+
+
+def doubled(group: Jobs) -> None:
+    for pending in group:
+        if pending.job < 0:
+            pending.error = ValueError(str(pending.job))
+        else:
+            pending.outcome = pending.job * 2
+
+
+class Gate:
+    """A flush that can be held up, and that notes its groups."""
+
+    def __init__(self, flush: Callable[[Jobs], None] = doubled) -> None:
+        self.flush = flush
+        self.groups: list[list[int]] = []
+        self.open = threading.Event()
+        self.entered = threading.Semaphore(0)
+
+    def __call__(self, group: Jobs) -> None:
+        self.groups.append([pending.job for pending in group])
+        self.entered.release()
+        assert self.open.wait(WAIT)
+        self.flush(group)
+
+
+def queued(group: Group[int, int], count: int) -> None:
+    """Wait until so many callers wait for the next group."""
+    done = threading.Event()
+    while len(group._queue) < count:
+        done.wait(0.001)
+
+
+def test_alone() -> None:
+    group = Group(doubled)
+    assert [group.run(number) for number in range(3)] == [0, 2, 4]
+    with pytest.raises(ValueError, match="-1"):
+        group.run(-1)
+    assert group.run(5) == 10
+
+
+def test_many_callers_share_a_flush_and_get_their_own_outcome() -> None:
+    gate = Gate()
+    group = Group(gate)
+    with ThreadPoolExecutor(21) as pool:
+        first = pool.submit(group.run, 100)
+        assert gate.entered.acquire(timeout=WAIT)
+        numbers = [*range(10), *range(-10, 0)]
+        others = [pool.submit(group.run, number) for number in numbers]
+        queued(group, 20)
+        gate.open.set()
+        assert first.result(WAIT) == 200
+        for number, other in zip(numbers, others, strict=True):
+            if number < 0:
+                assert str(other.exception(WAIT)) == str(number)
+            else:
+                assert other.result(WAIT) == number * 2
+    assert sorted(map(len, gate.groups)) == [1, 20]
+    assert group.run(1) == 2
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_a_flush_that_breaks_leaves_nobody_waiting(kind: type[BaseException]) -> None:
+    def broken(group: Jobs) -> None:
+        if any(pending.job == 13 for pending in group):
+            raise kind("broken")
+        doubled(group)
+
+    gate = Gate(broken)
+    group = Group(gate)
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(group.run, 1)
+        assert gate.entered.acquire(timeout=WAIT)
+        others = [pool.submit(group.run, number) for number in (2, 13, 4)]
+        queued(group, 3)
+        gate.open.set()
+        assert first.result(WAIT) == 2
+        errors = [other.exception(WAIT) for other in others]
+        assert all(error is not None for error in errors)
+    assert group.run(6) == 12
+
+
+def test_an_interrupt_of_one_is_not_raised_in_the_threads_of_others() -> None:
+    """Ctrl-C reaches the thread that leads; the others are told that their outcome is unknown, by an Exception."""
+
+    def broken(group: Jobs) -> None:
+        if len(group) > 1:
+            raise KeyboardInterrupt
+        doubled(group)
+
+    gate = Gate(broken)
+    group = Group(gate)
+    raised: list[BaseException | None] = []
+
+    def run(number: int) -> None:
+        try:
+            group.run(number)
+        except BaseException as error:  # noqa: BLE001 - that is the question
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    threads[0].start()
+    assert gate.entered.acquire(timeout=WAIT)
+    for thread in threads[1:]:
+        thread.start()
+    queued(group, 3)
+    gate.open.set()
+    for thread in threads:
+        thread.join(WAIT)
+        assert not thread.is_alive()
+    interrupted = [error for error in raised if isinstance(error, KeyboardInterrupt)]
+    assert len(interrupted) == 1
+    assert len(raised) == 3
+
+
+class Interrupted(Pending[int, int]):
+    pass
+
+
+class InterruptedLock:
+    """A lock whose first waits are interrupted, as by Ctrl-C in the main thread."""
+
+    def __init__(self, inner: threading.Lock, times: int) -> None:
+        self.inner = inner
+        self.times = times
+
+    def acquire(self) -> bool:
+        if self.times:
+            self.times -= 1
+            raise KeyboardInterrupt
+        return self.inner.acquire()
+
+    def release(self) -> None:
+        self.inner.release()
+
+
+def test_an_interrupt_while_waiting_is_raised_after_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    group = Group(gate)
+    wait = group._wait
+    waited = threading.Event()
+
+    def interrupted(mine: Pending[int, int]) -> BaseException | None:
+        if mine.job == 7:
+            mine.wake = InterruptedLock(mine.wake, 3)  # type: ignore[assignment,arg-type]
+            waited.set()
+        return wait(mine)
+
+    monkeypatch.setattr(group, "_wait", interrupted)
+    raised: list[str] = []
+
+    def run() -> None:
+        try:
+            group.run(7)
+        except KeyboardInterrupt:
+            raised.append("interrupted")
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(group.run, 1)
+        assert gate.entered.acquire(timeout=WAIT)
+        second = threading.Thread(target=run)
+        second.start()
+        third = pool.submit(group.run, 3)
+        queued(group, 2)
+        assert waited.wait(WAIT)
+        gate.open.set()
+        assert first.result(WAIT) == 2
+        assert third.result(WAIT) == 6
+        second.join(WAIT)
+        assert not second.is_alive()
+    assert raised == ["interrupted"]
+    assert 7 in [job for jobs in gate.groups for job in jobs], "the job of the interrupted one was not done"
+    assert group.run(8) == 16
+
+
+def test_hammered() -> None:
+    group = Group(doubled)
+    with ThreadPoolExecutor(16) as pool:
+        for number, outcome in enumerate(pool.map(group.run, range(5000))):
+            assert outcome == number * 2

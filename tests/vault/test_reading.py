@@ -1,0 +1,359 @@
+"""latest, load, state, history, references, rewind, fork, diff, labels and tags, listings across threads."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from savegame import (
+    AlreadyExistsError,
+    CheckpointNotFound,
+    InvalidInputError,
+    NotFoundError,
+    ThreadNotFound,
+)
+from savegame.stores.memory import MemoryStore
+from savegame.vault import Thread, Vault
+
+
+def five(vault: Vault, name: str = "t") -> Thread:
+    thread = vault.thread(name)
+    for number in range(1, 6):
+        thread.save({"n": number}, id=f"{name}-checkpoint-{number}")
+    return thread
+
+
+def steps(thread: Thread, **how: Any) -> list[int]:
+    return [cp.step for cp in thread.history(**how)]
+
+
+# -- references ------------------------------------------------------------------------------------
+
+
+def test_references(vault: Vault) -> None:
+    thread = five(vault)
+    thread.label("head~1", "blue")
+    for ref, step in (("t-checkpoint-2", 2), ("head", 5), ("head~0", 5), ("head~4", 1), ("blue", 4), (3, 3), (thread.load(2), 2)):
+        assert thread.load(ref).step == step
+        assert thread.state(ref) == {"n": step}
+    for missing in ("nope", "head~5", 0, 6, -1, "Blue", "", "HEAD", "head~", "head~-1", "t-che", "head~1 ", 10**30):
+        with pytest.raises(CheckpointNotFound):
+            thread.load(missing)
+    for wrong in (True, 1.5, None, b"x", ["head"]):
+        with pytest.raises((InvalidInputError, CheckpointNotFound)):
+            thread.rewind(wrong)  # type: ignore[arg-type]
+    assert thread.load().step == 5
+    with pytest.raises(InvalidInputError, match="ambiguous"):
+        thread.load("t-checkpoint-")
+    with pytest.raises(NotFoundError):
+        thread.load("\ud800abcdef")
+
+
+def test_prefixes(vault: Vault) -> None:
+    thread = vault.thread("t")
+    cps = [thread.save(number) for number in range(5)]
+    for cp in cps:
+        assert thread.load(cp.id[:6]).id == cp.id
+        with pytest.raises(CheckpointNotFound):
+            thread.load(cp.id[:5])
+        assert thread.load(cp.id).id == cp.id
+
+
+def test_labels_newest_wins_and_come_before_prefixes(vault: Vault) -> None:
+    thread = vault.thread("t")
+    one = thread.save(1, label="x")
+    two = thread.save(2, label="x")
+    thread.save(3, label=one.id[:8])
+    assert thread.load("x").id == two.id
+    assert thread.load(one.id[:8]).step == 3
+    assert thread.load(one.id).step == 1
+    thread.label(two, None)
+    assert thread.load("x").id == one.id
+
+
+def test_steps_are_places_on_the_heads_line(vault: Vault) -> None:
+    thread = five(vault)
+    thread.rewind(2)
+    branch = thread.save({"n": "branch"})
+    assert branch.step == 3
+    assert thread.load(3).id == branch.id
+    with pytest.raises(CheckpointNotFound):
+        thread.load(4)
+    assert thread.load("t-checkpoint-4").state == {"n": 4}
+
+
+def test_the_newest_at_a_time() -> None:
+    now = [1_000_000_000_000_000]
+    with Vault(MemoryStore(clock=lambda: now[0])) as vault:
+        thread = vault.thread("t")
+        for number in range(1, 4):
+            now[0] += 1_000_000
+            thread.save(number)
+        moment = thread.load(2).created_at
+        assert thread.state(at=moment) == 2
+        assert thread.state(at=moment + dt.timedelta(microseconds=999_999)) == 2
+        assert thread.state(at=moment - dt.timedelta(microseconds=1)) == 1
+        assert thread.load(at=moment.astimezone(dt.timezone(dt.timedelta(hours=5)))).step == 2
+        assert thread.state(at=dt.datetime.max.replace(tzinfo=dt.UTC)) == 3
+        with pytest.raises(CheckpointNotFound):
+            thread.load(at=dt.datetime(1990, 1, 1, tzinfo=dt.UTC))
+        with pytest.raises(InvalidInputError, match="zone"):
+            thread.load(at=dt.datetime(2024, 1, 1))  # noqa: DTZ001 - the point
+
+
+def test_a_thread_that_does_not_exist(vault: Vault) -> None:
+    thread = vault.thread("nothing")
+    acts: list[Callable[[], object]] = [
+        lambda: thread.load("head"),
+        lambda: thread.load(1),
+        lambda: thread.rewind("head"),
+        lambda: thread.fork("other"),
+        lambda: thread.label("head", "x"),
+        lambda: thread.tag("head", "x"),
+        lambda: thread.diff(1, 2),
+        lambda: thread.save(1, parent="head"),
+    ]
+    for act in acts:
+        with pytest.raises(ThreadNotFound):
+            act()
+    assert (thread.state(), thread.latest(), list(thread.history()), thread.prune(keep=1), thread.delete()) == (None, None, [], 0, False)
+    assert list(vault.threads()) == []
+
+
+# -- history ---------------------------------------------------------------------------------------
+
+
+def test_history(vault: Vault) -> None:
+    thread = five(vault)
+    thread.tag(2, "red")
+    thread.tag(4, "red", "blue")
+    thread.label(3, "mark")
+    assert steps(thread) == [5, 4, 3, 2, 1]
+    assert steps(thread, newest_first=False) == [1, 2, 3, 4, 5]
+    assert steps(thread, limit=2) == [5, 4]
+    assert steps(thread, limit=2, newest_first=False) == [1, 2]
+    assert steps(thread, limit=0) == []
+    assert steps(thread, before=3) == [2, 1]
+    assert steps(thread, before=3, newest_first=False) == [1, 2]
+    assert steps(thread, before="mark", limit=1) == [2]
+    assert steps(thread, before=1) == []
+    assert steps(thread, tag="red") == [4, 2]
+    assert steps(thread, tag="red", limit=1) == [4]
+    assert steps(thread, label="mark") == [3]
+    assert steps(thread, tag="nope") == []
+    with pytest.raises(CheckpointNotFound):
+        list(thread.history(before="nope"))
+
+
+def test_pages_of_a_long_history(vault: Vault) -> None:
+    thread = vault.thread("t")
+    for number in range(600):
+        thread.update(append={"l": [number]})
+    assert steps(thread) == list(range(600, 0, -1))
+    assert steps(thread, branches=True, newest_first=False) == list(range(1, 601))
+    seen: list[int] = []
+    before: Any = None
+    while page := list(thread.history(limit=70, before=before)):
+        seen += [cp.step for cp in page]
+        before = page[-1]
+    assert seen == list(range(600, 0, -1))
+    assert thread.load("head~555").step == 45
+    assert thread.load(45).state == {"l": list(range(45))}
+    assert vault.verify().ok
+
+
+def test_history_is_metadata_only(vault: Vault) -> None:
+    thread = five(vault)
+    entry = next(iter(thread.history()))
+    with pytest.raises(InvalidInputError, match="load"):
+        _ = entry.state
+    assert entry.load().state == {"n": 5}
+    assert entry.load() == entry
+    assert thread.load(5).load().state == {"n": 5}
+
+
+def test_an_entry_of_a_deleted_thread_does_not_load_another(vault: Vault) -> None:
+    thread = vault.thread("t")
+    thread.save("old")
+    entry = next(iter(thread.history()))
+    thread.delete()
+    thread.save("new")
+    with pytest.raises(NotFoundError):
+        entry.load()
+
+
+def test_branches(vault: Vault) -> None:
+    thread = five(vault)
+    thread.rewind(2)
+    thread.save({"n": "b"}, id="branch")
+    assert [cp.id for cp in thread.history()] == ["branch", "t-checkpoint-2", "t-checkpoint-1"]
+    every = [cp.id for cp in thread.history(branches=True)]
+    assert every == ["branch", *(f"t-checkpoint-{number}" for number in (5, 4, 3, 2, 1))]
+    assert [cp.id for cp in thread.history(branches=True, before="t-checkpoint-4")] == every[3:]
+    assert [cp.id for cp in thread.history(branches=True, newest_first=False, limit=2)] == every[:-3:-1]
+
+
+# -- rewind ----------------------------------------------------------------------------------------
+
+
+def test_rewind(vault: Vault) -> None:
+    thread = five(vault)
+    found = thread.rewind(3)
+    assert (found.step, found.state, thread.head, thread.step) == (3, {"n": 3}, "t-checkpoint-3", 3)
+    assert vault.thread("t").state() == {"n": 3}
+    assert steps(thread) == [3, 2, 1]
+    assert steps(thread, branches=True) == [5, 4, 3, 2, 1]
+    assert thread.rewind("t-checkpoint-5").step == 5
+    assert thread.rewind("head").step == 5
+    assert thread.rewind("head~1").step == 4
+    assert thread.save({"n": "new"}).step == 5
+    with pytest.raises(CheckpointNotFound):
+        thread.rewind("nope")
+
+
+def test_rewind_and_discard(vault: Vault) -> None:
+    thread = five(vault)
+    thread.rewind(2)
+    thread.save({"n": "branch"}, id="branch", label="kept?")
+    thread.rewind("t-checkpoint-4", discard=True)
+    assert [cp.id for cp in thread.history(branches=True)] == [f"t-checkpoint-{number}" for number in (4, 3, 2, 1)]
+    assert vault.find("branch") is None
+    assert thread.save({"n": "new"}, id="branch").step == 5
+    assert thread.rewind("head", discard=True).step == 5
+    assert len(list(thread.history(branches=True))) == 5
+    assert [cp.load().state["n"] for cp in thread.history()] == ["new", 4, 3, 2, 1]
+    assert vault.verify().ok
+
+
+# -- fork ------------------------------------------------------------------------------------------
+
+
+def test_fork(vault: Vault) -> None:
+    thread = vault.thread("t", agent="helper")
+    for number in range(1, 4):
+        thread.save({"n": number, "big": "x" * 20_000}, label=f"l{number}", tags=["a"], metadata={"m": number}, iteration=number)
+    fork = thread.fork("what-if", at=2)
+    assert (fork.id, fork.step) == ("what-if", 1)
+    (begin,) = fork.history()
+    assert (begin.id, begin.step, begin.forked_from, begin.parent_id) == (fork.head, 1, "t", thread.load(2).id)
+    assert (begin.label, begin.tags, begin.metadata, begin.iteration) == ("l2", ("a",), {"m": 2}, 2)
+    assert begin.id != thread.load(2).id
+    fork.save({"n": "forked"})
+    assert thread.state() == {"n": 3, "big": "x" * 20_000}
+    with pytest.raises(AlreadyExistsError):
+        thread.fork("what-if")
+    with pytest.raises(AlreadyExistsError):
+        thread.fork("t")
+    again = fork.fork("again")
+    assert vault.thread("again").state() == {"n": "forked"}
+    assert next(iter(again.history())).forked_from == "what-if"
+    thread.delete()
+    assert [cp.load().state["n"] for cp in fork.history()] == ["forked", 2]
+    assert fork.state(1) == {"n": 2, "big": "x" * 20_000}
+    assert vault.verify().ok
+    infos = {info.id: info.forked_from for info in vault.threads()}
+    assert infos == {"what-if": "t", "again": "what-if"}
+
+
+# -- notes -----------------------------------------------------------------------------------------
+
+
+def test_labels_and_tags(vault: Vault) -> None:
+    thread = five(vault)
+    digest = thread.load(2).digest
+    assert thread.label(2, "two").label == "two"
+    assert thread.tag("two", "a", "b", "a").tags == ("a", "b")
+    assert thread.tag(2, "c", "a").tags == ("a", "b", "c")
+    assert thread.untag(2, "b", "missing").tags == ("a", "c")
+    assert thread.label("two", "deux").tags == ("a", "c")
+    found = thread.load("deux")
+    assert (found.step, found.label, found.tags, found.digest) == (2, "deux", ("a", "c"), digest)
+    assert thread.label(2, None).label is None
+    assert thread.untag(2, "a", "c").tags == ()
+    assert thread.tag(2).tags == ()
+    assert thread.latest() == thread.load("t-checkpoint-5")
+    for act in (lambda: thread.label(2, ""), lambda: thread.tag(2, ""), lambda: thread.tag(2, 5), lambda: thread.label(2, "\0")):  # type: ignore[arg-type]
+        with pytest.raises(InvalidInputError):
+            act()
+
+
+def test_a_note_does_not_move_anything(vault: Vault) -> None:
+    one, other = five(vault), vault.thread("t")
+    other.label(1, "first")
+    one.save({"n": 6})
+    assert one.step == 6
+
+
+# -- diff ------------------------------------------------------------------------------------------
+
+
+def test_diff(vault: Vault) -> None:
+    thread = vault.thread("t")
+    thread.save({"plan": ["a", "b"], "files": {"x": 1, "y": 2}, "same": "z" * 10_000})
+    thread.update(append={"plan": ["c"]}, set={("files", "y"): 3}, delete=[("files", "x")])
+    assert str(thread.diff(1, 2)) == "+ plan[2] = 'c'\n- files.x = 1\n~ files.y: 2 -> 3"
+    assert [change.path for change in thread.diff(1, "head")] == [("plan", 2), ("files", "x"), ("files", "y")]
+    assert str(thread.diff(2, 2)) == "no changes"
+    other = thread.fork("other", at=1)
+    other.update(set={"n": 1})
+    assert other.head is not None
+    assert str(vault.diff(thread.load(1).id, other.head)) == "+ n = 1"
+    with pytest.raises(CheckpointNotFound):
+        vault.diff("nope", other.head)
+
+
+# -- across threads --------------------------------------------------------------------------------
+
+
+def test_threads(vault: Vault) -> None:
+    for number in range(250):
+        vault.thread(f"t{number:03}", agent="even" if number % 2 == 0 else "odd").save({"n": number})
+    vault.thread("t007").save(1, status="completed", tags=["x"])
+    vault.thread("t007").save(1, status="failed(broke)")
+    vault.thread("t009").save(1, status="failed(other)")
+    assert [info.id for info in vault.threads()] == [f"t{number:03}" for number in range(100)]
+    assert len(list(vault.threads(limit=None))) == 250
+    assert [info.id for info in vault.threads(after="t200", limit=3)] == ["t201", "t202", "t203"]
+    assert [info.id for info in vault.threads(agent="odd", limit=2)] == ["t001", "t003"]
+    assert len(list(vault.threads(agent="odd", limit=None))) == 125
+    assert [info.id for info in vault.threads(tag="x")] == ["t007"]
+    assert list(vault.threads(status="completed")) == []
+    assert [info.id for info in vault.threads(status="failed")] == ["t007", "t009"]
+    assert [info.id for info in vault.threads(status="failed(other)")] == ["t009"]
+    assert list(vault.threads(limit=0)) == []
+    assert list(vault.threads(agent="nobody")) == []
+    with pytest.raises(InvalidInputError):
+        list(vault.threads(status="nonsense"))
+    info = next(iter(vault.threads(tag="x")))
+    assert (info.head, info.step, info.checkpoints, info.agent_id) == (vault.thread("t007").load("head").id, 3, 3, "odd")
+    assert info.created_at <= info.updated_at
+
+
+def test_threads_that_go_while_they_are_listed(vault: Vault) -> None:
+    for name in "abcde":
+        vault.thread(name).save(1)
+    listing = vault.threads()
+    assert next(listing).id == "a"
+    vault.thread("b").delete()
+    vault.thread("d").delete()
+    assert [info.id for info in listing] == ["c", "e"]
+
+
+def test_find_and_load_across_threads(vault: Vault) -> None:
+    five(vault, "one")
+    five(vault, "two")
+    found = vault.find("two-checkpoint-3")
+    assert found is not None
+    assert (found.thread_id, found.state) == ("two", {"n": 3})
+    assert vault.load("one-checkpoint-1").thread_id == "one"
+    assert vault.find("nope") is None
+    with pytest.raises(CheckpointNotFound):
+        vault.load("nope")
+    with pytest.raises(CheckpointNotFound):
+        vault.thread("one").load("two-checkpoint-3")
+    for wrong in ("", "\ud800", 5, None):
+        with pytest.raises(InvalidInputError):
+            vault.find(wrong)  # type: ignore[arg-type]

@@ -1,0 +1,472 @@
+"""save, update, modify: what is written, and who is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import savegame
+from savegame import AlreadyExistsError, CheckpointNotFound, ConflictError, InvalidInputError, InvalidState
+from savegame.testing import same
+from savegame.vault import Thread, Vault
+
+
+def test_the_first_steps(vault: Vault) -> None:
+    thread = vault.thread("t", agent="helper")
+    assert (thread.id, thread.head, thread.step) == ("t", None, 0)
+    assert thread.latest() is None
+    assert thread.state() is None
+    assert list(thread.history()) == []
+    before = dt.datetime.now(dt.UTC)
+    first = thread.save({"n": 1}, label="start", tags=["a", "b", "a"], metadata={"user": "u1", "deep": (1, 2)})
+    assert (first.step, first.parent_id, first.thread_id, first.agent_id) == (1, None, "t", "helper")
+    assert (first.label, first.tags, first.metadata) == ("start", ("a", "b"), {"user": "u1", "deep": (1, 2)})
+    assert (first.kind, first.status, first.seq) == ("manual", "in_progress", 1)
+    assert before - dt.timedelta(seconds=1) <= first.created_at <= dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
+    assert first.size_bytes > 0
+    assert len(first.digest) == 64
+    second = thread.save({"n": 2})
+    assert (second.step, second.parent_id) == (2, first.id)
+    assert (thread.head, thread.step) == (second.id, 2)
+    latest = thread.latest()
+    assert latest == second
+    assert latest is not None
+    assert latest.state == {"n": 2}
+
+
+def test_every_detail_comes_back(vault: Vault) -> None:
+    thread = vault.thread("t")
+    given: dict[str, Any] = {
+        "label": "l", "description": "d", "tags": ["x"], "metadata": {"k": [1]}, "kind": "tool_call", "status": "failed(no luck)",
+        "iteration": 7, "tokens_used": 100, "cost": 0.25, "resume_hint": "go on", "id": "my-id",
+    }  # fmt: skip
+    for cp in (thread.save(None, **given), thread.load("my-id"), next(iter(thread.history()))):
+        assert (cp.label, cp.description, cp.tags, cp.metadata) == ("l", "d", ("x",), {"k": [1]})
+        assert (cp.kind, cp.status, cp.status.reason) == ("tool_call", "failed", "no luck")
+        assert repr(cp.status) == "failed(no luck)"
+        assert (cp.iteration, cp.tokens_used, cp.cost, cp.resume_hint, cp.id) == (7, 100, 0.25, "go on", "my-id")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "nonsense"}, {"status": "nonsense"}, {"status": "completed(why)"}, {"iteration": -1}, {"iteration": True},
+        {"iteration": 1.5}, {"tokens_used": "5"}, {"cost": -1}, {"cost": float("nan")}, {"cost": float("inf")}, {"iteration": 2**63},
+        {"label": ""}, {"label": "x" * 513}, {"label": 5}, {"tags": "text"}, {"tags": [""]}, {"tags": [1]}, {"id": ""}, {"id": "a\0b"},
+        {"id": "x" * 513}, {"id": 5}, {"description": 5}, {"resume_hint": b"x"}, {"metadata": {"f": print}}, {"metadata": {"s": "\ud800"}},
+        {"description": "\ud800"}, {"resume_hint": "\ud800"}, {"status": "failed(\ud800)"}, {"label": "\ud800"}, {"tags": ["\ud800"]},
+        {"expect": ""}, {"expect": 5}, {"expect": "a\0b"},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_wrong_details_are_refused_and_nothing_is_saved(vault: Vault, wrong: dict[str, Any]) -> None:
+    thread = vault.thread("t")
+    thread.save(1)
+    for act in (lambda: thread.save(2, **wrong), lambda: vault.thread("fresh").save(2, **wrong)):
+        with pytest.raises(InvalidInputError):
+            act()
+    assert len(list(thread.history(branches=True))) == 1
+    assert [info.id for info in vault.threads()] == ["t"]
+
+
+def test_an_unkeepable_state_saves_nothing(vault: Vault) -> None:
+    thread = vault.thread("t")
+    with pytest.raises(InvalidState) as caught:
+        thread.save({"messages": [0, 1, 2, {"content": print}]})
+    assert caught.value.path == "messages[3].content"
+    assert thread.latest() is None
+    assert list(vault.threads()) == []
+    thread.save({"messages": [{"content": "x" * 500}]})
+    with pytest.raises(InvalidState) as caught:
+        thread.save({"messages": [{"content": "x" * 500, "more": {"deep": [lambda: 1]}}]})
+    assert caught.value.path == "messages[0].more.deep[0]"
+    assert thread.step == 1
+
+
+def test_none_is_a_state(vault: Vault) -> None:
+    thread = vault.thread("t")
+    thread.save(None)
+    latest = vault.thread("t").latest()
+    assert latest is not None
+    assert latest.state is None
+    with pytest.raises(InvalidInputError):
+        thread.update(set={"a": 1})
+    thread.save({})
+    thread.update(set={"a": 1})
+    assert thread.state() == {"a": 1}
+
+
+def test_returned_objects_are_copies(vault: Vault) -> None:
+    thread = vault.thread("t")
+    state: dict[str, Any] = {"list": [1, {"a": 1}], "meta": {}}
+    metadata = {"tags": ["m"]}
+    saved = thread.save(state, metadata=metadata)
+    state["list"].append("outside")
+    metadata["tags"].append("outside")
+    saved.state["list"][1]["a"] = "outside"
+    saved.metadata["tags"].append("outside")
+    found = thread.latest()
+    assert found is not None
+    assert found.state == {"list": [1, {"a": 1}], "meta": {}}
+    assert found.metadata == {"tags": ["m"]}
+    found.state.clear()
+    assert thread.state() == {"list": [1, {"a": 1}], "meta": {}}
+    thread.save(thread.state() | {"n": 1})
+    assert thread.state("head~1") == {"list": [1, {"a": 1}], "meta": {}}
+
+
+def test_a_change_in_place_is_saved(vault: Vault) -> None:
+    thread = vault.thread("t")
+    state: dict[str, Any] = {"messages": [{"content": "x" * 300, "n": 0}]}
+    for number in range(5):
+        state["messages"][0]["n"] = number
+        state["messages"].append({"number": number})
+        thread.save(state)
+    assert [len(thread.state(step)["messages"]) for step in range(1, 6)] == [2, 3, 4, 5, 6]
+    assert [thread.state(step)["messages"][0]["n"] for step in range(1, 6)] == [0, 1, 2, 3, 4]
+
+
+def test_an_unchanged_state_costs_a_metadata_row(vault: Vault) -> None:
+    thread = vault.thread("t")
+    thread.save({"big": "x" * 4000, "list": list(range(1000))})
+    before = vault.stats().sizes["frames"]
+    for _ in range(10):
+        thread.save({"big": "x" * 4000, "list": list(range(1000))})
+    assert vault.stats().sizes["frames"] - before < 10 * 200
+    assert thread.step == 11
+
+
+# -- update ----------------------------------------------------------------------------------------
+
+
+def test_update(vault: Vault) -> None:
+    thread = vault.thread("t")
+    thread.update(append={"messages": ["a"]}, set={"plan": {"steps": [1]}})
+    thread.update(append={"messages": ["b", "c"], ("plan", "steps"): [2]}, set={("files", "a.py"): "src", "n": 1})
+    thread.update(set={("messages", 0): "A", ("plan", "steps", 1): 9}, delete=["n", ("plan", "steps", 0)])
+    cp = thread.update(delete="plan", label="end")
+    assert thread.state() == {"messages": ["A", "b", "c"], "files": {"a.py": "src"}}
+    assert (cp.label, cp.step) == ("end", 4)
+    assert cp.state == thread.state()
+    assert thread.state(2) == {"messages": ["a", "b", "c"], "plan": {"steps": [1, 2]}, "files": {"a.py": "src"}, "n": 1}
+
+
+def test_an_update_that_does_not_fit_saves_nothing(vault: Vault) -> None:
+    thread = vault.thread("t")
+    thread.save({"text": "x", "items": [1]})
+    for wrong in (
+        {"append": {"text": [1]}},
+        {"set": {("items", 5): 1}},
+        {"delete": ["missing"]},
+        {"append": {"items": "abc"}},
+        {"set": {"good": 1}, "delete": ["missing"]},
+    ):
+        with pytest.raises(InvalidInputError):
+            thread.update(**wrong)  # type: ignore[arg-type]
+    assert thread.state() == {"text": "x", "items": [1]}
+    assert len(list(thread.history(branches=True))) == 1
+
+
+def test_update_applies_to_the_head_as_it_is(vault: Vault) -> None:
+    one, other = vault.thread("t"), vault.thread("t")
+    one.update(append={"l": [1]})
+    other.update(append={"l": [2]})
+    one.update(append={"l": [3]})
+    assert one.state() == {"l": [1, 2, 3]}
+
+
+# -- who is refused --------------------------------------------------------------------------------
+
+
+def heads(vault: Vault) -> tuple[Thread, Thread, str, str]:
+    """Two handles that read the same head; the second moved it."""
+    one, other = vault.thread("t"), vault.thread("t")
+    first = one.save({"n": 1})
+    other.latest()
+    second = other.save({"n": 2})
+    return one, other, first.id, second.id
+
+
+def test_a_save_that_is_behind_is_refused_with_both_heads(vault: Vault) -> None:
+    one, _, first, second = heads(vault)
+    with pytest.raises(ConflictError) as caught:
+        one.save({"n": 3})
+    assert (caught.value.expected, caught.value.found) == (first, second)
+    with pytest.raises(ConflictError):
+        one.save({"n": 3})
+    assert len(list(one.history(branches=True))) == 2
+    assert one.state() == {"n": 2}
+    assert one.save({"n": 3}).parent_id == second
+
+
+def test_what_a_handle_remembers(vault: Vault) -> None:
+    remembering: dict[str, Callable[[Thread], object]] = {
+        "latest": lambda handle: handle.latest(),
+        "state": lambda handle: handle.state(),
+        "save": lambda handle: handle.save(0, force=True),
+        "update": lambda handle: handle.update(set={"a": 1}),
+        "rewind": lambda handle: handle.rewind("head~1"),
+        "modify": lambda handle: handle.modify(lambda state: state),
+    }
+    forgetting: dict[str, Callable[[Thread], object]] = {
+        "nothing": lambda handle: None,
+        "load": lambda handle: handle.load("head"),
+        "state of a ref": lambda handle: handle.state("head"),
+        "history": lambda handle: list(handle.history()),
+        "label": lambda handle: handle.label("head", "x"),
+        "delete": lambda handle: handle.delete(),
+    }
+    for number, (name, act) in enumerate([*remembering.items(), *forgetting.items()]):
+        vault.thread(f"t{number}").save({"n": 1})
+        vault.thread(f"t{number}").save({"n": 2})
+        handle = vault.thread(f"t{number}")
+        act(handle)
+        vault.thread(f"t{number}").update(set={"elsewhere": 1}) if name != "save" else vault.thread(f"t{number}").save(5)
+        if name in remembering:
+            with pytest.raises(ConflictError):
+                handle.save("mine")
+        else:
+            handle.save("mine")
+
+
+def test_an_empty_thread_that_was_read_is_expected_to_be_empty(vault: Vault) -> None:
+    one = vault.thread("t")
+    assert one.latest() is None
+    other = vault.thread("t").save(1)
+    with pytest.raises(ConflictError) as caught:
+        one.save(2)
+    assert (caught.value.expected, caught.value.found) == (None, other.id)
+
+
+def test_a_deleted_thread_is_a_conflict_for_who_had_read_it(vault: Vault) -> None:
+    one = vault.thread("t")
+    first = one.save(1)
+    vault.thread("t").delete()
+    with pytest.raises(ConflictError) as caught:
+        one.save(2)
+    assert (caught.value.expected, caught.value.found) == (first.id, None)
+    assert one.latest() is None
+    assert one.save(2).step == 1
+
+
+def test_expect_and_force(vault: Vault) -> None:
+    one, other, first, second = heads(vault)
+    for expected in (first, one.load(first), "no such checkpoint"):
+        with pytest.raises(ConflictError):
+            other.save({"n": 9}, expect=expected)
+        with pytest.raises(ConflictError):
+            other.update(set={"n": 9}, expect=expected)
+    third = one.save({"n": 3}, expect=second)
+    assert third.parent_id == second
+    assert one.update(set={"n": 4}, expect=third).step == 4
+    assert other.save({"n": 5}, force=True).step == 5
+    with pytest.raises(ConflictError):
+        vault.thread("empty").save(1, expect="something")
+    assert vault.thread("empty").latest() is None
+
+
+def test_retries_by_id(vault: Vault) -> None:
+    thread = vault.thread("t")
+    thread.save({"l": [0]})
+    first = thread.save({"l": [0, 1]}, id="retry-1", metadata={"m": 1})
+    again = vault.thread("t").save({"l": [0, 1]}, id="retry-1", metadata={"m": 1})
+    assert (again.id, again.seq, again.digest) == (first.id, first.seq, first.digest)
+    assert again.state == {"l": [0, 1]}
+    second = thread.update(append={"l": [2]}, id="retry-2")
+    assert thread.update(append={"l": [2]}, id="retry-2") == second
+    assert thread.state() == {"l": [0, 1, 2]}
+    thread.update(append={"l": [3]})
+    assert thread.update(append={"l": [2]}, id="retry-2") == second
+    assert vault.thread("t").save({"l": [0, 1]}, id="retry-1", metadata={"m": 1}) == first
+    assert thread.state() == {"l": [0, 1, 2, 3]}
+    for act in (
+        lambda: thread.save({"l": [9]}, id="retry-1"),
+        lambda: thread.save({"l": [0, 1]}, id="retry-1"),
+        lambda: thread.update(append={"l": [9]}, id="retry-2"),
+        lambda: vault.thread("other").save({"l": [0, 1]}, id="retry-1"),
+    ):
+        with pytest.raises(AlreadyExistsError):
+            act()
+    assert vault.thread("other").latest() is None
+    assert len(list(thread.history(branches=True))) == 4
+
+
+def test_a_retry_after_an_unrelated_prune(vault: Vault) -> None:
+    thread = vault.thread("t")
+    thread.save({"l": [0]})
+    saved = thread.save({"l": [0, 1]}, id="retry")
+    thread.prune(keep=1)
+    assert thread.save({"l": [0, 1]}, id="retry") == saved
+    thread.update(append={"l": [2]}, id="relative")
+    thread.prune(keep=1)
+    assert thread.update(append={"l": [2]}, id="relative").id == "relative"
+    assert thread.state() == {"l": [0, 1, 2]}
+
+
+def test_parent_branches(vault: Vault) -> None:
+    thread = vault.thread("t")
+    one = thread.save(1)
+    two = thread.save(2)
+    three = thread.save(3, parent=one)
+    assert (three.parent_id, three.step) == (one.id, 2)
+    assert [cp.id for cp in thread.history()] == [three.id, one.id]
+    assert [cp.id for cp in thread.history(branches=True)] == [three.id, two.id, one.id]
+    four = vault.thread("t").save(4, parent=2)
+    assert four.parent_id == three.id
+    five = thread.update(parent=thread.save({"l": []}, parent=one), append={"l": [5]})
+    assert five.state == {"l": [5]}
+    four = thread.rewind(four)
+    assert thread.load(two.id).state == 2
+    for wrong in ("nothing", 99, "head~9"):
+        with pytest.raises(CheckpointNotFound):
+            thread.save(5, parent=wrong, force=True)
+    with pytest.raises(ConflictError):
+        thread.save(5, parent=one, expect=two)
+    assert thread.save(5, parent=one, expect=four).step == 2
+
+
+def test_modify(vault: Vault) -> None:
+    thread, other = vault.thread("t"), vault.thread("t")
+    seen: list[Any] = []
+
+    def change(state: Any) -> Any:
+        seen.append(state)
+        if len(seen) == 2:
+            other.update(set={"other": True})
+        return {"n": (state or {}).get("n", 0) + 1, **({"other": True} if state and "other" in state else {})}
+
+    assert thread.modify(change, label="first").label == "first"
+    thread.modify(change)
+    assert seen == [None, {"n": 1}, {"n": 1, "other": True}]
+    assert thread.state() == {"n": 2, "other": True}
+    with pytest.raises(ZeroDivisionError):
+        thread.modify(lambda state: 1 / 0)
+
+
+# -- at once ---------------------------------------------------------------------------------------
+
+
+def together(count: int, act: Callable[[int], None]) -> None:
+    """Run something in several threads; what they raise is raised."""
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            act(number)
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "still running: a deadlock"
+    if errors:
+        raise errors[0]
+
+
+def test_updates_of_many_threads_are_all_there_once(opened: Callable[..., Vault]) -> None:
+    vault = opened(durability="process")
+
+    def act(number: int) -> None:
+        handle = vault.thread("t")
+        for index in range(25):
+            handle.update(append={"items": [(number, index)]})
+
+    together(6, act)
+    items = vault.thread("t").state()["items"]
+    assert sorted(items) == [(number, index) for number in range(6) for index in range(25)]
+    for number in range(6):
+        assert [index for owner, index in items if owner == number] == list(range(25))
+    assert vault.verify().ok
+
+
+def test_of_saves_with_one_expectation_one_wins(vault: Vault) -> None:
+    first = vault.thread("t").save(0)
+    outcomes: list[str] = []
+
+    def act(number: int) -> None:
+        try:
+            vault.thread("t").save(number, expect=first)
+            outcomes.append("won")
+        except ConflictError:
+            outcomes.append("lost")
+
+    together(8, act)
+    assert sorted(outcomes) == ["lost"] * 7 + ["won"]
+
+
+def test_readers_see_whole_states_while_others_append(opened: Callable[..., Vault]) -> None:
+    vault = opened(durability="process")
+    vault.thread("t").save({"n": 0, "items": [], "deep": {"items": []}})
+    done = threading.Event()
+
+    def act(number: int) -> None:
+        handle = vault.thread("t")
+        if number == 0:
+            try:
+                for count in range(1, 801):
+                    handle.update(set={"n": count}, append={"items": [count], ("deep", "items"): ["x" * 50]})
+            finally:
+                done.set()
+            return
+        while not done.is_set():
+            cp = handle.latest()
+            assert cp is not None
+            state = cp.state
+            assert state["items"] == list(range(1, state["n"] + 1)), "a reader saw half a save"
+            assert len(state["deep"]["items"]) == state["n"]
+
+    together(4, act)
+
+
+def test_modify_counts_right(opened: Callable[..., Vault]) -> None:
+    vault = opened(durability="process")
+
+    def act(number: int) -> None:
+        for _ in range(10):
+            vault.thread("t").modify(lambda state: (state or 0) + 1)
+
+    together(4, act)
+    assert vault.thread("t").state() == 40
+    assert same(list(range(40, 0, -1)), [cp.load().state for cp in vault.thread("t").history()])
+
+
+@pytest.mark.parametrize("value", ["", "a\0b", "x" * 513, 5, None, "\ud800"])
+def test_ids_that_are_refused(vault: Vault, value: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        vault.thread(value)
+    with pytest.raises(InvalidInputError):
+        vault.thread("t", agent=value) if value is not None else vault.thread(value)
+    vault.thread("t").save(1)
+    with pytest.raises(InvalidInputError):
+        vault.thread("t").fork(value)
+
+
+def test_hostile_ids_are_each_their_own_thread(vault: Vault) -> None:
+    from savegame.testing.strategies import HOSTILE_IDS
+
+    for number, name in enumerate(HOSTILE_IDS):
+        vault.thread(name).save({"number": number}, label=name, tags=[name], id=name)
+    for number, name in enumerate(HOSTILE_IDS):
+        thread = vault.thread(name)
+        assert thread.state() == {"number": number}
+        assert thread.load(name).thread_id == name
+        assert vault.load(name).state == {"number": number}
+        assert [cp.label for cp in thread.history()] == [name]
+    assert {info.id for info in vault.threads()} == set(HOSTILE_IDS)
+    assert [info.id for info in vault.threads(limit=None)] == sorted(HOSTILE_IDS, key=lambda name: name.encode())
+    for name in HOSTILE_IDS[::2]:
+        assert vault.thread(name).delete()
+    assert {info.id for info in vault.threads()} == set(HOSTILE_IDS[1::2])
+    assert vault.verify().ok
+
+
+def test_public_names() -> None:
+    for name in savegame.__all__:
+        assert hasattr(savegame, name)
