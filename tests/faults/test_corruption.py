@@ -538,7 +538,10 @@ def test_find_and_load_do_not_trust_the_index(copy: Sample) -> None:
     a, b = page.find(bytes.fromhex(one)), page.find(bytes.fromhex(two))
     assert a > 0
     assert b > 0
-    data[start + a : start + a + 16], data[start + b : start + b + 16] = bytes.fromhex(two), bytes.fromhex(one)
+    # After the id an entry holds the key of its row (the namespace's number, 1, takes no bytes): each gets the other's.
+    one_key, two_key = page[a + 16 : a + 22], page[b + 16 : b + 22]
+    assert (one_key[:5], one_key[5], two_key[5]) == (two_key[:5], 1, 2)
+    data[start + a + 16 : start + a + 22], data[start + b + 16 : start + b + 22] = two_key, one_key
     copy.path.write_bytes(data)
     with savegame.open(copy.path) as vault:
         for checkpoint_id in (one, two):

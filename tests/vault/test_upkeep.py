@@ -520,29 +520,42 @@ def test_every_verb_works_inside(on_disk: Opener, verb: str) -> None:
     assert len(list(thread.history(branches=True))) == {"prune": 2, "delete": 0, "rewind": 2}.get(verb, 5)
 
 
-def test_saves_inside_and_outside_do_not_wait_for_each_other_for_ever(on_disk: Opener) -> None:
-    vault = on_disk(durability="process")
-    vault.thread("t").save({})
-    done = threading.Event()
+INSIDE_AND_OUTSIDE = """
+import os, sys, threading
+import savegame
 
-    def outside() -> None:
-        handle = vault.thread("t")
-        while not done.is_set():
-            handle.update(set={"outside": 1})
+vault = savegame.open(sys.argv[1], durability="process")
+vault.thread("t").save({})
+done = threading.Event()
 
-    def inside() -> None:
-        for number in range(50):
-            with vault.connection():
-                vault.thread("t").update(set={"inside": number})
-        done.set()
+def outside():
+    handle = vault.thread("t")
+    while not done.is_set():
+        handle.update(set={"outside": 1})
 
-    threads = [threading.Thread(target=act, daemon=True) for act in (outside, inside)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert done.is_set(), "a deadlock: connection() and a save of the same thread wait for each other"
-    assert vault.thread("t").state()["inside"] == 49
+def inside():
+    for number in range(50):
+        with vault.connection():
+            vault.thread("t").update(set={"inside": number})
+    done.set()
+
+threads = [threading.Thread(target=act, daemon=True) for act in (outside, inside)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(20)
+if not done.is_set():
+    print("a deadlock: connection() and a save of the same thread wait for each other", flush=True)
+    os._exit(1)
+assert vault.thread("t").state()["inside"] == 49
+"""
+
+
+def test_saves_inside_and_outside_do_not_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+    """In a process of its own, because what is feared is that it hangs."""
+    command = [sys.executable, "-c", INSIDE_AND_OUTSIDE, str(tmp_path / "vault.db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_memory_vault_has_no_connection() -> None:
