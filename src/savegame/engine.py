@@ -69,21 +69,6 @@ class Draft:
     note: bytes | None = None
 
 
-class _Lock:
-    """A re-entrant lock that a WeakValueDictionary can hold; entering it keeps it alive."""
-
-    __slots__ = ("__weakref__", "_lock")
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
 class Cache:
     """The newest point of each thread, least recently used first out, bounded in bytes. May be shared between threads."""
 
@@ -146,7 +131,7 @@ class Engine:
         _engines.add(self)
 
     def _begin_locks(self) -> None:
-        self._locks: WeakValueDictionary[ThreadKey, _Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[ThreadKey, threading.RLock] = WeakValueDictionary()
         self._locks_lock = threading.Lock()
 
     def after_fork_in_child(self) -> None:
@@ -154,14 +139,14 @@ class Engine:
         self._begin_locks()
         self.cache.begin_anew()
 
-    def lock(self, key: ThreadKey) -> _Lock:
+    def lock(self, key: ThreadKey) -> threading.RLock:
         """Saves of one process to one thread go one after the other: they would only conflict."""
         lock = self._locks.get(key)
         if lock is None:
             with self._locks_lock:
                 lock = self._locks.get(key)
                 if lock is None:
-                    lock = self._locks[key] = _Lock()
+                    lock = self._locks[key] = threading.RLock()
         return lock
 
     # -- loading -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 import savegame
 from savegame.testing import VaultMachine
@@ -63,11 +64,6 @@ TestSmallCache.settings = settings(HURRIED, max_examples=20)
 
 @pytest.mark.campaign
 @pytest.mark.timeout(0)
-class TestMemoryCampaign(MemoryMachine.TestCase):  # type: ignore[name-defined,misc]
-    settings = LONG
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(0)
-class TestSQLiteCampaign(SQLiteMachine.TestCase):  # type: ignore[name-defined,misc]
-    settings = LONG
+@pytest.mark.parametrize("machine", [MemoryMachine, SQLiteMachine, SmallCacheMachine])
+def test_campaign(machine: type[VaultMachine]) -> None:
+    run_state_machine_as_test(machine, settings=LONG)  # type: ignore[no-untyped-call]

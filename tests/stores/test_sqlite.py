@@ -70,6 +70,7 @@ WANTED: list[tuple[type[apsw.Error], type[SavegameError]]] = [
     (apsw.AuthError, UnavailableError),
     (apsw.TooBigError, UnsupportedError),
     (apsw.ConnectionClosedError, ClosedError),
+    (apsw.SQLError, CorruptionError),
     (apsw.IOError, UnavailableError),
 ]
 
@@ -172,7 +173,7 @@ def test_a_change_that_cannot_be_stored_leaves_no_transaction_open(store: SQLite
     wrong = PutRecord(key, "kind", "name", "text where bytes belong")  # type: ignore[arg-type]
     with pytest.raises(Exception):  # noqa: B017 - a mistake of the caller's; what matters comes after it
         store.commit([frame(key, "two", expect=ANY), wrong])
-    assert store._db is None or not store._db.in_transaction
+    assert not store._connections.writer().in_transaction
     other = SQLiteStore(store.path)
     other.commit([frame(key, "three", expect=ANY)])
     other.close()
@@ -236,7 +237,7 @@ assert interrupts > 20, interrupts
 for name in saved:
     assert vault.find(name) is not None, name
 assert vault.verify().ok
-assert not vault.store._db.in_transaction
+assert not vault.store._connections.writer().in_transaction
 vault.close()
 other.close()
 """

@@ -56,11 +56,11 @@ def test_lines(old: Any, new: Any, wanted: list[str]) -> None:
 
 
 def test_unchanged_siblings_are_never_shown() -> None:
-    old = {"messages": [{"id": number, "text": f"message {number}"} for number in range(50)], "files": {"a": "A", "b": "B"}}
-    new = {"messages": [dict(message) for message in old["messages"]], "files": {"a": "A", "b": "C"}}  # type: ignore[call-overload]
-    new["messages"][7]["text"] = "edited"  # type: ignore[index]
-    new["messages"].append({"id": 50, "text": "more"})  # type: ignore[attr-defined]
-    assert lines(old, new) == [
+    messages = [{"id": number, "text": f"message {number}"} for number in range(50)]
+    edited = [*messages[:7], {"id": 7, "text": "edited"}, *messages[8:], {"id": 50, "text": "more"}]
+    assert lines(
+        {"messages": messages, "files": {"a": "A", "b": "B"}}, {"messages": edited, "files": {"a": "A", "b": "C"}}
+    ) == [
         "~ messages[7].text: 'message 7' -> 'edited'",
         "+ messages[50] = {'id': 50, 'text': 'more'}",
         "~ files.b: 'B' -> 'C'",
@@ -68,7 +68,9 @@ def test_unchanged_siblings_are_never_shown() -> None:
 
 
 def test_items_that_stayed_in_the_middle_of_a_list_are_not_shown() -> None:
-    shown = changes_between(CODEC, ["first", "stays 1", "stays 2", "stays 3", "last"], ["other", "stays 1", "stays 2", "stays 3"])
+    shown = changes_between(
+        CODEC, ["first", "stays 1", "stays 2", "stays 3", "last"], ["other", "stays 1", "stays 2", "stays 3"]
+    )
     assert not [change for change in shown if "stays" in str(change)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import decimal
@@ -63,8 +64,8 @@ PLAIN: list[Any] = [
     dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(seconds=-1, microseconds=1))),
     dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.time(0), dt.time(23, 59, 59, 1, tzinfo=UTC), dt.time(1, fold=1, tzinfo=BERLIN),
     dt.timedelta(0), dt.timedelta.max, dt.timedelta.min, dt.timedelta(microseconds=-1),
-    decimal.Decimal("1.10"), decimal.Decimal("-0"), decimal.Decimal("1E+400"), decimal.Decimal("NaN123"), decimal.Decimal("-sNaN"),
-    decimal.Decimal("-Infinity"), uuid.UUID(int=0), uuid.UUID(int=2**128 - 1),
+    decimal.Decimal("1.10"), decimal.Decimal("-0"), decimal.Decimal("1E+400"), decimal.Decimal("NaN123"),
+    decimal.Decimal("-sNaN"), decimal.Decimal("-Infinity"), uuid.UUID(int=0), uuid.UUID(int=2**128 - 1),
     pathlib.Path("/a/../b c"), pathlib.Path(), pathlib.PurePosixPath("//x"), pathlib.PureWindowsPath(r"C:\a\b"),
 ]  # fmt: skip
 
@@ -214,12 +215,17 @@ class Floating(float):
     pass
 
 
-Pair = namedtuple("Pair", "a b")  # noqa: PYI024 - the plain kind is the point
+Pair = namedtuple("Pair", "a b")
 
 
 class Zone(dt.tzinfo):
     def utcoffset(self, when: dt.datetime | None) -> dt.timedelta:
         return dt.timedelta(0)
+
+    dst = utcoffset
+
+    def tzname(self, when: dt.datetime | None) -> str:
+        return "own"
 
 
 def refused() -> dict[str, Any]:
@@ -230,7 +236,7 @@ def refused() -> dict[str, Any]:
         "class": int,
         "object": object(),
         "module": os,
-        "generator": (number for number in ()),
+        "generator": iter([]),
         "bytearray": bytearray(b"x"),
         "memoryview": memoryview(b"x"),
         "OrderedDict": OrderedDict(a=1),
@@ -421,7 +427,8 @@ class Checked:
 
 OBJECTS: list[Any] = [
     Point(1), Point(1, {"a": (1,)}, ["t"]), Frozen(1, Point(2)), Color.RED, Color.BLUE, Level.LOW, Word.YES,
-    Rights.READ | Rights.WRITE, Rights(0), Struct(a=1), FrozenStruct(1, Struct(a=2, b=[3])), Inner(n=4), Root([1, 2]), Checked(x=1),
+    Rights.READ | Rights.WRITE, Rights(0), Struct(a=1), FrozenStruct(1, Struct(a=2, b=[3])), Inner(n=4),
+    Root([1, 2]), Checked(x=1),
 ]  # fmt: skip
 
 
@@ -476,7 +483,7 @@ def test_pydantic_models_keep_everything(codec: Codec) -> None:
 
 def test_pydantic_private_attributes_are_named_when_refused(codec: Codec) -> None:
     codec.register(Model)
-    value = Model(name="x")
+    value = Model.model_validate({"theName": "x"})
     value._secret = print  # type: ignore[assignment]
     with pytest.raises(InvalidState) as caught:
         codec.encode({"model": value})
@@ -501,7 +508,9 @@ class Key:
 
 
 @pytest.mark.parametrize(
-    "value", [{"s": {Key(1)}}, {Key(1): 1}, {"s": frozenset((Key(1),))}, {"k": {(Key(1),): 1}}], ids=["set", "key", "frozenset", "tuple"]
+    "value",
+    [{"s": {Key(1)}}, {Key(1): 1}, {"s": frozenset((Key(1),))}, {"k": {(Key(1),): 1}}],
+    ids=["set", "key", "frozenset", "tuple"],
 )
 def test_unregistered_objects_where_only_hashable_values_fit(codec: Codec, value: Any) -> None:
     """They would come back as dicts, which cannot be there: refused when saved, not found out when loaded."""
@@ -519,13 +528,10 @@ def test_keys_that_would_become_one_are_refused(codec: Codec) -> None:
 
 
 def test_register_refuses_other_things(codec: Codec) -> None:
-    for thing in (int, dict, print, 5, typing_alias()):
+    things: list[Any] = [int, dict, print, 5, list[int]]
+    for thing in things:
         with pytest.raises(InvalidInputError):
             codec.register(thing)
-
-
-def typing_alias() -> Any:
-    return list[int]
 
 
 def test_two_classes_cannot_have_one_name(codec: Codec) -> None:
@@ -620,10 +626,8 @@ def test_objects_share_structure_and_survive_without_their_class(tmp_path: pathl
 def harmless(codec: Codec, data: bytes) -> None:
     """Decoding gives a value or one of our errors, and imports nothing."""
     before = set(sys.modules)
-    try:
+    with contextlib.suppress(CorruptionError, UnsupportedError):
         codec.decode(data)
-    except (CorruptionError, UnsupportedError):
-        pass
     assert set(sys.modules) == before
 
 
@@ -641,7 +645,7 @@ def test_random_bytes(data: bytes) -> None:
     harmless(all_registered(), data)
 
 
-@given(st.sampled_from([*OBJECTS, Model(theName="x", more=1)]) | strategies.values(), st.data())
+@given(st.sampled_from([*OBJECTS, Model.model_validate({"theName": "x", "more": 1})]) | strategies.values(), st.data())
 @settings(max_examples=500, deadline=None)
 def test_mutated_bytes(value: Any, data: st.DataObject) -> None:
     codec = all_registered()

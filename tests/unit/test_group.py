@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from savegame.stores import _group
 from savegame.stores._group import Group, Pending
 
 Jobs = list[Pending[int, int]]
@@ -127,62 +128,62 @@ def test_an_interrupt_of_one_is_not_raised_in_the_threads_of_others() -> None:
     assert len(raised) == 3
 
 
-class Interrupted(Pending[int, int]):
-    pass
-
-
 class InterruptedLock:
     """A lock whose first waits are interrupted, as by Ctrl-C in the main thread."""
 
-    def __init__(self, inner: threading.Lock, times: int) -> None:
-        self.inner = inner
+    def __init__(self, times: int, waited: threading.Event) -> None:
+        self.inner = threading.Lock()
         self.times = times
+        self.waited = waited
 
-    def acquire(self) -> bool:
-        if self.times:
+    def acquire(self, blocking: bool = True) -> bool:
+        if blocking and self.times:
             self.times -= 1
+            self.waited.set()
             raise KeyboardInterrupt
-        return self.inner.acquire()
+        return self.inner.acquire(blocking)
 
     def release(self) -> None:
         self.inner.release()
 
+    def locked(self) -> bool:
+        return self.inner.locked()
 
-def test_an_interrupt_while_waiting_is_raised_after_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate()
-    group = Group(gate)
-    wait = group._wait
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_interrupt_while_waiting_is_raised_after_the_outcome(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """However often Ctrl-C is pressed: the job is done, the others go on, and the interrupt is raised."""
     waited = threading.Event()
 
-    def interrupted(mine: Pending[int, int]) -> BaseException | None:
-        if mine.job == 7:
-            mine.wake = InterruptedLock(mine.wake, 3)  # type: ignore[assignment,arg-type]
-            waited.set()
-        return wait(mine)
+    class Made(Pending[int, int]):
+        def __init__(self, job: int) -> None:
+            super().__init__(job)
+            if job == 7:
+                self.wake = InterruptedLock(times, waited)  # type: ignore[assignment]
 
-    monkeypatch.setattr(group, "_wait", interrupted)
-    raised: list[str] = []
+    monkeypatch.setattr(_group, "Pending", Made)
+    gate = Gate()
+    group = Group(gate)
+    outcomes: dict[int, object] = {}
 
-    def run() -> None:
+    def run(number: int) -> None:
         try:
-            group.run(7)
+            outcomes[number] = group.run(number)
         except KeyboardInterrupt:
-            raised.append("interrupted")
+            outcomes[number] = "interrupted"
 
-    with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(group.run, 1)
-        assert gate.entered.acquire(timeout=WAIT)
-        second = threading.Thread(target=run)
-        second.start()
-        third = pool.submit(group.run, 3)
-        queued(group, 2)
-        assert waited.wait(WAIT)
-        gate.open.set()
-        assert first.result(WAIT) == 2
-        assert third.result(WAIT) == 6
-        second.join(WAIT)
-        assert not second.is_alive()
-    assert raised == ["interrupted"]
+    callers = {number: threading.Thread(target=run, args=(number,), daemon=True) for number in (1, 7, 3)}
+    callers[1].start()
+    assert gate.entered.acquire(timeout=WAIT)
+    callers[7].start()
+    assert waited.wait(WAIT)
+    callers[3].start()
+    queued(group, 2)
+    gate.open.set()
+    for caller in callers.values():
+        caller.join(WAIT / 4)
+        assert not caller.is_alive(), "left waiting"
+    assert outcomes == {1: 2, 7: "interrupted", 3: 6}
     assert 7 in [job for jobs in gate.groups for job in jobs], "the job of the interrupted one was not done"
     assert group.run(8) == 16
 

@@ -68,7 +68,5 @@ def test_what_a_prune_spares(
     rank: int, age: int, labelled: bool, keep: int | None, cutoff_age: int | None, include_labelled: bool, spared: bool
 ) -> None:
     cutoff = None if cutoff_age is None else NOW - cutoff_age
-    found = spared_by_prune(
-        rank, NOW - age, labelled=labelled, keep=keep, cutoff_us=cutoff, include_labelled=include_labelled
-    )
+    found = spared_by_prune(rank, NOW - age, labelled=labelled, keep=keep, cutoff_us=cutoff, include_labelled=include_labelled)
     assert found is spared

@@ -36,7 +36,15 @@ def steps(thread: Thread, **how: Any) -> list[int]:
 def test_references(vault: Vault) -> None:
     thread = five(vault)
     thread.label("head~1", "blue")
-    for ref, step in (("t-checkpoint-2", 2), ("head", 5), ("head~0", 5), ("head~4", 1), ("blue", 4), (3, 3), (thread.load(2), 2)):
+    for ref, step in (
+        ("t-checkpoint-2", 2),
+        ("head", 5),
+        ("head~0", 5),
+        ("head~4", 1),
+        ("blue", 4),
+        (3, 3),
+        (thread.load(2), 2),
+    ):
         assert thread.load(ref).step == step
         assert thread.state(ref) == {"n": step}
     for missing in ("nope", "head~5", 0, 6, -1, "Blue", "", "HEAD", "head~", "head~-1", "t-che", "head~1 ", 10**30):
@@ -101,7 +109,7 @@ def test_the_newest_at_a_time() -> None:
         with pytest.raises(CheckpointNotFound):
             thread.load(at=dt.datetime(1990, 1, 1, tzinfo=dt.UTC))
         with pytest.raises(InvalidInputError, match="zone"):
-            thread.load(at=dt.datetime(2024, 1, 1))  # noqa: DTZ001 - the point
+            thread.load(at=dt.datetime(2024, 1, 1))
 
 
 def test_a_thread_that_does_not_exist(vault: Vault) -> None:
@@ -119,7 +127,13 @@ def test_a_thread_that_does_not_exist(vault: Vault) -> None:
     for act in acts:
         with pytest.raises(ThreadNotFound):
             act()
-    assert (thread.state(), thread.latest(), list(thread.history()), thread.prune(keep=1), thread.delete()) == (None, None, [], 0, False)
+    assert (thread.state(), thread.latest(), list(thread.history()), thread.prune(keep=1), thread.delete()) == (
+        None,
+        None,
+        [],
+        0,
+        False,
+    )
     assert list(vault.threads()) == []
 
 
@@ -234,7 +248,9 @@ def test_rewind_and_discard(vault: Vault) -> None:
 def test_fork(vault: Vault) -> None:
     thread = vault.thread("t", agent="helper")
     for number in range(1, 4):
-        thread.save({"n": number, "big": "x" * 20_000}, label=f"l{number}", tags=["a"], metadata={"m": number}, iteration=number)
+        thread.save(
+            {"n": number, "big": "x" * 20_000}, label=f"l{number}", tags=["a"], metadata={"m": number}, iteration=number
+        )
     fork = thread.fork("what-if", at=2)
     assert (fork.id, fork.step) == ("what-if", 1)
     (begin,) = fork.history()
@@ -275,7 +291,13 @@ def test_labels_and_tags(vault: Vault) -> None:
     assert thread.untag(2, "a", "c").tags == ()
     assert thread.tag(2).tags == ()
     assert thread.latest() == thread.load("t-checkpoint-5")
-    for act in (lambda: thread.label(2, ""), lambda: thread.tag(2, ""), lambda: thread.tag(2, 5), lambda: thread.label(2, "\0")):  # type: ignore[arg-type]
+    acts: list[Callable[[], object]] = [
+        lambda: thread.label(2, ""),
+        lambda: thread.tag(2, ""),
+        lambda: thread.tag(2, 5),  # type: ignore[arg-type]
+        lambda: thread.label(2, "\0"),
+    ]
+    for act in acts:
         with pytest.raises(InvalidInputError):
             act()
 

@@ -271,7 +271,12 @@ def test_removed_bytes_leave_the_files(on_disk: Opener, tmp_path: Path, how: str
     vault = on_disk(compress=False, durability="process")
     thread = vault.thread("t")
     thread.save({"n": 0, "list": list(range(200))})
-    thread.save({"n": 1, "list": list(range(200)), "secret": f"{SECRET} " * size}, description=SECRET, metadata={SECRET: 1}, tags=[SECRET])
+    thread.save(
+        {"n": 1, "list": list(range(200)), "secret": f"{SECRET} " * size},
+        description=SECRET,
+        metadata={SECRET: 1},
+        tags=[SECRET],
+    )
     for number in range(150):
         thread.update(set={"n": number, "noise": os.urandom(600).hex()})
     thread.update(delete=["secret"])

@@ -41,8 +41,8 @@ def test_the_first_steps(vault: Vault) -> None:
 def test_every_detail_comes_back(vault: Vault) -> None:
     thread = vault.thread("t")
     given: dict[str, Any] = {
-        "label": "l", "description": "d", "tags": ["x"], "metadata": {"k": [1]}, "kind": "tool_call", "status": "failed(no luck)",
-        "iteration": 7, "tokens_used": 100, "cost": 0.25, "resume_hint": "go on", "id": "my-id",
+        "label": "l", "description": "d", "tags": ["x"], "metadata": {"k": [1]}, "kind": "tool_call",
+        "status": "failed(no luck)", "iteration": 7, "tokens_used": 100, "cost": 0.25, "resume_hint": "go on", "id": "my-id",
     }  # fmt: skip
     for cp in (thread.save(None, **given), thread.load("my-id"), next(iter(thread.history()))):
         assert (cp.label, cp.description, cp.tags, cp.metadata) == ("l", "d", ("x",), {"k": [1]})
@@ -55,10 +55,14 @@ def test_every_detail_comes_back(vault: Vault) -> None:
     "wrong",
     [
         {"kind": "nonsense"}, {"status": "nonsense"}, {"status": "completed(why)"}, {"iteration": -1}, {"iteration": True},
-        {"iteration": 1.5}, {"tokens_used": "5"}, {"cost": -1}, {"cost": float("nan")}, {"cost": float("inf")}, {"iteration": 2**63},
-        {"label": ""}, {"label": "x" * 513}, {"label": 5}, {"tags": "text"}, {"tags": [""]}, {"tags": [1]}, {"id": ""}, {"id": "a\0b"},
-        {"id": "x" * 513}, {"id": 5}, {"description": 5}, {"resume_hint": b"x"}, {"metadata": {"f": print}}, {"metadata": {"s": "\ud800"}},
-        {"description": "\ud800"}, {"resume_hint": "\ud800"}, {"status": "failed(\ud800)"}, {"label": "\ud800"}, {"tags": ["\ud800"]},
+        {"iteration": 1.5}, {"tokens_used": "5"}, {"cost": -1}, {"cost": float("nan")}, {"cost": float("inf")},
+        {"iteration": 2**63},
+        {"label": ""}, {"label": "x" * 513}, {"label": 5}, {"tags": "text"}, {"tags": [""]}, {"tags": [1]}, {"id": ""},
+        {"id": "a\0b"},
+        {"id": "x" * 513}, {"id": 5}, {"description": 5}, {"resume_hint": b"x"}, {"metadata": {"f": print}},
+        {"metadata": {"s": "\ud800"}},
+        {"description": "\ud800"}, {"resume_hint": "\ud800"}, {"status": "failed(\ud800)"}, {"label": "\ud800"},
+        {"tags": ["\ud800"]},
         {"expect": ""}, {"expect": 5}, {"expect": "a\0b"},
     ],
     ids=repr,
@@ -66,9 +70,9 @@ def test_every_detail_comes_back(vault: Vault) -> None:
 def test_wrong_details_are_refused_and_nothing_is_saved(vault: Vault, wrong: dict[str, Any]) -> None:
     thread = vault.thread("t")
     thread.save(1)
-    for act in (lambda: thread.save(2, **wrong), lambda: vault.thread("fresh").save(2, **wrong)):
+    for handle in (thread, vault.thread("fresh")):
         with pytest.raises(InvalidInputError):
-            act()
+            handle.save(2, **wrong)
     assert len(list(thread.history(branches=True))) == 1
     assert [info.id for info in vault.threads()] == ["t"]
 
@@ -158,15 +162,16 @@ def test_update(vault: Vault) -> None:
 def test_an_update_that_does_not_fit_saves_nothing(vault: Vault) -> None:
     thread = vault.thread("t")
     thread.save({"text": "x", "items": [1]})
-    for wrong in (
+    misfits: list[dict[str, Any]] = [
         {"append": {"text": [1]}},
         {"set": {("items", 5): 1}},
         {"delete": ["missing"]},
         {"append": {"items": "abc"}},
         {"set": {"good": 1}, "delete": ["missing"]},
-    ):
+    ]
+    for misfit in misfits:
         with pytest.raises(InvalidInputError):
-            thread.update(**wrong)  # type: ignore[arg-type]
+            thread.update(**misfit)
     assert thread.state() == {"text": "x", "items": [1]}
     assert len(list(thread.history(branches=True))) == 1
 
@@ -283,12 +288,13 @@ def test_retries_by_id(vault: Vault) -> None:
     assert thread.update(append={"l": [2]}, id="retry-2") == second
     assert vault.thread("t").save({"l": [0, 1]}, id="retry-1", metadata={"m": 1}) == first
     assert thread.state() == {"l": [0, 1, 2, 3]}
-    for act in (
+    acts: list[Callable[[], object]] = [
         lambda: thread.save({"l": [9]}, id="retry-1"),
         lambda: thread.save({"l": [0, 1]}, id="retry-1"),
         lambda: thread.update(append={"l": [9]}, id="retry-2"),
         lambda: vault.thread("other").save({"l": [0, 1]}, id="retry-1"),
-    ):
+    ]
+    for act in acts:
         with pytest.raises(AlreadyExistsError):
             act()
     assert vault.thread("other").latest() is None
@@ -441,8 +447,9 @@ def test_modify_counts_right(opened: Callable[..., Vault]) -> None:
 def test_ids_that_are_refused(vault: Vault, value: Any) -> None:
     with pytest.raises(InvalidInputError):
         vault.thread(value)
-    with pytest.raises(InvalidInputError):
-        vault.thread("t", agent=value) if value is not None else vault.thread(value)
+    if value is not None:
+        with pytest.raises(InvalidInputError):
+            vault.thread("t", agent=value)
     vault.thread("t").save(1)
     with pytest.raises(InvalidInputError):
         vault.thread("t").fork(value)

@@ -2,6 +2,7 @@
 
 The first caller leads: it takes everything that is waiting, writes it, and wakes the others with their outcome. Who
 comes meanwhile waits; one of those is woken to lead the next group. Nobody waits on a timer, so a lone caller pays nothing.
+Every step can be taken twice: an interrupt (Ctrl-C) at any moment is raised only after its caller's job was finished.
 """
 
 from __future__ import annotations
@@ -19,14 +20,19 @@ Outcome = TypeVar("Outcome")
 class Pending(Generic[Job, Outcome]):
     """One caller's job and, once it is done, its outcome or error."""
 
-    __slots__ = ("done", "error", "job", "outcome", "wake")
+    __slots__ = ("done", "error", "job", "leads", "outcome", "queued", "wake")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
-        self.done = False
+        self.queued = self.leads = self.done = False
         self.wake = threading.Lock()
+
+    @property
+    def settled(self) -> bool:
+        """Whether a flush has dealt with it."""
+        return self.outcome is not None or self.error is not None
 
 
 class Group(Generic[Job, Outcome]):
@@ -36,54 +42,74 @@ class Group(Generic[Job, Outcome]):
         self._flush = flush
         self._mutex = threading.Lock()
         self._queue: list[Pending[Job, Outcome]] = []
+        self._current: list[Pending[Job, Outcome]] = []
         self._led = False
 
     def run(self, job: Job) -> Outcome:
         """Do one job, alone or with others. Raises what went wrong with this one."""
         mine: Pending[Job, Outcome] = Pending(job)
-        with self._mutex:
-            self._queue.append(mine)
-            lead, self._led = not self._led, True
-            if not lead:
-                mine.wake.acquire()
-        interrupted = None if lead else self._wait(mine)
-        if not mine.done:
-            self._lead(mine)
+        interrupted: BaseException | None = None
+        while not self._is_over(mine):
+            try:
+                self._carry_out(mine)
+            except BaseException as error:  # noqa: BLE001 - raised below, once the outcome is known
+                interrupted = None if isinstance(error, Exception) else error
         if interrupted is not None:
             raise interrupted
         if mine.error is not None:
             raise mine.error
         return mine.outcome  # type: ignore[return-value]
 
-    def _wait(self, mine: Pending[Job, Outcome]) -> BaseException | None:
-        """Wait to be done or to lead. An interrupt (Ctrl-C) is kept until the job's outcome is known."""
-        interrupted: BaseException | None = None
-        while True:
-            try:
+    def _is_over(self, mine: Pending[Job, Outcome]) -> bool:
+        return mine.done and not mine.leads
+
+    def _carry_out(self, mine: Pending[Job, Outcome]) -> None:
+        with self._mutex:
+            if not mine.queued:
+                mine.wake.acquire(blocking=False)
+                self._queue.append(mine)
+                mine.queued = True
+                if not self._led:
+                    mine.leads = self._led = True
+        while not self._is_over(mine):
+            if mine.leads:
+                self._lead(mine)
+            else:
                 mine.wake.acquire()
-                return interrupted
-            except BaseException as error:  # noqa: BLE001 - raised again by run()
-                interrupted = error
 
     def _lead(self, mine: Pending[Job, Outcome]) -> None:
         with self._mutex:
-            group, self._queue = self._queue, []
+            if not self._current:
+                self._current, self._queue = self._queue, []
+        waiting = [pending for pending in self._current if not pending.settled]
         try:
-            self._flush(group)
+            if waiting:
+                self._flush(waiting)
         except BaseException as error:
             theirs = error  # but Ctrl-C in the leader is not the others' affair
             if not isinstance(error, Exception):
                 theirs = UnavailableError("the write was interrupted; it may have happened", unknown=True)
-            for other in group:
-                other.error = other.error or theirs
+            for pending in waiting:
+                if not pending.settled:
+                    pending.error = theirs
             raise
         finally:
-            with self._mutex:
-                if self._queue:
-                    self._queue[0].wake.release()
-                else:
-                    self._led = False
-            for other in group:
-                other.done = True
-                if other is not mine:
-                    other.wake.release()
+            self._hand_over(mine)
+
+    def _hand_over(self, mine: Pending[Job, Outcome]) -> None:
+        with self._mutex:
+            for pending in self._current:
+                pending.done = True
+                _wake(pending)
+            if self._queue:
+                self._queue[0].leads = True
+                _wake(self._queue[0])
+            else:
+                self._led = False
+            self._current = []
+            mine.leads = False
+
+
+def _wake(pending: Pending[Job, Outcome]) -> None:
+    if pending.wake.locked():
+        pending.wake.release()

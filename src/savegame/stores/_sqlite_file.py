@@ -21,6 +21,7 @@ import apsw
 from savegame.errors import (
     ClosedError,
     CorruptionError,
+    InvalidInputError,
     OutOfSpace,
     SavegameError,
     StoreNotFound,
@@ -97,6 +98,7 @@ _MAPPING: Final[list[tuple[type[Exception], type[SavegameError], str]]] = [
     (apsw.AuthError, UnavailableError, "access was denied; check the permissions"),
     (apsw.TooBigError, UnsupportedError, "a value is larger than SQLite can keep (about 1 GB)"),
     (apsw.ConnectionClosedError, ClosedError, "the vault is closed; open it again"),
+    (apsw.SQLError, CorruptionError, "the tables are not those of a savegame file; run verify, then restore a backup"),
     (apsw.IOError, UnavailableError, "reading or writing the file failed; check the disk"),
 ]
 
@@ -111,6 +113,10 @@ def translated(path: str) -> Iterator[None]:
         if ours is None:
             raise
         raise ours from error
+    except (UnicodeDecodeError, OverflowError) as error:  # a text that is none, a number that is too large
+        raise CorruptionError(
+            f"{path}: a stored value is damaged; run verify, then repair or restore a backup ({error})"
+        ) from error
 
 
 def translate(error: apsw.Error, path: str) -> SavegameError | None:
@@ -119,6 +125,18 @@ def translate(error: apsw.Error, path: str) -> SavegameError | None:
         if isinstance(error, theirs):
             return ours(f"{path}: {advice} (SQLite: {error})")
     return None
+
+
+def checked_path(path: str) -> str:
+    """The real path of a file, if SQLite can have one there. Raises InvalidInputError."""
+    text = os.fspath(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"{text!r} is not valid Unicode; choose another path") from error
+    if "\0" in text:
+        raise InvalidInputError(f"{text!r} contains a NUL character; choose another path")
+    return os.path.realpath(text)
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -298,9 +316,13 @@ def file_system(path: str) -> str | None:
     return best[1]
 
 
-def wal_inode(path: str) -> int | None:
-    """Which file the -wal is, without opening it."""
+def identity(path: str) -> tuple[int | None, ...]:
+    """Which files the database, its -wal and its -shm are, without opening them."""
+    return tuple(_inode(path + suffix) for suffix in ("", "-wal", "-shm"))
+
+
+def _inode(path: str) -> int | None:
     try:
-        return os.stat(path + "-wal").st_ino
+        return os.stat(path).st_ino
     except FileNotFoundError:
         return None

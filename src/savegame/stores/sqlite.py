@@ -1,9 +1,8 @@
 """Threads in one SQLite file, through apsw: WAL, one writer at a time, many readers, several processes.
 
-One connection writes, under a lock, in BEGIN IMMEDIATE transactions that callers share (`_group.py`); a small pool of
-connections reads. A fork closes all of them first, so that neither side inherits an open file; both open anew when
-they next need to. The statements are in sql/sqlite/queries.sql, the file itself in `_sqlite_file.py`.
-Touches store, frames, _rows, _group, _sqlite_file.
+One connection writes, in BEGIN IMMEDIATE transactions that callers share (`_group.py`); a small pool of connections
+reads (`_sqlite_connections.py`). The file itself is made and checked in `_sqlite_file.py`, damage is found and set aside
+in `_sqlite_upkeep.py`, the statements are in sql/sqlite/queries.sql. Touches store, frames, _rows and those.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import os
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
 
 import apsw
@@ -63,13 +62,10 @@ from savegame.stores._rows import (
     record_checksum,
     thread_values,
 )
+from savegame.stores._sqlite_connections import Connections
 from savegame.stores._sqlite_file import SQL, all_rows, id_of, one_row
 
 SYNCHRONOUS: Final = {"power": 2, "process": 1}
-IDLE_READERS: Final = 4
-FORK_WAIT_S: Final = 10.0
-WAL_CHECK_S: Final = 0.05
-"""How often at most a writer looks whether its -wal is still there: a look costs as much as a twentieth of a save."""
 
 
 def open_url(url: str, *, durability: str = "power", read_only: bool = False) -> SQLiteStore:
@@ -87,61 +83,48 @@ class SQLiteStore(Store):
     def __init__(self, path: str, *, durability: str = "power", read_only: bool = False) -> None:
         if durability not in SYNCHRONOUS:
             raise InvalidInputError(f"durability {durability!r} is unknown; one of: {', '.join(SYNCHRONOUS)}")
-        self.path = os.path.realpath(os.fspath(path))
+        self.path = file.checked_path(path)
         self.read_only = read_only
-        self._synchronous = SYNCHRONOUS[durability]
         file.prepare(self.path, read_only=read_only)
-        self._closed = False
+        self._connections = Connections(self.path, read_only=read_only, synchronous=SYNCHRONOUS[durability])
+        self._group: Group[Sequence[StoreChange], list[int]] = Group(self._flush)
+        self._group_process = os.getpid()
         self._spaces: dict[str, int] = {}
         self._new_spaces: dict[str, int] = {}
-        self._stale_wal = False
-        self._begin_life()
         with self._reading():
             pass
-        _open_stores.add(self)
-
-    def _begin_life(self) -> None:
-        """Locks and connections of this process: at the start, and again in the child of a fork."""
-        self._db: apsw.Connection | None = None
-        self._wal: int | None = None
-        self._wal_checked = 0.0
-        self._lock = threading.RLock()
-        self._borrowed_by: int | None = None
-        self._readers: list[apsw.Connection] = []
-        self._reading_now = 0
-        self._readers_changed = threading.Condition()
-        self._group: Group[Sequence[StoreChange], list[int]] = Group(self._flush)
 
     # -- writing -----------------------------------------------------------------------------------
 
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
         self._check_open(writing=True)
-        if self._borrowed_by == threading.get_ident():
+        if self._connections.borrowed_by == threading.get_ident():
             return self._inside_borrowed(changes)
+        if self._group_process != os.getpid():  # in the child of a fork: who waited in the group is not here
+            self._group, self._group_process = Group(self._flush), os.getpid()
         return self._group.run(changes)
 
     def _flush(self, group: list[Pending[Sequence[StoreChange], list[int]]]) -> None:
         """Write a group in one transaction; a change that does not fit undoes only its own caller's."""
-        with self._lock:
-            committing = False
+        with self._connections.lock:
             try:
-                db = self._writer()
+                db = self._connections.writer()
                 self._new_spaces.clear()
                 db.execute("BEGIN IMMEDIATE")
                 for pending in group:
                     self._try(db, pending)
                 if all(pending.error for pending in group):
-                    db.execute("ROLLBACK")
+                    self._connections.roll_back()
                     return
-                committing = True
-                db.execute("COMMIT")
+                self._connections.commit(db)
                 self._spaces.update(self._new_spaces)
-                self._check_wal()
-            except (apsw.Error, SavegameError) as error:
-                self._failed(group, error, committing=committing)
+            except (apsw.Error, UnavailableError, ClosedError) as error:
+                self._failed(group, error)
             except BaseException as error:  # Ctrl-C, or a mistake in a change: no transaction may stay open
-                interrupted = UnavailableError(f"{self.path}: the write was interrupted ({error!r}); try again")
-                self._failed(group, interrupted, committing=committing)
+                self._failed(
+                    group,
+                    UnavailableError(f"{self.path}: the write was interrupted ({error!r}); look, then try again", unknown=True),
+                )
                 raise
 
     def _try(self, db: apsw.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> None:
@@ -166,55 +149,33 @@ class SQLiteStore(Store):
         if savepoint:
             db.execute("RELEASE one")
 
-    def _failed(self, group: list[Pending[Sequence[StoreChange], list[int]]], error: Exception, *, committing: bool) -> None:
+    def _failed(self, group: list[Pending[Sequence[StoreChange], list[int]]], error: Exception) -> None:
         """Nothing of the group was written, unless COMMIT itself failed: then each is looked for by its id."""
-        self._roll_back()
-        ours = file.translate(error, self.path) if isinstance(error, apsw.Error) else error
+        self._connections.roll_back()
+        ours = (file.translate(error, self.path) if isinstance(error, apsw.Error) else None) or error
         for pending in group:
             if pending.error is None:
-                pending.error = self._unknown(pending.job, ours or error) if committing else ours or error
-
-    def _roll_back(self) -> None:
-        if self._db is not None and self._db.in_transaction:
-            with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself; the first error is the one to tell
-                self._db.execute("ROLLBACK")
+                pending.outcome = None
+                pending.error = self._unknown(pending.job, ours) if getattr(ours, "unknown", False) else ours
 
     def _unknown(self, job: Sequence[StoreChange], error: Exception) -> Exception:
-        """The error for a write whose COMMIT failed: it says so if the write may be there after all."""
+        """The error for a write whose COMMIT failed: how to find out whether it is there after all."""
         appended = next((change for change in job if isinstance(change, Append)), None)
         if appended is None:
-            return UnavailableError(
-                f"{self.path}: the write may or may not have happened ({error}); read it back", unknown=True
-            )
-        try:
-            landed = self.find(appended.key.namespace, appended.id) is not None
-        except (SavegameError, apsw.Error):
-            landed = True
-        if not landed and not self._stale_wal and isinstance(error, OutOfSpace):
-            return error  # after any other failed flush the save can still come back: its bytes may be in the -wal
+            return error
+        if isinstance(error.__cause__, apsw.FullError) and not self._connections.lost and self._is_absent(appended):
+            return OutOfSpace(f"{self.path}: the disk is full: nothing was saved; make room and try again")
         return UnavailableError(
-            f"{self.path}: the save may or may not be durable ({error}); look for it with vault.find({appended.id!r}), "
-            f"or save again with id={appended.id!r}, which is safe",
+            f"{error}; look for it with vault.find({appended.id!r}), or save again with id={appended.id!r}, which is safe",
             unknown=True,
             checkpoint_id=appended.id,
         )
 
-    def _check_wal(self) -> None:
-        """Notice that somebody took the -wal away under us: what was written since is not in the file."""
-        now = time.monotonic()
-        if self._wal is not None and now - self._wal_checked < WAL_CHECK_S:
-            return
-        self._wal_checked = now
-        inode = file.wal_inode(self.path)
-        if self._wal is None:
-            self._wal = inode
-        elif inode != self._wal:
-            self._stale_wal = True
-            self._drop_connections()
-            raise UnavailableError(
-                f"{self.path}-wal was removed or replaced by another program while the vault was open; "
-                f"saves since then may be lost. Nothing but savegame may open this file; see docs/concepts/durability.md"
-            )
+    def _is_absent(self, appended: Append) -> bool:
+        try:
+            return self.find(appended.key.namespace, appended.id) is None
+        except (SavegameError, apsw.Error):
+            return False
 
     # -- one change --------------------------------------------------------------------------------
 
@@ -270,7 +231,7 @@ class SQLiteStore(Store):
         return seq
 
     def _floor(self, db: apsw.Connection, row: Row, keep_newest: int | None) -> int:
-        if keep_newest is None or row.frames < keep_newest:
+        if keep_newest is None or row.frames + 1 < keep_newest:
             return row.floor
         found = one_row(db, "nth_newest", row.low(), row.high(), keep_newest - 1)
         return max(row.floor, found[0] & SEQ_MASK) if found else row.floor
@@ -569,15 +530,14 @@ class SQLiteStore(Store):
 
     def _shrink(self) -> None:
         """Give free space back and empty the -wal, so that what was deleted is in no file."""
-        with self._lock, file.translated(self.path):
-            db = self._writer()
-            db.execute("VACUUM")
+        with self._connections.lock, file.translated(self.path):
+            self._connections.writer().execute("VACUUM")
             self.purge()
 
     def purge(self) -> bool:
         try:
-            with self._lock, file.translated(self.path):
-                blocked, _, _ = self._writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+            with self._connections.lock, file.translated(self.path):
+                blocked, _, _ = self._connections.writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
                 return not blocked
         except UnavailableError:  # what was removed is removed; its bytes leave the files when the disk has room again
             return False
@@ -606,20 +566,22 @@ class SQLiteStore(Store):
     @contextlib.contextmanager
     def connection(self) -> Iterator[apsw.Connection]:
         """A transaction on the store's own connection; saves of this thread inside it commit with it."""
-        with self._lock:
-            if self._borrowed_by is not None:
-                yield self._writer()
+        self._check_open(writing=True)
+        own = self._connections
+        with own.lock:
+            if own.borrowed_by is not None:
+                yield own.writer()
                 return
-            with self._writing() as db:
-                self._borrowed_by = threading.get_ident()
+            with own.writing() as db:
+                own.borrowed_by = threading.get_ident()
                 try:
                     yield db
                 finally:
-                    self._borrowed_by = None
+                    own.borrowed_by = None
 
     def _inside_borrowed(self, changes: Sequence[StoreChange]) -> list[int]:
         """Changes made while this thread holds `connection()`: part of its transaction."""
-        db = self._writer()
+        db = self._connections.writer()
         pending: Pending[Sequence[StoreChange], list[int]] = Pending(changes)
         with file.translated(self.path):
             self._try(db, pending)
@@ -628,94 +590,21 @@ class SQLiteStore(Store):
         return pending.outcome or []
 
     def close(self) -> None:
-        if self._closed:
-            return
-        with self._lock:
-            self._closed = True
-            self._drop_connections()
-        _open_stores.discard(self)
-
-    # -- connections -------------------------------------------------------------------------------
+        self._connections.close()
 
     def _check_open(self, *, writing: bool = False) -> None:
-        if self._closed:
-            raise ClosedError(f"{self.path}: the vault is closed; open it again")
+        self._connections.check_open()
         if writing and self.read_only:
             raise UnsupportedError(f"{self.path}: was opened with read_only=True")
 
-    def _connect(self) -> apsw.Connection:
-        return file.connect(self.path, read_only=self.read_only, synchronous=self._synchronous)
-
-    def _writer(self) -> apsw.Connection:
-        if self._db is None:
-            self._check_open()  # closed meanwhile, by another thread
-            self._db = self._connect()
-            self._wal = None
-        return self._db
+    def _reading(self, *, snapshot: bool = False) -> AbstractContextManager[apsw.Connection]:
+        return self._connections.reading(snapshot=snapshot)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[apsw.Connection]:
-        """A transaction of its own, outside the groups."""
         self._check_open(writing=True)
-        with self._lock, file.translated(self.path):
-            db = self._writer()
-            if db.in_transaction:  # inside connection(): part of that transaction
-                yield db
-                return
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-            except BaseException:
-                if not db.get_autocommit():
-                    db.execute("ROLLBACK")
-                raise
-            try:
-                db.execute("COMMIT")
-            except apsw.Error as error:
-                self._roll_back()
-                raise UnavailableError(
-                    f"{self.path}: the write may or may not have happened ({error}); read it back", unknown=True
-                ) from error
-            self._check_wal()
-
-    @contextlib.contextmanager
-    def _reading(self, *, snapshot: bool = False) -> Iterator[apsw.Connection]:
-        """A connection to read from, lent from the pool; with `snapshot`, everything is read at one moment."""
-        self._check_open()
-        if self._borrowed_by == threading.get_ident():
-            yield self._writer()
-            return
-        with self._readers_changed:
-            self._reading_now += 1
-            db = self._readers.pop() if self._readers else None
-        try:
-            with file.translated(self.path):
-                db = db or self._connect()
-                if snapshot:
-                    db.execute("BEGIN")
-                yield db
-        finally:
-            with self._readers_changed:
-                self._reading_now -= 1
-                if db is not None:
-                    self._give_back(db)
-                self._readers_changed.notify_all()
-
-    def _give_back(self, db: apsw.Connection) -> None:
-        if self._closed or len(self._readers) >= IDLE_READERS:
-            db.close()
-            return
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        self._readers.append(db)
-
-    def _drop_connections(self) -> None:
-        with self._readers_changed:
-            readers, self._readers = self._readers, []
-        for db in (*readers, self._db):
-            if db is not None:
-                db.close()
-        self._db = self._wal = None
+        with file.translated(self.path), self._connections.writing() as db:
+            yield db
 
     def _row(self, db: apsw.Connection, key: ThreadKey) -> Row | None:
         found = one_row(db, "thread", self._space(db, key.namespace), key.id)
@@ -737,47 +626,6 @@ class SQLiteStore(Store):
 
     def _space_name(self, db: apsw.Connection, number: int) -> str:
         return next(str(name) for no, name in all_rows(db, "space_names") if no == number)
-
-    # -- fork --------------------------------------------------------------------------------------
-
-    def _before_fork(self) -> None:
-        """Close every connection, so that the child inherits none: SQLite's locks do not survive a fork."""
-        self._lock.acquire()
-        with self._readers_changed:
-            self._readers_changed.wait_for(lambda: self._reading_now == 0, FORK_WAIT_S)
-        if self._borrowed_by is None and not self._reading_now:
-            self._drop_connections()
-
-    def _after_fork_in_child(self) -> None:
-        if self._db is not None:  # forked in the middle of connection(): leave the parent's connection alone
-            _abandoned.append(self._db)
-            self._closed = True
-        self._begin_life()
-
-
-_abandoned: list[apsw.Connection] = []
-_open_stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
-_forking: list[SQLiteStore] = []
-
-
-def _before_fork() -> None:
-    _forking[:] = list(_open_stores)
-    for store in _forking:
-        store._before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    while _forking:
-        _forking.pop()._lock.release()
-
-
-def _after_fork_in_child() -> None:
-    while _forking:
-        _forking.pop()._after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 # -- helpers ---------------------------------------------------------------------------------------

@@ -174,7 +174,9 @@ class VaultMachine(RuleBasedStateMachine):
         self.saved(place, handle.save(state, force=True, **keywords), state, keywords=keywords)
 
     @rule(data=st.data(), thread_id=threads, side=sides, keywords=details, relative=st.booleans())
-    def save_expecting(self, data: st.DataObject, thread_id: str, side: int, keywords: dict[str, Any], relative: bool) -> None:
+    def save_expecting(
+        self, data: st.DataObject, thread_id: str, side: int, keywords: dict[str, Any], *, relative: bool
+    ) -> None:
         """With an expectation of the caller's own, for save and update alike."""
         place = (thread_id, side)
         handle = self.handle(*place)
@@ -308,7 +310,7 @@ class VaultMachine(RuleBasedStateMachine):
         return thread.checkpoints[data.draw(st.sampled_from(list(thread.checkpoints)), label="checkpoint")]
 
     @rule(data=st.data(), thread_id=threads, side=sides, discard=st.booleans())
-    def rewind(self, data: st.DataObject, thread_id: str, side: int, discard: bool) -> None:
+    def rewind(self, data: st.DataObject, thread_id: str, side: int, *, discard: bool) -> None:
         """The head moves; the rest stays as a branch or goes."""
         place = (thread_id, side)
         point = self.draw_point(data, thread_id)
@@ -355,7 +357,7 @@ class VaultMachine(RuleBasedStateMachine):
         self.touched.add(thread_id)
 
     @rule(thread_id=threads, keep=st.integers(1, 6), include_labelled=st.booleans())
-    def prune(self, thread_id: str, keep: int, include_labelled: bool) -> None:
+    def prune(self, thread_id: str, keep: int, *, include_labelled: bool) -> None:
         """What stays keeps its state."""
         removed = self.vault.thread(thread_id).prune(keep=keep, include_labelled=include_labelled)
         assert removed == self.model.prune(thread_id, keep, include_labelled=include_labelled)
@@ -499,7 +501,8 @@ class VaultMachine(RuleBasedStateMachine):
         references.setdefault("head", model.head)
         for reference, wanted_id in references.items():
             assert thread.load(reference).id == wanted_id
-        for missing in {f"head~{len(line)}", line[0].step + 1, 0, "no such thing", "ffff"} - references.keys():
+        nowhere: tuple[str | int, ...] = (f"head~{len(line)}", line[0].step + 1, 0, "no such thing", "ffff")
+        for missing in (reference for reference in nowhere if reference not in references):
             with self.refused(CheckpointNotFound):
                 thread.load(missing)
         for name in model.checkpoints:

@@ -17,7 +17,7 @@ UNKNOWN: Final = "\0unknown"
 """What a handle expects that has not read, saved or moved a head yet: nothing."""
 
 
-class Misfit(Exception):  # noqa: N818 - not an error of anything
+class Misfit(Exception):
     """An update that does not fit the state."""
 
 

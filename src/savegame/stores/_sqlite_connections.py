@@ -1,0 +1,231 @@
+"""The connections of one process to one SQLite file: one that writes, a few that read, none across a fork.
+
+Keeps three promises: a transaction ends or is rolled back, whatever happens inside; nobody is told that a write is
+durable after the files were taken away or replaced under us; a child of a fork never uses, or closes, a connection of
+its parent. Touches _sqlite_file and errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Final
+
+import apsw
+
+from savegame.errors import ClosedError, UnavailableError
+from savegame.stores import _sqlite_file as file
+
+IDLE_READERS: Final = 4
+FORK_WAIT_S: Final = 10.0
+SETTLED_NS: Final = 50_000_000
+"""A directory that was last changed longer ago than this has a time of change that the next change will differ from."""
+
+
+class Connections:
+    """Lends connections. `lock` is held by whoever writes."""
+
+    def __init__(self, path: str, *, read_only: bool, synchronous: int) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._synchronous = synchronous
+        self._directory = os.path.dirname(path)
+        self.closed = False
+        self.lost = False
+        """Whether the files were once taken away under us."""
+        self._begin_life()
+        _open.add(self)
+
+    def _begin_life(self) -> None:
+        """Locks and connections of this process: at the start, and again in the child of a fork."""
+        self.lock = threading.RLock()
+        self.borrowed_by: int | None = None
+        self._writer: apsw.Connection | None = None
+        self._files: tuple[int | None, ...] | None = None
+        self._directory_changed = 0
+        self._readers: list[apsw.Connection] = []
+        self._reading = 0
+        self._forking = False
+        self._guard = threading.Lock()  # entered by itself: entering a Condition could be interrupted half-way
+        self._changed = threading.Condition(self._guard)
+
+    def _connect(self) -> apsw.Connection:
+        return file.connect(self.path, read_only=self.read_only, synchronous=self._synchronous)
+
+    def check_open(self) -> None:
+        """Raise ClosedError if it is closed."""
+        if self.closed:
+            raise ClosedError(f"{self.path}: the vault is closed; open it again")
+
+    def close(self) -> None:
+        """Close every connection, now or when it is given back."""
+        with self.lock:
+            self.closed = True
+            self.drop()
+        _open.discard(self)
+
+    def drop(self) -> None:
+        """Close what is not lent; what is needed again is opened again."""
+        with self._guard:
+            readers, self._readers = self._readers, []
+        for db in (*readers, self._writer):
+            if db is not None:
+                db.close()
+        self._writer = self._files = None
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def writer(self) -> apsw.Connection:
+        """The connection that writes; its user holds `lock`."""
+        if self._writer is None:
+            self.check_open()  # closed meanwhile, by another thread
+            self._writer = self._connect()
+        return self._writer
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[apsw.Connection]:
+        """A transaction of its own; inside another one of the same thread, part of that. Errors inside pass as they are."""
+        self.check_open()
+        with self.lock:
+            with file.translated(self.path):
+                db = self.writer()
+                nested = db.in_transaction
+                if not nested:
+                    db.execute("BEGIN IMMEDIATE")
+            if nested:
+                yield db
+                return
+            try:
+                yield db
+            except BaseException:
+                if self._writer is db:
+                    self.roll_back()
+                raise
+            if self._writer is not db:
+                raise ClosedError(f"{self.path}: this process was forked inside the transaction; open the vault again")
+            self.commit(db)
+
+    def commit(self, db: apsw.Connection) -> None:
+        """End the transaction. Raises UnavailableError with `unknown` if nobody can tell whether it is durable."""
+        try:
+            db.execute("COMMIT")
+        except apsw.Error as error:
+            self.roll_back()
+            message = f"{self.path}: the write may or may not have happened ({error}); read it back"
+            raise UnavailableError(message, unknown=True) from error
+        self.check_files()
+
+    def roll_back(self) -> None:
+        """End the transaction, if one is open, without a trace."""
+        if self._writer is not None and self._writer.in_transaction:
+            with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself; the first error is the one to tell
+                self._writer.execute("ROLLBACK")
+
+    def check_files(self) -> None:
+        """After a COMMIT: raise if the files are not those that were opened, since what was written is not in them.
+
+        A look at the directory is enough as long as nothing in it was added, removed or renamed.
+        """
+        changed = os.stat(self._directory).st_mtime_ns
+        if self._files is not None and changed == self._directory_changed:
+            return
+        files = file.identity(self.path)
+        if self._files is None:
+            self._files = files
+        elif files != self._files:
+            self.lost = True
+            self.drop()
+            raise UnavailableError(
+                f"{self.path}, its -wal or its -shm was removed, moved or replaced by somebody while the vault was open; "
+                f"saves since then may be lost. Nothing but savegame may touch these files (docs/concepts/durability.md)",
+                unknown=True,
+            )
+        self._directory_changed = changed if time.time_ns() - changed > SETTLED_NS else 0
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def reading(self, *, snapshot: bool = False) -> Iterator[apsw.Connection]:
+        """A connection to read from; with `snapshot`, everything is read at one moment."""
+        self.check_open()
+        if self.borrowed_by == threading.get_ident():
+            yield self.writer()
+            return
+        with self._guard:
+            self._changed.wait_for(lambda: not self._forking)
+            self._reading += 1
+            db = self._readers.pop() if self._readers else None
+        try:
+            with file.translated(self.path):
+                db = db or self._connect()
+                if snapshot:
+                    db.execute("BEGIN")
+                yield db
+        finally:
+            with self._guard:
+                self._reading -= 1
+                if db is not None:
+                    self._give_back(db)
+                self._changed.notify_all()
+
+    def _give_back(self, db: apsw.Connection) -> None:
+        if self.closed or len(self._readers) >= IDLE_READERS:
+            db.close()
+            return
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        self._readers.append(db)
+
+    # -- fork --------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Close every connection, so that the child inherits none: SQLite's locks do not survive a fork."""
+        self.lock.acquire()
+        with self._guard:
+            self._forking = True
+            self._changed.wait_for(lambda: self._reading == 0, FORK_WAIT_S)
+        if self.borrowed_by is None and not self._reading:
+            self.drop()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on; connections are opened again when they are needed."""
+        with self._guard:
+            self._forking = False
+            self._changed.notify_all()
+        self.lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew; refuse to go on if a connection was in use, and never close one that is the parent's."""
+        if self._writer is not None or self._reading:
+            _abandoned.extend((self._writer, *self._readers))
+            self.closed = True
+        self._begin_life()
+
+
+_abandoned: list[apsw.Connection | None] = []
+_open: weakref.WeakSet[Connections] = weakref.WeakSet()
+_forking: list[Connections] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = list(_open)
+    for connections in _forking:
+        connections.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    while _forking:
+        _forking.pop().after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    while _forking:
+        _forking.pop().after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
