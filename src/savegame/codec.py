@@ -134,6 +134,7 @@ class Codec:
         try:
             return ormsgpack.packb(value, self._extend, _OPTIONS)
         except TypeError as error:
+            self._raise_hidden()
             if "Dict key must be str" not in str(error):
                 raise
         return ormsgpack.packb(_with_any_keys(self, value, 0), self._extend, _OPTIONS)
@@ -144,9 +145,8 @@ class Codec:
         try:
             return ormsgpack.unpackb(data, ext_hook=self._hook)
         except ValueError as error:
-            cause = self._local.__dict__.pop("cause", None)  # ormsgpack hides what the hook raised
-            if isinstance(cause, (SavegameError, RecursionError, KeyboardInterrupt, MemoryError)):
-                raise cause from None
+            cause = self._local.__dict__.get("cause")  # ormsgpack hides what the hook raised
+            self._raise_hidden()
             raise CorruptionError(f"stored bytes do not decode: {cause or error}") from error
 
     def _hook(self, tag: int, body: bytes) -> Any:
@@ -158,7 +158,20 @@ class Codec:
 
     # -- one value -------------------------------------------------------------------------------
 
+    def _raise_hidden(self) -> None:
+        """Raise what interrupted a hook: ormsgpack turns everything into an error of its own."""
+        hidden = self._local.__dict__.pop("cause", None)
+        if isinstance(hidden, (SavegameError, RecursionError, MemoryError)) or not isinstance(hidden, Exception | None):
+            raise hidden from None
+
     def _extend(self, value: Any) -> Any:
+        try:
+            return self._extended(value)
+        except BaseException as error:
+            self._local.cause = error
+            raise
+
+    def _extended(self, value: Any) -> Any:
         writer = _WRITERS.get(type(value))
         if writer is not None:
             return writer(value)

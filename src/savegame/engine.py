@@ -13,6 +13,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakSet, WeakValueDictionary
@@ -130,6 +131,10 @@ class Engine:
         self._begin_locks()
         _engines.add(self)
 
+    def without_cache(self) -> Engine:
+        """The same engine, reading everything from the store."""
+        return Engine(self.store, self.codec, self.retention, compress=self.compress, cache_bytes=0)
+
     def _begin_locks(self) -> None:
         self._locks: WeakValueDictionary[ThreadKey, threading.RLock] = WeakValueDictionary()
         self._locks_lock = threading.Lock()
@@ -149,19 +154,27 @@ class Engine:
                     lock = self._locks[key] = threading.RLock()
         return lock
 
+    def alone(self, key: ThreadKey) -> AbstractContextManager[object]:
+        """Holds the lock of a thread; not inside `connection()`, where who holds it may be waiting for us."""
+        return nullcontext() if self.store.borrowed() else self.lock(key)
+
     # -- loading -----------------------------------------------------------------------------------
 
     def head(self, key: ThreadKey) -> Point:
         """The head of a thread as it is now; EMPTY if it has none."""
-        row = self.store.thread(key)
-        if row is None or row.head_id is None:
-            return EMPTY
-        cached = self.cache.get(key)
-        if cached is not None and cached.id == row.head_id:
-            return cached
-        point = self.point(key, row.head)
-        self.cache.put(key, point)
-        return point
+        while True:
+            row = self.store.thread(key)
+            if row is None or row.head_id is None:
+                return EMPTY
+            cached = self.cache.get(key)
+            if cached is not None and cached.id == row.head_id:
+                return cached
+            try:
+                point = self.point(key, row.head)
+            except CheckpointNotFound:  # the head moved on and the old one was pruned, between the two looks
+                continue
+            self.cache.put(key, point)
+            return point
 
     def point(self, key: ThreadKey, seq: int, frame: Frame | None = None) -> Point:
         """The checkpoint with a sequence number, with its state. Raises CheckpointNotFound, CorruptionError."""
@@ -186,6 +199,18 @@ class Engine:
         """Whether loading may begin at a cached point: its thread was not deleted and made anew meanwhile."""
         found = self.store.frames(key, low=cached.seq, high=cached.seq) if 0 < cached.seq < below else []
         return bool(found) and found[0].id == cached.id
+
+    def find(self, namespace: str, checkpoint_id: str) -> tuple[ThreadKey, Frame] | None:
+        """The frame of the checkpoint with an id. The store's index is not trusted: what it names must have that id."""
+        found = self.store.find(namespace, checkpoint_id)
+        frames = self.store.frames(found[0], low=found[1], high=found[1]) if found else []
+        if found is None or not frames:
+            return None
+        if frames[0].id != checkpoint_id:
+            raise CorruptionError(
+                f"the index is damaged: {checkpoint_id} leads to {frames[0].id}; run verify", place="index of ids"
+            )
+        return found[0], frames[0]
 
     def frame(self, key: ThreadKey, seq: int) -> Frame:
         """One frame without its delta. Raises CheckpointNotFound."""
@@ -292,7 +317,7 @@ class Engine:
         epoch: int | None = None,
     ) -> tuple[int, Meta, Node]:
         """Append what `make` makes of the state that the frame builds on; on top of whatever is there if expect is ANY."""
-        with self.lock(key):
+        with self.alone(key):
             point = base or self.cache.get(key) or self.head(key)
             while True:
                 if expect != ANY and base is None and (point.id or None) != expect:

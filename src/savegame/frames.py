@@ -99,14 +99,25 @@ def thread_salt(namespace: str, thread_id: str) -> int:
 
 
 def checksum(body: bytes, salt: int, a: int = 0, b: int = 0) -> int:
-    """Over stored bytes and their place (thread, sequence number, base): a changed byte or place changes it."""
-    return zlib.crc32(body, (salt + a * 0x9E3779B1 + b * 0x85EBCA6B) & 0xFFFFFFFF)
+    """Over stored bytes and their place (thread, sequence number, base): a changed byte or place changes it.
+
+    What damage has turned into something else than bytes and numbers gets -1, which no sum is.
+    """
+    try:
+        return zlib.crc32(body, (salt + (a ^ a >> 32) * 0x9E3779B1 + (b ^ b >> 32) * 0x85EBCA6B) & 0xFFFFFFFF)
+    except TypeError:
+        return -1
 
 
 def digest(parent: bytes, thread_id: str, checkpoint_id: str, meta: bytes, delta: bytes) -> bytes:
     """The digest of a checkpoint: over its parent's, its ids, its packed metadata and its logical delta."""
     ids = pack_raw([parent, thread_id, checkpoint_id, meta])
     return blake3.blake3(ids + delta).digest()
+
+
+def request_digest(asked: bytes) -> bytes:
+    """Stands for what a save with a chosen id was asked to do."""
+    return blake3.blake3(asked).digest(length=16)
 
 
 # -- metadata --------------------------------------------------------------------------------------
@@ -133,6 +144,8 @@ class Meta:
     metadata: bytes = b""
     blobs: list[bytes] = field(default_factory=list)
     external_id: str | None = None
+    request: bytes | None = None
+    """What was asked for, where the caller chose the id: a retry is told from other content by it."""
     digest: bytes = b""
 
     @property
@@ -161,6 +174,7 @@ def pack_meta(meta: Meta) -> bytes:
         meta.metadata or None,
         meta.blobs or None,
         meta.external_id,
+        meta.request,
     ]
     last = len(fields)
     while fields[last - 1] is None:
@@ -172,31 +186,13 @@ def load_meta(data: bytes) -> Meta:
     """Metadata from its stored bytes: the digest, then the packed fields."""
     try:
         parent, *rest = unpack_raw(data[DIGEST_BYTES:])
-        rest += [None] * (16 - len(rest))
-        (
-            step,
-            created,
-            size,
-            kind,
-            status,
-            reason,
-            iteration,
-            tokens,
-            cost,
-            description,
-            hint,
-            agent,
-            forked,
-            metadata,
-            blobs,
-            ext,
-        ) = rest
+        rest += [None] * (17 - len(rest))
+        *plain, metadata, blobs, external_id, request = rest
+        if len(plain) != 13:
+            raise ValueError(f"{len(plain)} fields")
     except (ValueError, TypeError) as error:
         raise CorruptionError(f"stored metadata cannot be read: {error}") from error
-    return Meta(
-        _unpack_id(parent), step, created, size, kind, status, reason, iteration, tokens, cost,
-        description, hint, agent, forked, metadata or b"", blobs or [], ext, data[:DIGEST_BYTES],
-    )  # fmt: skip
+    return Meta(*[_unpack_id(parent), *plain, metadata or b"", blobs or [], external_id, request, data[:DIGEST_BYTES]])
 
 
 def _pack_id(text: str | None) -> Any:

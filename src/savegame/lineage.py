@@ -86,9 +86,13 @@ def _find(engine: Engine, key: ThreadKey, row: ThreadRow, ref: Any, at: dt.datet
         raise InvalidInputError(f"a reference is an id, a prefix, a label, 'head~n', a step or a checkpoint, not {ref!r}")
     if isinstance(ref, int):
         return next((frame for frame in line(engine, key, row.head) if load_meta(frame.meta).step == ref), None)
-    found = engine.store.find(key.namespace, ref)
+    try:
+        ref.encode()
+    except UnicodeEncodeError:  # no id, label or prefix can be like that
+        return None
+    found = engine.find(key.namespace, ref)
     if found is not None and found[0] == key:
-        return engine.frame(key, found[1])
+        return found[1]
     back = re.fullmatch(r"head(?:~(\d{1,12}))?", ref)
     if back:
         return _nth(line(engine, key, row.head, page=min(PAGE, int(back[1] or 0) + 1)), int(back[1] or 0))

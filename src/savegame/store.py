@@ -94,7 +94,8 @@ class Rewrite(NamedTuple):
 
     The head must survive, or `head` names another; 0 is right only where no frame is left. `keep_blobs` lists every blob
     that the thread needs afterwards (`new_blobs` included); the others are removed. With `aside`, what is removed is
-    kept in a place of its own, as it is: repair never deletes.
+    kept in a place of its own, as it is: repair never deletes. Without it, a frame that has a note is removed only if it is
+    in `noted`; else ConflictError, since somebody gave it that note meanwhile.
     """
 
     key: ThreadKey
@@ -106,6 +107,7 @@ class Rewrite(NamedTuple):
     epoch: int | None = None
     head: int | None = None
     aside: bool = False
+    noted: frozenset[int] = frozenset()
 
 
 class DeleteThread(NamedTuple):
@@ -229,6 +231,10 @@ class Store(ABC):
     def backup(self, path: str, progress: Callable[[int, int], None]) -> None:
         """Copy the whole store to a new file, consistently, while others write."""
         raise UnsupportedError(f"a {self.scheme} store has no backup; use copy_to")
+
+    def borrowed(self) -> bool:
+        """Whether the calling thread is inside `connection()`: nobody else can write until it leaves."""
+        return False
 
     def connection(self) -> AbstractContextManager[Any]:
         """A transaction on the store's own database, for tables of the user's."""

@@ -55,31 +55,34 @@ class Dict:
 class List:
     """A list as runs: (count, encoded list of that many items), or (1, node) for an item that was opened.
 
-    Versions of a growing list share one list of runs, of which each sees the first `_seen`: appending costs no copy.
+    Versions of a growing list share one list of runs, of which each sees the first few: appending costs no copy. Runs
+    and how many are seen change together, in one assignment, since others may be reading.
     """
 
-    __slots__ = ("_runs", "_seen", "count", "size")
+    __slots__ = ("_view", "count", "size")
 
     def __init__(self, runs: list[Run]) -> None:
-        self._runs = runs
-        self._seen = len(runs)
+        self._view = (runs, len(runs))
         self.count = sum(count for count, _ in runs)
         self.size = 5 + sum(size_of(data) for _, data in runs)
 
     @property
     def runs(self) -> list[Run]:
-        """The runs of this version; not to be changed."""
-        return self._runs if len(self._runs) == self._seen else self._runs[: self._seen]
+        """The runs of this version."""
+        runs, seen = self._view
+        return runs[:seen]
 
     def grow(self, data: bytes) -> None:
-        """Add the items of an encoded list at the end of this very version."""
+        """Add the items of an encoded list at the end of this very version, which nobody else has yet."""
         count = array_count(data)
         if not count:
             return
         with _growing:
-            self._runs = self.runs
-            self._runs.append((count, data))
-        self._seen += 1
+            runs, seen = self._view
+            if len(runs) != seen:
+                runs = runs[:seen]
+            runs.append((count, data))
+        self._view = (runs, seen + 1)
         self.count += count
         self.size += len(data)
 
@@ -87,7 +90,7 @@ class List:
         """Add bodies of `items` encoded items each at the end of this version, joined to runs of a good size."""
         if not items:
             return
-        runs = self.runs[:]
+        runs = self.runs
         step = max(1, RUN_ITEMS // items)
         for at in range(0, len(bodies), step):
             chunk = bodies[at : at + step]
@@ -95,22 +98,22 @@ class List:
             runs.append((items * len(chunk), data))
             self.size += len(data)
         self.count += items * len(bodies)
-        self._runs, self._seen = runs, len(runs)
+        self._view = (runs, len(runs))
 
     def grown(self, data: bytes) -> List:
         """A second version with the items of an encoded list at the end."""
         twin = List.__new__(List)
-        twin._runs, twin._seen, twin.count, twin.size = self._runs, self._seen, self.count, self.size
+        twin._view, twin.count, twin.size = self._view, self.count, self.size
         twin.grow(data)
-        if twin._seen > 2 * (twin.count // RUN_ITEMS) + RUN_ITEMS:
+        if twin._view[1] > 2 * (twin.count // RUN_ITEMS) + RUN_ITEMS:
             twin.join()
         return twin
 
     def join(self) -> list[Run]:
         """The runs with neighbours joined up to a good size; remembered, since it changes nothing."""
-        if self._seen > 2 * (self.count // RUN_ITEMS) + 8:
-            self._runs = _coalesce(self.runs)
-            self._seen = len(self._runs)
+        if self._view[1] > 2 * (self.count // RUN_ITEMS) + 8:
+            runs = _coalesce(self.runs)
+            self._view = (runs, len(runs))
         return self.runs
 
     def split(self, at: int) -> tuple[list[Run], list[Run]]:

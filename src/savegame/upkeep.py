@@ -13,7 +13,7 @@ from typing import Final
 from savegame import delta as deltas
 from savegame.codec import unpack_raw
 from savegame.engine import Engine
-from savegame.errors import ConflictError, CorruptionError
+from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError
 from savegame.frames import DIGEST_BYTES, digest, load_meta, references, take_out_ops, unwrap, wrap
 from savegame.lineage import everything, visible
 from savegame.model import Frame, Page, Problem, Report, ThreadKey, ThreadRow
@@ -23,6 +23,7 @@ from savegame.tree import to_bytes
 logger = logging.getLogger("savegame")
 
 COPY_BATCH: Final = 64
+COPY_TRIES: Final = 20
 
 Progress = Callable[[int, int], None]
 
@@ -40,11 +41,16 @@ def thread_rows(engine: Engine, namespace: str) -> Iterator[ThreadRow]:
 # -- removing --------------------------------------------------------------------------------------
 
 
-def remove(engine: Engine, key: ThreadKey, drop: set[int], *, expect: str | None, head: int | None = None) -> int:
-    """Remove frames so that the others keep their states; frees their bytes. Gives how many there were."""
+def remove(
+    engine: Engine, key: ThreadKey, frames: list[Frame], drop: set[int], *, expect: str | None, head: int | None = None
+) -> int:
+    """Remove frames so that the others keep their states; frees their bytes. Gives how many there were.
+
+    `frames` are all of the thread as they were when `drop` was chosen. ConflictError if they have changed since.
+    """
     if not drop:
         return 0
-    frames = list(everything(engine, key, newest_first=False))
+    frames = sorted(frames)
     bases = {frame.seq: frame.base for frame in frames}
     rebase: list[tuple[int, int, bytes]] = []
     new_blobs: dict[bytes, bytes] = {}
@@ -59,9 +65,10 @@ def remove(engine: Engine, key: ThreadKey, drop: set[int], *, expect: str | None
     keep.update(_references(engine, key, [f for f in frames if f.seq not in drop and f.seq not in rewritten]))
     for _, _, body in rebase:
         keep.update(references(body))
-    engine.store.commit(
-        [Rewrite(key, tuple(sorted(drop)), tuple(rebase), _wrapped(engine, new_blobs), frozenset(keep), expect, head=head)]
-    )
+    noted = frozenset(frame.seq for frame in frames if frame.seq in drop and frame.note is not None)
+    gone = tuple(sorted(drop))
+    new = _wrapped(engine, new_blobs)
+    engine.store.commit([Rewrite(key, gone, tuple(rebase), new, frozenset(keep), expect, head=head, noted=noted)])
     if not engine.store.purge():
         logger.warning("thread %r: somebody still reads; the removed bytes leave the files when it is done", key.id)
     return len(drop)
@@ -71,8 +78,17 @@ def free_hidden(engine: Engine, key: ThreadKey) -> None:
     """Remove what retention hides: done at a natural keyframe, when the deltas outweigh the state."""
     row = engine.store.thread(key)
     if row is not None and row.head:
-        drop = {frame.seq for frame in everything(engine, key) if not visible(engine, row, frame)}
-        remove(engine, key, drop, expect=row.head_id)
+        frames = list(everything(engine, key))
+        drop = {frame.seq for frame in frames if not visible(engine, row, frame)}
+        remove(engine, key, frames, drop, expect=row.head_id)
+
+
+def with_delta(engine: Engine, key: ThreadKey, seq: int) -> Frame:
+    """One frame with its delta. Raises CheckpointNotFound."""
+    found = engine.store.frames(key, low=seq, high=seq, deltas=True)
+    if not found:
+        raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
+    return found[0]
 
 
 def _surviving(bases: dict[int, int], drop: set[int], seq: int) -> int:
@@ -99,9 +115,7 @@ def _references(engine: Engine, key: ThreadKey, frames: list[Frame]) -> Iterator
     for frame in frames:
         meta = load_meta(frame.meta)
         if meta.blobs or meta.parent_id is None or _is_rebased(engine, key, frame, meta.parent_id):
-            (whole,) = engine.store.frames(key, low=frame.seq, high=frame.seq, deltas=True)
-            assert whole.delta is not None
-            yield from references(whole.delta)
+            yield from references(with_delta(engine, key, frame.seq).delta or b"\0\0")
 
 
 def _is_rebased(engine: Engine, key: ThreadKey, frame: Frame, parent_id: str) -> bool:
@@ -120,6 +134,7 @@ def _wrapped(engine: Engine, blobs: dict[bytes, bytes]) -> tuple[tuple[bytes, by
 
 def verify(engine: Engine, namespace: str, progress: Progress) -> Report:
     """Read every byte: checksums, structure, digests, and that every state comes back."""
+    engine = engine.without_cache()  # what is in memory says nothing about what is stored
     problems = list(engine.store.check(namespace))
     broken = {(problem.thread_id, problem.checkpoint_id) for problem in problems}
     rows = _sound_rows(engine, namespace, problems)
@@ -149,11 +164,12 @@ def _check_history(engine: Engine, key: ThreadKey) -> Iterator[Problem]:
     ends: dict[int, Frame] = {}
     for seq in _sequence_numbers(engine, key):
         try:
-            (frame,) = engine.store.frames(key, low=seq, high=seq, deltas=True)
-            assert frame.delta is not None
+            frame = with_delta(engine, key, seq)
             meta = load_meta(frame.meta)
-            payload = unwrap(frame.delta)[1]
+            payload = unwrap(frame.delta or b"")[1]
             deltas.parse(payload)
+        except CheckpointNotFound:  # pruned meanwhile
+            continue
         except CorruptionError as error:
             yield Problem(key.id, error.checkpoint_id, error.place or f"frame {seq}", str(error))
             continue
@@ -162,12 +178,17 @@ def _check_history(engine: Engine, key: ThreadKey) -> Iterator[Problem]:
         ends[seq] = frame
         whole = ids.get(frame.base) == meta.parent_id and meta.forked_from is None
         parent = digests.get(meta.parent_id, b"") if meta.parent_id else b""
+        for name in references(frame.delta or b"\0\0"):
+            if engine.store.blob(key, name) is None:
+                yield Problem(key.id, frame.id, f"large value {name.hex()[:12]}", "it is missing")
         packed = frame.meta[DIGEST_BYTES:]
         if whole and digest(parent, key.id, frame.id, packed, payload) != meta.digest:
             yield Problem(key.id, frame.id, f"digest of frame {seq}", "its history does not add up to its digest")
     for frame in ends.values():
         try:
             engine.point(key, frame.seq, frame)
+        except CheckpointNotFound:
+            continue
         except CorruptionError as error:
             yield Problem(key.id, error.checkpoint_id, error.place or f"frame {frame.seq}", str(error))
 
@@ -254,9 +275,23 @@ def copy(source: Engine, target: Engine, namespace: str, target_namespace: str, 
     rows = list(thread_rows(source, namespace))
     copied = 0
     for number, row in enumerate(rows, 1):
-        copied += _copy_thread(source, target, row, ThreadKey(target_namespace, row.key.id))
+        copied += _copy_steadily(source, target, row, ThreadKey(target_namespace, row.key.id))
         progress(number, len(rows))
     return copied
+
+
+def _copy_steadily(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey) -> int:
+    """`_copy_thread`, begun again when somebody prunes the source meanwhile; what was copied is passed over then."""
+    copied = 0
+    for _ in range(COPY_TRIES):
+        try:
+            return copied + _copy_thread(source, target, row, key)
+        except CheckpointNotFound:
+            found = source.store.thread(row.key)
+            if found is None or not found.head:
+                return copied
+            row = found
+    raise ConflictError(f"thread {key.id!r} keeps being pruned while it is copied; try again later")
 
 
 def _copy_thread(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey) -> int:
@@ -278,13 +313,15 @@ def _copy_thread(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey)
             if there[frame.id].note != frame.note:
                 target.store.commit([PutNote(key, there[frame.id].seq, frame.note, there[frame.id].note)])
             continue
-        (whole,) = source.store.frames(row.key, low=frame.seq, high=frame.seq, deltas=True)
-        assert whole.delta is not None
-        blobs = tuple((name, source.store.blob(row.key, name) or b"") for name in references(whole.delta))
+        whole = with_delta(source, row.key, frame.seq)
+        delta = whole.delta or b""
+        blobs = tuple((name, source.store.blob(row.key, name) or b"") for name in references(delta))
         last += 1
         numbers[frame.seq] = last
-        base = numbers[frame.base] if frame.base else 0
-        batch.append(Append(key, frame.id, base, frame.meta, whole.delta, frame.note, head, agent=row.agent, blobs=blobs))
+        if whole.base and whole.base not in numbers:
+            raise CheckpointNotFound(f"thread {row.key.id!r}: frame {whole.base} is gone")
+        base = numbers.get(whole.base, 0)
+        batch.append(Append(key, frame.id, base, whole.meta, delta, whole.note, head, agent=row.agent, blobs=blobs))
         head = frame.id
         copied += 1
         if len(batch) == COPY_BATCH:

@@ -28,7 +28,7 @@ from savegame.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from savegame.frames import Meta, dump_note, load_meta, load_note, recode
+from savegame.frames import Meta, dump_note, load_meta, load_note, recode, request_digest
 from savegame.lineage import Ref
 from savegame.model import (
     Checkpoint,
@@ -134,6 +134,8 @@ class Vault:
             page = self.store.threads(self.namespace, after=after, limit=100, agent=agent)
             for row in page.items:
                 info = self._info(row)
+                if info is None:
+                    continue
                 fits = wanted is None or info.status == (wanted if wanted.reason is not None else str.__str__(wanted))
                 if fits and (tag is None or self._has_tag(row.key, tag)):
                     yield info
@@ -144,9 +146,12 @@ class Vault:
                 return
             after = page.next
 
-    def _info(self, row: ThreadRow) -> ThreadInfo:
-        head = load_meta(self._engine.frame(row.key, row.head).meta)
-        first = load_meta(self.store.frames(row.key, limit=1)[0].meta)
+    def _info(self, row: ThreadRow) -> ThreadInfo | None:
+        """What a listing shows of a thread; None if it was deleted meanwhile."""
+        frames = [*self.store.frames(row.key, low=row.head, high=row.head), *self.store.frames(row.key, limit=1)]
+        if len(frames) < 2:
+            return None
+        head, first = (load_meta(frame.meta) for frame in frames)
         return ThreadInfo(
             row.key.id,
             row.agent,
@@ -165,13 +170,13 @@ class Vault:
 
     def find(self, id: str) -> Checkpoint | None:  # noqa: A002 - the design's name
         """The checkpoint with this id, with its state, in whichever thread; None if there is none."""
-        found = self.store.find(self.namespace, checked_id(id, "a checkpoint's id"))
+        found = self._engine.find(self.namespace, checked_id(id, "a checkpoint's id"))
         if found is None:
             return None
-        key, seq = found
+        key, _ = found
         try:
             frame = lineage.resolve(self._engine, key, id)
-            return Thread(self._engine, key, None, None)._load_seq(seq, frame)
+            return Thread(self._engine, key, None, None)._load_seq(frame.seq, frame)
         except NotFoundError:  # hidden by retention, or deleted between the two looks
             return None
 
@@ -292,6 +297,8 @@ class Thread:
         """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one."""
         draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
         wanted = self._expectation(expect, parent, force=force, otherwise=self._known)
+        if id is not None:
+            draft.meta.request = request_digest(self._engine.codec.encode(state))
         return self._append(
             lambda node: deltas.difference(self._engine.codec, node, state), draft, parent, wanted, given_id=id is not None
         )
@@ -321,6 +328,9 @@ class Thread:
         draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
         wanted = self._expectation(expect, parent, force=force, otherwise=ANY)
         gone = [delete] if isinstance(delete, str) else list(delete)
+        if id is not None:
+            asked = [list((append or {}).items()), list((set or {}).items()), gone]
+            draft.meta.request = request_digest(self._engine.codec.encode(asked))
         return self._append(
             lambda node: deltas.update(self._engine.codec, node, append=dict(append or {}), set=dict(set or {}), delete=gone),
             draft,
@@ -358,6 +368,8 @@ class Thread:
         outcome = Status(status)
         meta = Meta(None, 0, self._engine.store.clock(), 0, Kind.of(kind).value, str.__str__(outcome), outcome.reason)
         meta.agent_id = self._agent
+        if outcome.reason is not None:
+            meta.reason = _text(outcome.reason, "the reason of a status")
         if iteration is not None:
             meta.iteration = _number(iteration, "iteration")
         if tokens_used is not None:
@@ -407,20 +419,22 @@ class Thread:
 
     def _twin(self, make: Callable[[Node | None], tuple[list[deltas.Op], Node]], draft: Draft) -> Checkpoint | None:
         """The checkpoint that has the id already, if it is what would be saved now; AlreadyExistsError if it is not."""
-        found = self._engine.store.find(self._key.namespace, draft.id)
+        found = self._engine.find(self._key.namespace, draft.id)
         if found is None:
             return None
-        key, seq = found
+        key, frame = found
         if key != self._key:
             raise AlreadyExistsError(f"the id {draft.id!r} is taken by a checkpoint of thread {key.id!r}; choose another")
-        frame = self._engine.frame(key, seq)
         meta = load_meta(frame.meta)
-        there = self._engine.point(key, seq, frame)
-        before = self._parent_of(meta.parent_id)
-        _, node = make(before.node)
+        there = self._point(frame)
         fixed = ("kind", "status", "reason", "iteration", "tokens_used", "cost", "description", "resume_hint", "metadata")
         same = all(getattr(meta, name) == getattr(draft.meta, name) for name in fixed)
-        if not same or there.node is None or to_bytes(node) != to_bytes(there.node):
+        if meta.request is not None:
+            same = same and meta.request == draft.meta.request
+        elif same:  # it was saved without id=: what would be saved now is compared with what is there
+            _, node = make(self._parent_of(meta.parent_id).node)
+            same = there.node is not None and to_bytes(node) == to_bytes(there.node)
+        if not same:
             raise AlreadyExistsError(f"the id {draft.id!r} is taken by a checkpoint with other content; choose another id")
         row = self._engine.store.thread(key)
         if row is not None and row.head_id == draft.id:
@@ -428,26 +442,29 @@ class Thread:
         return self._checkpoint(frame, meta, node=there.node)
 
     def _parent_of(self, parent_id: str | None) -> Point:
-        found = None if parent_id is None else self._engine.store.find(self._key.namespace, parent_id)
-        return EMPTY if found is None or found[0] != self._key else self._engine.point(self._key, found[1])
+        found = None if parent_id is None else self._engine.find(self._key.namespace, parent_id)
+        return EMPTY if found is None or found[0] != self._key else self._point(found[1])
 
     # -- loading -----------------------------------------------------------------------------------
 
     def latest(self, *, skip_damaged: bool = False) -> Checkpoint | None:
         """The head with its state; None for an empty thread. `skip_damaged`: the newest sound one, with `.skipped`."""
-        row = self._engine.store.thread(self._key)
-        if row is None or not row.head:
-            self._known, self._step = None, 0
-            return None
-        try:
-            found = self._load_seq(row.head)
-        except CorruptionError as error:
-            error.newest_sound = self._newest_sound(row, error)
-            if not skip_damaged or error.newest_sound is None:
-                raise
-            found = error.newest_sound
-        self._known, self._step = row.head_id, found.step
-        return found
+        while True:
+            row = self._engine.store.thread(self._key)
+            if row is None or not row.head:
+                self._known, self._step = None, 0
+                return None
+            try:
+                found = self._load_seq(row.head)
+            except CheckpointNotFound:  # the head moved on and the old one was pruned, between the two looks
+                continue
+            except CorruptionError as error:
+                error.newest_sound = self._newest_sound(row, error)
+                if not skip_damaged or error.newest_sound is None:
+                    raise
+                found = error.newest_sound
+            self._known, self._step = row.head_id, found.step
+            return found
 
     def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
         """A checkpoint with its state: by id, unique prefix, label, `head~n`, step, or the newest `at` a time."""
@@ -510,25 +527,26 @@ class Thread:
             row = lineage.existing(self._engine, self._key)
             frame = self._resolve(ref)
             try:
-                drop = self._all_but_ancestors(frame) if discard else set()
+                found = self._load_seq(frame.seq, frame)  # what does not load must not become the head
+                frames = list(lineage.everything(self._engine, self._key)) if discard else []
+                drop = self._all_but_ancestors(frame, frames)
                 if drop:
-                    upkeep.remove(self._engine, self._key, drop, expect=row.head_id, head=frame.seq)
+                    upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id, head=frame.seq)
                 else:
                     self._engine.store.commit([MoveHead(self._key, frame.seq, row.head_id)])
             except (Busy, Fenced):
                 raise
-            except ConflictError as error:
+            except (ConflictError, CheckpointNotFound) as error:
                 last = error
                 continue
             logger.info("rewound thread %r to %s%s", self.id, frame.id, ", discarding the rest" if discard else "")
-            found = self._load_seq(frame.seq)
             self._known, self._step = found.id, found.step
             return found
         raise last
 
-    def _all_but_ancestors(self, frame: Frame) -> set[int]:
-        ancestors = {ancestor.seq for ancestor in lineage.line(self._engine, self._key, frame.seq)}
-        return {other.seq for other in lineage.everything(self._engine, self._key)} - ancestors
+    def _all_but_ancestors(self, frame: Frame, frames: list[Frame]) -> set[int]:
+        ancestors = {ancestor.seq for ancestor in lineage.line(self._engine, self._key, frame.seq)} if frames else set()
+        return {other.seq for other in frames} - ancestors
 
     def fork(self, id: str, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
         """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread."""
@@ -592,9 +610,10 @@ class Thread:
             if row is None or not row.head:
                 return 0
             cutoff = None if older_than is None else self._engine.store.clock() - older_than // dt.timedelta(microseconds=1)
+            frames = list(lineage.everything(self._engine, self._key))
             drop = {
                 frame.seq
-                for rank, frame in enumerate(lineage.everything(self._engine, self._key))
+                for rank, frame in enumerate(frames)
                 if frame.seq != row.head
                 and not spared_by_prune(
                     rank,
@@ -606,10 +625,10 @@ class Thread:
                 )
             }
             try:
-                removed = upkeep.remove(self._engine, self._key, drop, expect=row.head_id)
+                removed = upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id)
             except (Busy, Fenced):
                 raise
-            except ConflictError as error:
+            except (ConflictError, CheckpointNotFound) as error:  # somebody else saved, labelled or pruned meanwhile
                 last = error
                 continue
             logger.debug("pruned %d checkpoints of thread %r", removed, self.id)
@@ -619,7 +638,7 @@ class Thread:
     def delete(self) -> bool:
         """Delete the thread with everything beside it. True if there was one."""
         row = self._engine.store.thread(self._key)
-        with self._engine.lock(self._key):
+        with self._engine.alone(self._key):
             self._engine.store.commit([DeleteThread(self._key)])
             self._engine.cache.forget(self._key)
         self._known, self._step = _NOTHING_KNOWN, 0
@@ -646,6 +665,13 @@ class Thread:
         _ = found.state  # decoded now: what does not decode is reported here, not at the first look
         return found
 
+    def _load_again(self, listed: Frame) -> Checkpoint:
+        """An entry of a listing with its state, if it is still there: its thread may have been deleted and made anew."""
+        frame = self._engine.frame(self._key, listed.seq)
+        if frame.id != listed.id:
+            raise CheckpointNotFound(f"checkpoint not found: {listed.id!r} was deleted")
+        return self._load_seq(frame.seq, frame)
+
     def _newest_sound(self, row: ThreadRow, error: CorruptionError) -> Checkpoint | None:
         """The newest checkpoint of the head's line that loads, passing over what the damage makes unreadable."""
         skipped: list[str] = []
@@ -660,8 +686,17 @@ class Thread:
                 except CorruptionError as another:
                     skipped.append(frame.id)
                     broken = another.seq
-        except CorruptionError:  # metadata on the way is damaged too: nothing older can be reached by this line
-            return None
+        except CorruptionError as another:  # metadata on the way is damaged: the line is lost, but not what is older
+            return self._newest_before(another.seq or row.head, skipped)
+        return None
+
+    def _newest_before(self, seq: int, skipped: list[str]) -> Checkpoint | None:
+        for older in range(seq, 0, -1):
+            try:
+                for frame in self._engine.store.frames(self._key, low=older, high=older):
+                    return replace(self._load_seq(frame.seq, frame), skipped=tuple(skipped))
+            except CorruptionError as error:
+                skipped += [error.checkpoint_id] if error.checkpoint_id else []
         return None
 
     def _checkpoint(self, frame: Frame, meta: Meta | None = None, *, node: Node | None = None) -> Checkpoint:
@@ -691,7 +726,7 @@ class Thread:
             "cost": meta.cost,
             "resume_hint": meta.resume_hint,
             "forked_from": meta.forked_from,
-            "_load": lambda: self._load_seq(frame.seq),
+            "_load": lambda: self._load_again(frame),
             "_decode": None if node is None else lambda: self._value(node),
         }
 

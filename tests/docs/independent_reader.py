@@ -111,7 +111,8 @@ def plain(value: Any) -> Any:  # objects as dicts of their fields, without what 
 
 
 def checked(total: int, body: bytes, salt: int, a: int = 0, b: int = 0) -> bytes:  # docs/format/sqlite.md
-    assert total == zlib.crc32(body, (salt + a * 0x9E3779B1 + b * 0x85EBCA6B) % 2**32), "damaged"
+    begin = (salt + (a ^ a >> 32) * 0x9E3779B1 + (b ^ b >> 32) * 0x85EBCA6B) % 2**32
+    assert total == zlib.crc32(body, begin), "damaged"
     return body
 
 
@@ -140,7 +141,7 @@ def read(path: str) -> dict[tuple[str, str], tuple[str, list[Point]]]:
 
 def _points(db: sqlite3.Connection, thread: int, salt: int) -> list[Point]:
     rows = db.execute("SELECT digest, body, sum FROM blob WHERE thread = ?", (thread,))
-    blobs = {digest: unwrap(checked(total, body, salt, int.from_bytes(digest[:8], "big"))) for digest, body, total in rows}
+    blobs = {digest: unwrap(checked(total, body, zlib.crc32(digest, salt))) for digest, body, total in rows}
     low, high = thread << 32, thread << 32 | 0xFFFFFFFF
     keyframes = {
         key & 0xFFFFFFFF: apply(None, unwrap(checked(total, body, salt, key & 0xFFFFFFFF)), {})
@@ -154,7 +155,8 @@ def _points(db: sqlite3.Connection, thread: int, salt: int) -> list[Point]:
         (low, high),
     ):
         seq = key & 0xFFFFFFFF
-        checked(meta_sum, (name if isinstance(name, bytes) else name.encode()) + meta, salt + run + space * 65536, seq, base)
+        place = run.to_bytes(8, "little") + space.to_bytes(8, "little")
+        checked(meta_sum, place + (name if isinstance(name, bytes) else name.encode()) + meta, salt, seq, base)
         payload = unwrap(checked(delta_sum, delta, salt, seq, base))
         notes = ormsgpack.unpackb(checked(note_sum, note, salt, seq)) if note is not None else [None, []]
         states[seq] = apply(copy.deepcopy(states[base]), payload, blobs)

@@ -66,4 +66,4 @@ TestSmallCache.settings = settings(HURRIED, max_examples=20)
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("machine", [MemoryMachine, SQLiteMachine, SmallCacheMachine])
 def test_campaign(machine: type[VaultMachine]) -> None:
-    run_state_machine_as_test(machine, settings=LONG)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(machine, settings=LONG)

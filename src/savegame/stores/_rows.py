@@ -6,6 +6,8 @@ listing need not read deltas and loading need not read metadata.
 
 from __future__ import annotations
 
+import struct
+import zlib
 from typing import Any, NamedTuple
 
 from savegame.codec import pack_raw
@@ -70,7 +72,11 @@ def read_thread(key: ThreadKey, columns: tuple[Any, ...]) -> Row:
     """A thread's row from its columns. Raises CorruptionError."""
     no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, found = columns[:12]
     row = Row(no, agent, head, None if head_id is None else unpack_id(head_id), last, floor, run, count, epoch, owner, expires)
-    if thread_sum(key, row) != found:
+    try:
+        sound = thread_sum(key, row) == found
+    except (TypeError, ValueError, AttributeError):  # damage has changed the type of a column
+        sound = False
+    if not sound:
         raise damaged(key, None, "thread row")
     return row
 
@@ -90,18 +96,29 @@ def read_frame(key: ThreadKey, columns: tuple[Any, ...]) -> Frame:
 
 def meta_checksum(salt: int, seq: int, base: int, run: int, space: int, stored_id: str | bytes, meta: bytes) -> int:
     """The checksum of a frame's metadata; its id and its place in the thread are under it too."""
-    name = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
-    return checksum(name + meta, salt + run + (space << 16), seq, base)
+    try:
+        name = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
+        return checksum(_PLACE.pack(run, space) + name + meta, salt, seq, base)
+    except (TypeError, AttributeError, struct.error):  # damage has changed the type of a column
+        return -1
 
 
 def record_checksum(key: ThreadKey, kind: str, name: str, value: bytes) -> int:
     """The checksum of a record; its kind and name are under it too."""
-    return checksum(b"\0".join((kind.encode(), name.encode(), value)), thread_salt(*key))
+    return checksum(value, zlib.crc32(f"{kind}\0{name}".encode(), thread_salt(*key)))
 
 
 def blob_checksum(key: ThreadKey, digest: bytes, body: bytes) -> int:
     """The checksum of a large value; the digest that it is found by is under it too."""
-    return checksum(body, thread_salt(*key), int.from_bytes(digest[:8], "big"))
+    return checksum(body, checksum(digest, thread_salt(*key)))
+
+
+def space_checksum(number: int, name: str) -> int:
+    """The checksum of a namespace's row."""
+    return checksum(name.encode() if isinstance(name, str) else name, 0, number)
+
+
+_PLACE = struct.Struct("<QQ")
 
 
 def damaged(key: ThreadKey, checkpoint_id: str | None, place: str, seq: int | None = None) -> CorruptionError:

@@ -25,6 +25,7 @@ from savegame.stores._rows import (
     read_frame,
     read_thread,
     record_checksum,
+    space_checksum,
     thread_values,
 )
 from savegame.stores._sqlite_file import SQL, all_rows, id_of, one_row
@@ -43,23 +44,39 @@ def sizes(db: apsw.Connection, path: str) -> dict[str, int]:
 # -- checking --------------------------------------------------------------------------------------
 
 
-def check(db: apsw.Connection, namespace: str, space: int) -> Iterator[Problem]:
-    """Every row of a namespace against its checksum, and SQLite's own check of the file."""
+def check(db: apsw.Connection, namespace: str) -> Iterator[Problem]:
+    """Every row of a namespace against its checksum, what belongs to nobody, and SQLite's own check of the file."""
     for (line,) in db.execute("PRAGMA integrity_check(100)").fetchall():
         if line != "ok":
             yield Problem(None, None, "database file", str(line))
+    names = {}
+    for number, name, total in all_rows(db, "spaces"):
+        names[number] = name
+        if space_checksum(number, name) != total:
+            yield Problem(None, None, "namespace row", f"the row of namespace {name!r} is damaged")
     for (key,) in all_rows(db, "orphans"):
         yield Problem(None, None, "frame without a thread", f"frame {key & SEQ_MASK} names thread number {key >> 32}")
-    for columns in all_rows(db, "all_threads", space):
-        key = ThreadKey(namespace, columns[-1])
-        row = EMPTY_ROW._replace(no=columns[0])
+    for (what,) in all_rows(db, "lost_values"):
+        yield Problem(None, None, "value without a thread", str(what))
+    space = next((number for number, name in names.items() if name == namespace), 0)
+    for *columns, owner, thread_id in all_rows(db, "foreign_threads", space):  # a thread may have strayed there
         try:
-            row = read_thread(key, columns)
+            read_thread(ThreadKey(names.get(owner, ""), thread_id), tuple(columns))
         except CorruptionError as error:
             yield problem(error)
-        yield from _check_frames(db, key, row)
-        for place, _ in _damage_beside(db, key, row):
-            yield problem(damaged(key, None, place))
+    for row_columns in all_rows(db, "all_threads", space):
+        yield from _check_thread(db, ThreadKey(namespace, row_columns[-1]), row_columns)
+
+
+def _check_thread(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...]) -> Iterator[Problem]:
+    row = EMPTY_ROW._replace(no=columns[0])
+    try:
+        row = read_thread(key, columns)
+    except CorruptionError as error:
+        yield problem(error)
+    yield from _check_frames(db, key, row)
+    for place, frame_key, _ in _damage_beside(db, key, row):
+        yield problem(damaged(key, None if frame_key is None else id_of(db, frame_key), place))
 
 
 def _check_frames(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[Problem]:
@@ -81,22 +98,22 @@ def _check_frames(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[Pro
         yield problem(damaged(key, None, "thread row: head or count"))
 
 
-def _damage_beside(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[tuple[str, Move]]:
-    """What is damaged beside a thread's frames: its place, and the statements that set it aside."""
+def _damage_beside(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[tuple[str, int | None, Move]]:
+    """What is damaged beside a thread's frames: its place, the frame that it belongs to, and how to set it aside."""
     salt = thread_salt(*key)
     for columns in all_rows(db, "noted_up", row.low(), row.high(), -1):
         seq, note, total = columns[0] & SEQ_MASK, columns[7], columns[8]
         if checksum(note, salt, seq) != total:
-            yield f"label and tags of frame {seq}", (note, "set_note", (None, None, columns[0]))
+            yield f"label and tags of frame {seq}", columns[0], (note, "set_note", (None, None, columns[0]))
     for frame_key, body, total in db.execute(SQL["keyframes_down"], (row.low(), row.high())):
         if checksum(body, salt, frame_key & SEQ_MASK) != total:
-            yield f"keyframe of frame {frame_key & SEQ_MASK}", (body, "delete_keyframe", (frame_key,))
+            yield f"keyframe of frame {frame_key & SEQ_MASK}", frame_key, (body, "delete_keyframe", (frame_key,))
     for kind, name, value, total in db.execute(SQL["all_records"], (row.no,)):
         if record_checksum(key, kind, name, value) != total:
-            yield f"record {kind} {name!r}", (value, "delete_record", (row.no, kind, name))
+            yield f"record {kind} {name!r}", None, (value, "delete_record", (row.no, kind, name))
     for digest, body, total in db.execute(SQL["all_blobs"], (row.no,)):
         if blob_checksum(key, digest, body) != total:
-            yield f"large value {digest.hex()[:12]}", (body, "delete_blob", (row.no, digest))
+            yield f"large value {digest.hex()[:12]}", None, (body, "delete_blob", (row.no, digest))
 
 
 Move = tuple[bytes, str, tuple[Any, ...]]
@@ -106,16 +123,41 @@ Move = tuple[bytes, str, tuple[Any, ...]]
 # -- mending ---------------------------------------------------------------------------------------
 
 
+def mend_places(db: apsw.Connection, namespace: str) -> list[str]:
+    """Put the row of a namespace right, and threads that strayed from it, where their checksums tell what they were."""
+    done: list[str] = []
+    numbers = [number for (number,) in all_rows(db, "thread_spaces")]
+    for number, name, total in all_rows(db, "spaces"):
+        if space_checksum(number, name) != total:
+            right = next((no for no in (number, *numbers) if space_checksum(no, namespace) == total), None)
+            if right is not None:
+                db.execute(SQL["set_space"], (right, namespace, number))
+                done.append(f"namespace {namespace!r}: its row was put right")
+    space = next((number for number, name, _ in all_rows(db, "spaces") if name == namespace), 0)
+    for *columns, _, thread_id in all_rows(db, "foreign_threads", space):
+        try:
+            read_thread(ThreadKey(namespace, thread_id), tuple(columns))
+        except CorruptionError:
+            continue  # it belongs to another namespace, or is damaged otherwise
+        db.execute(SQL["set_thread_space"], (space, columns[0]))
+        done.append(f"thread {thread_id!r}: was in another namespace, brought back")
+    return done
+
+
 def mend(db: apsw.Connection, namespace: str, space: int, now: int) -> list[str]:
     """Set damaged rows beside the frames aside; count frames and find heads anew where a thread's row is wrong."""
     done: list[str] = []
+    for (what,) in all_rows(db, "lost_values"):
+        done.append(f"set aside: {what}, which belonged to no thread")
+    for statement in ("lost_blobs_aside", "delete_lost_blobs", "lost_records_aside", "delete_lost_records"):
+        db.execute(SQL[statement], (now,) if statement.endswith("aside") else ())
     for (frame_key,) in all_rows(db, "orphans"):
         db.execute(SQL["frame_aside"], (now, None, frame_key))
         db.execute(SQL["delete_frame"], (frame_key,))
         done.append(f"set aside: frame {frame_key & SEQ_MASK} of thread number {frame_key >> 32}, which does not exist")
     for columns in all_rows(db, "all_threads", space):
         key = ThreadKey(namespace, columns[-1])
-        for place, (body, statement, values) in list(_damage_beside(db, key, EMPTY_ROW._replace(no=columns[0]))):
+        for place, _, (body, statement, values) in list(_damage_beside(db, key, EMPTY_ROW._replace(no=columns[0]))):
             db.execute(SQL["value_aside"], (now, key.id, place, body))
             db.execute(SQL[statement], values)
             done.append(f"thread {key.id!r}: set aside: {place}")

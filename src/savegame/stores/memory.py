@@ -208,6 +208,8 @@ class MemoryStore(Store):
         aside = [*thread.aside]
         for seq in change.drop:
             if seq in thread.frames:
+                if thread.frames[seq].note is not None and seq not in change.noted and not change.aside:
+                    raise ConflictError(f"thread {change.key.id!r}: somebody labelled or tagged frame {seq} meanwhile")
                 aside.append(self._drop_frame(batch, thread, seq))
         for seq, base, delta in change.rebase:
             _check_base(thread, seq, base)

@@ -60,6 +60,7 @@ from savegame.stores._rows import (
     read_frame,
     read_thread,
     record_checksum,
+    space_checksum,
     thread_values,
 )
 from savegame.stores._sqlite_connections import Connections
@@ -98,7 +99,7 @@ class SQLiteStore(Store):
 
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
         self._check_open(writing=True)
-        if self._connections.borrowed_by == threading.get_ident():
+        if self.borrowed():
             return self._inside_borrowed(changes)
         if self._group_process != os.getpid():  # in the child of a fork: who waited in the group is not here
             self._group, self._group_process = Group(self._flush), os.getpid()
@@ -281,6 +282,9 @@ class SQLiteStore(Store):
             raise InvalidInputError(f"thread {change.key.id!r}: its head {head} cannot be removed")
         self._put_blobs(db, change.key, row, change.new_blobs)
         for seq in change.drop:
+            note = one_row(db, "note", row.key(seq))
+            if note is not None and note[0] is not None and seq not in change.noted and not change.aside:
+                raise ConflictError(f"thread {change.key.id!r}: somebody labelled or tagged frame {seq} meanwhile")
             self._drop(db, change, row.key(seq))
         for seq, base, delta in change.rebase:
             self._rebase(db, change.key, row, seq, base, delta)
@@ -498,11 +502,13 @@ class SQLiteStore(Store):
 
     def check(self, namespace: str) -> Iterator[Problem]:
         with self._reading(snapshot=True) as db:
-            yield from sqlite_upkeep.check(db, namespace, self._space(db, namespace))
+            yield from sqlite_upkeep.check(db, namespace)
 
     def mend(self, namespace: str) -> list[str]:
+        self._spaces.clear()
         with self._writing() as db:
-            return sqlite_upkeep.mend(db, namespace, self._space(db, namespace), self.clock())
+            done = sqlite_upkeep.mend_places(db, namespace)
+            return [*done, *sqlite_upkeep.mend(db, namespace, self._space(db, namespace), self.clock())]
 
     def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
         total = self.sizes()["count"]
@@ -518,7 +524,7 @@ class SQLiteStore(Store):
                     db.execute(SQL["drop_keyframes"])
                     break
                 for key, base, delta, delta_sum, space, thread_id in page:
-                    salt = thread_salt(self._space_name(db, space), thread_id)
+                    salt = thread_salt(self._space_names(db)[space], thread_id)
                     if checksum(delta, salt, key & SEQ_MASK, base) != delta_sum:
                         continue  # damaged: a new checksum would make it look sound
                     smaller = recode(delta)
@@ -579,6 +585,9 @@ class SQLiteStore(Store):
                 finally:
                     own.borrowed_by = None
 
+    def borrowed(self) -> bool:
+        return self._connections.borrowed_by == threading.get_ident()
+
     def _inside_borrowed(self, changes: Sequence[StoreChange]) -> list[int]:
         """Changes made while this thread holds `connection()`: part of its transaction."""
         db = self._connections.writer()
@@ -612,20 +621,23 @@ class SQLiteStore(Store):
 
     def _space(self, db: apsw.Connection, namespace: str, *, add: bool = False) -> int:
         """The number of a namespace; 0, which nothing has, if there is none yet."""
-        number = self._spaces.get(namespace)
+        number = self._spaces.get(namespace) or self._new_spaces.get(namespace)
         if number is None:
-            if add:
-                db.execute(SQL["add_space"], (namespace,))
-            found = one_row(db, "find_space", namespace)
-            if found is None:
-                return 0
-            number = int(found[0])
-            # What was added in this transaction may yet be rolled back: it is remembered by _flush, after COMMIT.
-            (self._new_spaces if db.in_transaction else self._spaces)[namespace] = number
+            spaces = {name: no for no, name in self._space_names(db).items()}
+            number = spaces.get(namespace, 0)
+            if not number and add:
+                number = max(spaces.values(), default=0) + 1
+                db.execute(SQL["add_space"], (number, namespace, space_checksum(number, namespace)))
+            if number:  # what was added in this transaction may yet be rolled back: remembered by _flush, after COMMIT
+                (self._new_spaces if db.in_transaction else self._spaces)[namespace] = number
         return number
 
-    def _space_name(self, db: apsw.Connection, number: int) -> str:
-        return next(str(name) for no, name in all_rows(db, "space_names") if no == number)
+    def _space_names(self, db: apsw.Connection) -> dict[int, str]:
+        rows = all_rows(db, "spaces")
+        for number, name, total in rows:
+            if space_checksum(number, name) != total:
+                raise CorruptionError(f"{self.path}: the row of namespace {name!r} is damaged", place="namespace row")
+        return {number: name for number, name, _ in rows}
 
 
 # -- helpers ---------------------------------------------------------------------------------------

@@ -1,11 +1,9 @@
 -- Every statement of the SQLite store, by name. Read by stores/sqlite.py.
 
--- name: find_space
-SELECT no FROM namespace WHERE name = ?
+-- name: spaces
+SELECT no, name, sum FROM namespace
 -- name: add_space
-INSERT INTO namespace (name) VALUES (?) ON CONFLICT DO NOTHING
--- name: space_names
-SELECT no, name FROM namespace
+INSERT INTO namespace (no, name, sum) VALUES (?, ?, ?)
 
 -- name: thread
 SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, sum FROM thread WHERE space = ? AND id = ?
@@ -96,6 +94,25 @@ DELETE FROM blob WHERE thread = ?
 -- name: frame_aside
 INSERT INTO aside (at, space, thread, what, seq, id, base, meta, note, body)
 SELECT ?, space, ?, 'frame', key & 4294967295, id, base, meta, note, delta FROM frame WHERE key = ?
+-- name: lost_values
+SELECT 'large value ' || hex(digest) FROM blob WHERE thread NOT IN (SELECT no FROM thread)
+UNION ALL SELECT 'record ' || kind || ' ' || name FROM record WHERE thread NOT IN (SELECT no FROM thread)
+-- name: lost_blobs_aside
+INSERT INTO aside (at, what, body) SELECT ?, 'large value ' || hex(digest), body FROM blob WHERE thread NOT IN (SELECT no FROM thread)
+-- name: delete_lost_blobs
+DELETE FROM blob WHERE thread NOT IN (SELECT no FROM thread)
+-- name: lost_records_aside
+INSERT INTO aside (at, what, body) SELECT ?, 'record ' || kind || ' ' || name, value FROM record WHERE thread NOT IN (SELECT no FROM thread)
+-- name: delete_lost_records
+DELETE FROM record WHERE thread NOT IN (SELECT no FROM thread)
+-- name: thread_spaces
+SELECT DISTINCT space FROM thread
+-- name: set_space
+UPDATE namespace SET no = ?, name = ? WHERE no = ?
+-- name: set_thread_space
+UPDATE thread SET space = ? WHERE no = ?
+-- name: foreign_threads
+SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, sum, space, id FROM thread WHERE space <> ?
 -- name: orphans
 SELECT key FROM frame WHERE key >> 32 NOT IN (SELECT no FROM thread)
 -- name: value_aside

@@ -3,7 +3,7 @@
 CREATE TABLE setting (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 INSERT INTO setting VALUES ('epoch', 0);
 
-CREATE TABLE namespace (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE namespace (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, sum INTEGER NOT NULL) STRICT;
 
 -- One row per thread. head, last, floor, run and head_id are sequence numbers and an id within it; 0 means none.
 CREATE TABLE thread (
