@@ -449,7 +449,10 @@ def _construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
                 f"{entry.name} was stored with schema_version {version}, this program has {entry.version}; "
                 f"register the class with upcast=..."
             )
-        fields = entry.upcast(fields, version)
+        try:
+            fields = entry.upcast(fields, version)
+        except Exception as error:
+            raise UnsupportedError(f"upcast of {entry.name} from schema_version {version} failed: {error!r}") from error
     cls: Any = entry.cls
     if dataclasses.is_dataclass(cls):
         made: Any = object.__new__(entry.cls)

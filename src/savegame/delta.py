@@ -560,6 +560,9 @@ def update(
         ops, node = difference(codec, None, {})
     else:
         node = old
+    delete = list(delete)
+    if both := [name for name in delete if name in set or name in append]:
+        raise InvalidInputError(f"{both[0]!r} is to be set or appended to and deleted in one update; choose one")
     for name, value in set.items():
         path = _path(codec, name)
         with _fitting(path):

@@ -34,7 +34,7 @@ from savegame.frames import (
     unwrap,
     wrap,
 )
-from savegame.model import Chain, Frame, ThreadKey
+from savegame.model import Chain, Frame, ThreadKey, ThreadRow
 from savegame.policy import Retention
 from savegame.store import ANY, Append, PutKeyframe, Store
 from savegame.tree import Node, size_of
@@ -162,6 +162,7 @@ class Engine:
 
     def head(self, key: ThreadKey) -> Point:
         """The head of a thread as it is now; EMPTY if it has none."""
+        seen: ThreadRow | None = None
         while True:
             row = self.store.thread(key)
             if row is None or row.head_id is None:
@@ -171,10 +172,21 @@ class Engine:
                 return cached
             try:
                 point = self.point(key, row.head)
-            except CheckpointNotFound:  # the head moved on and the old one was pruned, between the two looks
+            except CheckpointNotFound as error:
+                self.refuse_missing_head(row, seen, error)
+                seen = row
                 continue
             self.cache.put(key, point)
             return point
+
+    def refuse_missing_head(self, row: ThreadRow, seen: ThreadRow | None, error: CheckpointNotFound) -> None:
+        """Between two looks a head may move on and be pruned; if it is still the head and is not there, it is damage."""
+        if seen is not None and row.head_id == seen.head_id:
+            place = f"frame {row.head} is missing"
+            message = f"thread {row.key.id!r}: its head {row.head_id} is missing; run verify, then repair or restore a backup"
+            raise CorruptionError(
+                message, thread_id=row.key.id, checkpoint_id=row.head_id, place=place, seq=row.head
+            ) from error
 
     def point(self, key: ThreadKey, seq: int, frame: Frame | None = None) -> Point:
         """The checkpoint with a sequence number, with its state. Raises CheckpointNotFound, CorruptionError."""

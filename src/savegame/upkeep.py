@@ -14,7 +14,7 @@ from savegame import delta as deltas
 from savegame.codec import unpack_raw
 from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError
-from savegame.frames import DIGEST_BYTES, digest, load_meta, references, take_out_ops, unwrap, wrap
+from savegame.frames import DIGEST_BYTES, PLAIN, digest, load_meta, references, take_out_ops, unwrap, wrap
 from savegame.lineage import everything, visible
 from savegame.model import Frame, Page, Problem, Report, ThreadKey, ThreadRow
 from savegame.store import Append, MoveHead, PutNote, Rewrite, StoreChange
@@ -115,7 +115,7 @@ def _references(engine: Engine, key: ThreadKey, frames: list[Frame]) -> Iterator
     for frame in frames:
         meta = load_meta(frame.meta)
         if meta.blobs or meta.parent_id is None or _is_rebased(engine, key, frame, meta.parent_id):
-            yield from references(with_delta(engine, key, frame.seq).delta or b"\0\0")
+            yield from references(with_delta(engine, key, frame.seq).delta or PLAIN)
 
 
 def _is_rebased(engine: Engine, key: ThreadKey, frame: Frame, parent_id: str) -> bool:
@@ -135,7 +135,11 @@ def _wrapped(engine: Engine, blobs: dict[bytes, bytes]) -> tuple[tuple[bytes, by
 def verify(engine: Engine, namespace: str, progress: Progress) -> Report:
     """Read every byte: checksums, structure, digests, and that every state comes back."""
     engine = engine.without_cache()  # what is in memory says nothing about what is stored
-    problems = list(engine.store.check(namespace))
+    problems: list[Problem] = []
+    try:
+        problems.extend(engine.store.check(namespace))
+    except CorruptionError as error:  # so badly damaged that not even the rest can be looked at
+        problems.append(Problem(error.thread_id, error.checkpoint_id, error.place or "store", str(error)))
     broken = {(problem.thread_id, problem.checkpoint_id) for problem in problems}
     rows = _sound_rows(engine, namespace, problems)
     checkpoints = 0
@@ -178,9 +182,7 @@ def _check_history(engine: Engine, key: ThreadKey) -> Iterator[Problem]:
         ends[seq] = frame
         whole = ids.get(frame.base) == meta.parent_id and meta.forked_from is None
         parent = digests.get(meta.parent_id, b"") if meta.parent_id else b""
-        for name in references(frame.delta or b"\0\0"):
-            if engine.store.blob(key, name) is None:
-                yield Problem(key.id, frame.id, f"large value {name.hex()[:12]}", "it is missing")
+        yield from _check_large_values(engine, key, frame)
         packed = frame.meta[DIGEST_BYTES:]
         if whole and digest(parent, key.id, frame.id, packed, payload) != meta.digest:
             yield Problem(key.id, frame.id, f"digest of frame {seq}", "its history does not add up to its digest")
@@ -191,6 +193,16 @@ def _check_history(engine: Engine, key: ThreadKey) -> Iterator[Problem]:
             continue
         except CorruptionError as error:
             yield Problem(key.id, error.checkpoint_id, error.place or f"frame {frame.seq}", str(error))
+
+
+def _check_large_values(engine: Engine, key: ThreadKey, frame: Frame) -> Iterator[Problem]:
+    for name in references(frame.delta or PLAIN):
+        place = f"large value {name.hex()[:12]}"
+        try:
+            if engine.store.blob(key, name) is None:
+                yield Problem(key.id, frame.id, place, "it is missing")
+        except CorruptionError as error:
+            yield Problem(key.id, frame.id, place, str(error))
 
 
 def _sequence_numbers(engine: Engine, key: ThreadKey) -> Iterator[int]:
@@ -280,6 +292,18 @@ def copy(source: Engine, target: Engine, namespace: str, target_namespace: str, 
     return copied
 
 
+def _large_value(engine: Engine, key: ThreadKey, checkpoint_id: str, name: bytes) -> bytes:
+    body = engine.store.blob(key, name)
+    if body is None:
+        raise CorruptionError(
+            f"thread {key.id!r}: a large value of checkpoint {checkpoint_id} is missing; run verify",
+            thread_id=key.id,
+            checkpoint_id=checkpoint_id,
+            place=f"large value {name.hex()[:12]}",
+        )
+    return body
+
+
 def _copy_steadily(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey) -> int:
     """`_copy_thread`, begun again when somebody prunes the source meanwhile; what was copied is passed over then."""
     copied = 0
@@ -315,7 +339,7 @@ def _copy_thread(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey)
             continue
         whole = with_delta(source, row.key, frame.seq)
         delta = whole.delta or b""
-        blobs = tuple((name, source.store.blob(row.key, name) or b"") for name in references(delta))
+        blobs = tuple((name, _large_value(source, row.key, frame.id, name)) for name in references(delta))
         last += 1
         numbers[frame.seq] = last
         if whole.base and whole.base not in numbers:

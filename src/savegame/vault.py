@@ -413,7 +413,9 @@ class Thread:
             if twin is None:
                 raise
             return twin
-        self._known, self._step = draft.id, meta.step
+        # Inside connection() the save may yet be rolled back: then nothing is known of the head.
+        self._known = _NOTHING_KNOWN if self._engine.store.borrowed() else draft.id
+        self._step = meta.step
         logger.debug("saved %s: thread %r step %d", draft.id, self.id, meta.step)
         return self._checkpoint(Frame(seq, draft.id, 0, b"", draft.note, None), meta, node=node)
 
@@ -449,22 +451,28 @@ class Thread:
 
     def latest(self, *, skip_damaged: bool = False) -> Checkpoint | None:
         """The head with its state; None for an empty thread. `skip_damaged`: the newest sound one, with `.skipped`."""
+        row = self._engine.store.thread(self._key)
+        if row is None or not row.head:
+            self._known, self._step = None, 0
+            return None
+        try:
+            row, found = self._load_head(row)
+        except CorruptionError as error:
+            error.newest_sound = self._newest_sound(row, error)
+            if not skip_damaged or error.newest_sound is None:
+                raise
+            found = error.newest_sound
+        self._known, self._step = row.head_id, found.step
+        return found
+
+    def _load_head(self, row: ThreadRow) -> tuple[ThreadRow, Checkpoint]:
+        seen: ThreadRow | None = None
         while True:
-            row = self._engine.store.thread(self._key)
-            if row is None or not row.head:
-                self._known, self._step = None, 0
-                return None
             try:
-                found = self._load_seq(row.head)
-            except CheckpointNotFound:  # the head moved on and the old one was pruned, between the two looks
-                continue
-            except CorruptionError as error:
-                error.newest_sound = self._newest_sound(row, error)
-                if not skip_damaged or error.newest_sound is None:
-                    raise
-                found = error.newest_sound
-            self._known, self._step = row.head_id, found.step
-            return found
+                return row, self._load_seq(row.head)
+            except CheckpointNotFound as error:
+                self._engine.refuse_missing_head(row, seen, error)
+                seen, row = row, lineage.existing(self._engine, self._key)
 
     def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
         """A checkpoint with its state: by id, unique prefix, label, `head~n`, step, or the newest `at` a time."""

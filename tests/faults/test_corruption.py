@@ -134,7 +134,7 @@ COLUMNS = {
     "blob": "no thread digest body sum",
     "frame": "key space id base run meta meta_sum note note_sum delta delta_sum",
     "keyframe": "key body sum",
-    "namespace": "no name",
+    "namespace": "no name sum",
     "record": "thread kind name value sum",
     "setting": "name value",
     "thread": "no space id agent head head_id last floor run count epoch owner expires sum",

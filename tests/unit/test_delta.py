@@ -17,7 +17,7 @@ from savegame.delta import APPEND, DELETE, EDIT, SET, SPLICE, Op
 from savegame.errors import CorruptionError, InvalidInputError, InvalidState
 from savegame.testing import same, strategies
 from savegame.testing.model import Misfit, updated
-from savegame.tree import Node, open_node, size_of, to_bytes, value_of
+from savegame.tree import Dict, List, Node, open_node, size_of, to_bytes, value_of
 
 CODEC = Codec()
 RANDOM = random.Random(7)
@@ -126,6 +126,20 @@ def test_versions_of_a_growing_list_do_not_see_each_other() -> None:
         assert value_of(CODEC, after) == {"items": [*value_of(CODEC, node)["items"], number]}
         versions.append(after)
     assert value_of(CODEC, base) == {"items": list(range(100))}
+
+
+def test_who_reads_a_list_does_not_see_it_grow() -> None:
+    """A reader in another thread goes through the runs while a save adds one to the next version."""
+    _, node = delta.update(CODEC, begun({}), append={"items": [1]}, set={}, delete=[])
+    for number in range(5):
+        assert isinstance(node, Dict)
+        (items,) = node.children.values()
+        if isinstance(items, List):
+            reading = items.runs
+            before = list(reading)
+            items.grown(CODEC.encode([number]))
+            assert list(reading) == before
+        _, node = delta.update(CODEC, node, append={"items": [number]}, set={}, delete=[])
 
 
 @given(st.data())

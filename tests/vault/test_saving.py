@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -407,6 +408,16 @@ def test_of_saves_with_one_expectation_one_wins(vault: Vault) -> None:
     assert sorted(outcomes) == ["lost"] * 7 + ["won"]
 
 
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns very often."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
 def test_readers_see_whole_states_while_others_append(opened: Callable[..., Vault]) -> None:
     vault = opened(durability="process")
     vault.thread("t").save({"n": 0, "items": [], "deep": {"items": []}})

@@ -399,7 +399,7 @@ class SQLiteStore(Store):
         noted: bool = False,
         deltas: bool = False,
     ) -> list[Frame]:
-        with self._reading() as db:
+        with self._reading(snapshot=deltas) as db:
             row = self._row(db, key)
             if row is None:
                 return []

@@ -85,7 +85,9 @@ SELECT digest, body, sum FROM blob WHERE thread = ?
 -- name: blob_digests
 SELECT digest FROM blob WHERE thread = ?
 -- name: put_blob
-INSERT INTO blob (thread, digest, body, sum) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
+INSERT INTO blob (thread, digest, body, sum) VALUES (?, ?, ?, ?)
+ON CONFLICT (thread, digest) DO UPDATE SET body = excluded.body, sum = excluded.sum
+WHERE body IS NOT excluded.body OR sum IS NOT excluded.sum
 -- name: delete_blob
 DELETE FROM blob WHERE thread = ? AND digest = ?
 -- name: delete_blobs
