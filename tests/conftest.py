@@ -1,8 +1,18 @@
-"""What all tests share: the long campaigns run only when asked for."""
+"""What all tests share: the long campaigns run only when asked for, and only they draw new random examples.
+
+The default run draws the same examples every time, so that it says something about the change that is being tested.
+"""
 
 from __future__ import annotations
 
+import sys
+
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("steady", derandomize=True, database=None)
+if "--campaign" not in sys.argv:
+    hypothesis.settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -173,6 +173,9 @@ def updated(
     state: Any, *, set_: dict[tuple[Any, ...], Any], append: dict[tuple[Any, ...], list[Any]], delete: Iterable[tuple[Any, ...]]
 ) -> Any:
     """A copy of a state after an update: sets, then appends, then deletes; missing dicts are made. Raises Misfit."""
+    delete = list(delete)
+    if any(path in set_ or path in append for path in delete):
+        raise Misfit
     result = copy.deepcopy(state)
     for path, value in set_.items():
         parent = _container(result, path, make=True)
