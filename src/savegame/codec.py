@@ -54,6 +54,17 @@ Upcast = Callable[[dict[str, Any], int], dict[str, Any]]
 """`upcast(fields, version)` turns the fields of an object stored as `version` into those of today's class."""
 
 
+class _Working(threading.local):
+    """What one thread is in the middle of."""
+
+    depth = 0
+    unlimited = False
+    overflow = False
+    """Whether extensions were nested too deeply to go on without counting."""
+    cause: BaseException | None = None
+    """What a hook raised: ormsgpack hides it behind an error of its own."""
+
+
 class Registered(NamedTuple):
     """A class whose objects are given back as objects."""
 
@@ -78,7 +89,7 @@ class Codec:
     def __init__(self) -> None:
         self._by_class: dict[type, Registered] = {}
         self._by_name: dict[str, Registered] = {}
-        self._local = threading.local()
+        self._local = _Working()
 
     # -- classes ---------------------------------------------------------------------------------
 
@@ -120,9 +131,8 @@ class Codec:
         try:
             data = self.pack(value)
         except (TypeError, RecursionError) as error:
-            if not self._local.overflow:
-                raise self._explain(value, path) from error
-            data = self._encode_deep(value, path)
+            again = self._encode_deep if self._local.overflow else self._encode_again
+            data = again(value, path, error)
         for mark in _SUSPECT:
             if mark in data:
                 self._refuse_lookalikes(value, path)
@@ -142,26 +152,27 @@ class Codec:
     def decode(self, data: bytes) -> Any:
         """The value of bytes made by `encode`. Damaged bytes raise CorruptionError, never anything else."""
 
+        self._local.cause = None
         try:
             return ormsgpack.unpackb(data, ext_hook=self._hook)
         except ValueError as error:
-            cause = self._local.__dict__.get("cause")  # ormsgpack hides what the hook raised
             self._raise_hidden()
-            raise CorruptionError(f"stored bytes do not decode: {cause or error}") from error
+            raise CorruptionError(f"stored bytes do not decode: {self._local.cause or error}") from error
 
     def _hook(self, tag: int, body: bytes) -> Any:
         try:
             return self._revive(tag, body)
         except BaseException as error:
-            self._local.__dict__.setdefault("cause", error)
+            self._local.cause = self._local.cause or error
             raise
 
     # -- one value -------------------------------------------------------------------------------
 
     def _raise_hidden(self) -> None:
         """Raise what interrupted a hook: ormsgpack turns everything into an error of its own."""
-        hidden = self._local.__dict__.pop("cause", None)
+        hidden = self._local.cause
         if isinstance(hidden, (SavegameError, RecursionError, MemoryError)) or not isinstance(hidden, Exception | None):
+            self._local.cause = None
             raise hidden from None
 
     def _extend(self, value: Any) -> Any:
@@ -250,8 +261,8 @@ class Codec:
 
     @contextlib.contextmanager
     def _one_deeper(self, limit: int = _FREE_HOOKS) -> Iterator[None]:
-        depth = getattr(self._local, "depth", 0)
-        if depth >= limit and not (depth < MAX_DEPTH and getattr(self._local, "unlimited", False)):
+        depth = self._local.depth
+        if depth >= limit and not (depth < MAX_DEPTH and self._local.unlimited):
             self._local.overflow = True
             raise TypeError("nested too deeply")
         self._local.depth = depth + 1
@@ -262,7 +273,7 @@ class Codec:
 
     # -- refusals --------------------------------------------------------------------------------
 
-    def _explain(self, value: Any, path: tuple[Any, ...]) -> InvalidState:
+    def _explain(self, value: Any, path: tuple[Any, ...]) -> InvalidState | None:
         for place, leaf, depth in self._walk(value, path):
             if depth > MAX_DEPTH:
                 return _too_deep(path)
@@ -277,17 +288,29 @@ class Codec:
                         path=format_path(place),
                     )
                 return InvalidState(f"{where}: {_cannot_keep(leaf)}", path=format_path(place))
-        return _too_deep(path)
+        return None
 
-    def _encode_deep(self, value: Any, path: tuple[Any, ...]) -> bytes:
+    def _encode_again(self, value: Any, path: tuple[Any, ...], error: BaseException) -> bytes:
+        """Say what is wrong with a value that could not be encoded; if nothing is, it was an interrupt that ormsgpack hid."""
+        problem = _too_deep(path) if isinstance(error, RecursionError) else self._explain(value, path)
+        if problem is not None:
+            raise problem from error
+        self._local.cause = None
+        try:
+            return self.pack(value)
+        except (TypeError, RecursionError) as second:
+            where = format_path(path) or "the state"
+            raise InvalidState(f"{where}: {self._local.cause or second}", path=format_path(path)) from second
+
+    def _encode_deep(self, value: Any, path: tuple[Any, ...], error: BaseException) -> bytes:
         """Encode a value whose extensions are nested deeply, after counting its levels: the C stack is not endless."""
         if any(depth > MAX_DEPTH for _, _, depth in self._walk(value, path)):
-            raise _too_deep(path)
+            raise _too_deep(path) from error
         self._local.unlimited = True
         try:
             return self.pack(value)
-        except (TypeError, RecursionError) as error:
-            raise self._explain(value, path) from error
+        except (TypeError, RecursionError) as second:
+            return self._encode_again(value, path, second)
         finally:
             self._local.unlimited = False
 
