@@ -183,8 +183,8 @@ def save_for_ever(mouth: Mouth, path: str, threads: int = 3, mode: str = "power"
     """
     vault = savegame.open(path, durability="process" if mode == "process" else "power")
     if mode == "off":
-        vault.store._synchronous = 0  # type: ignore[attr-defined]
-        vault.store._drop_connections()  # type: ignore[attr-defined]
+        vault.store._connections._synchronous = 0  # type: ignore[attr-defined]
+        vault.store._connections.drop()  # type: ignore[attr-defined]
     workers = [
         threading.Thread(target=_save_to, args=(mouth, vault, f"thread {number}", mode == "liar")) for number in range(threads)
     ]
