@@ -23,9 +23,6 @@ from savegame.codec import BLOB, MAP, OBJECT, TUPLE, RawExt, pack_raw, unpack_ra
 from savegame.delta import APPEND, SET, SPLICE, Op, parse
 from savegame.errors import CorruptionError, UnsupportedError
 
-FORMAT: Final = 1
-"""Version of everything described here. A newer one is refused."""
-
 COMPRESSED, WITH_BLOBS = 1, 2
 PLAIN: Final = b"\0\0"
 """How a body begins that is neither compressed nor encrypted and refers to nothing: the payload follows."""
