@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 import uuid
 from collections.abc import Iterator
 from importlib import resources
@@ -190,10 +191,23 @@ def connect(path: str, *, read_only: bool, synchronous: int) -> apsw.Connection:
 def _set(db: apsw.Connection, name: str, value: str | int, *, read_only: bool) -> None:
     if read_only and name == "journal_mode":
         return  # a backup that was never written to is not in WAL mode, and need not be for reading
-    db.pragma(name, value)
+    _set_patiently(db, name, value)
     found = db.pragma(name)
     if found != value and not (name == "mmap_size" and found is None):
         raise UnsupportedError(f"{db.filename}: SQLite answered {name}={found!r} where {value!r} was asked for")
+
+
+def _set_patiently(db: apsw.Connection, name: str, value: str | int) -> None:
+    """Make a setting. For the switch to WAL SQLite does not wait for others by itself, whatever the busy timeout is."""
+    deadline = time.monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            db.pragma(name, value)
+            return
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _stat(path: str) -> os.stat_result | None:
@@ -244,7 +258,7 @@ def _lay_out(db: apsw.Connection) -> None:
     db.pragma("page_size", PAGE_SIZE)
     db.pragma("synchronous", 2)
     _migrate(db)
-    db.pragma("journal_mode", "wal")
+    _set_patiently(db, "journal_mode", "wal")
 
 
 def _migrate(db: apsw.Connection) -> None:
