@@ -21,7 +21,7 @@ import uuid
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import ormsgpack
 
@@ -32,7 +32,7 @@ TUPLE, SET, FROZENSET, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID, BIGINT, P
 MAX_DEPTH: Final = 250
 """Levels of nesting that a state may have; ormsgpack itself refuses more than 254."""
 
-_SUSPECT: Final = tuple(bytes((first,)) for first in (0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8))
+_SUSPECT: Final = (0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8)
 """How bytes and extensions begin: only where one of these stands can a lookalike of them be."""
 
 _FREE_HOOKS: Final = 8
@@ -151,13 +151,26 @@ class Codec:
 
     def decode(self, data: bytes) -> Any:
         """The value of bytes made by `encode`. Damaged bytes raise CorruptionError, never anything else."""
-
         self._local.cause = None
         try:
             return ormsgpack.unpackb(data, ext_hook=self._hook)
         except ValueError as error:
-            self._raise_hidden()
-            raise CorruptionError(f"stored bytes do not decode: {self._local.cause or error}") from error
+            self._refuse(error)
+
+    def decode_lists(self, bodies: list[bytes], skip: int) -> list[Any]:
+        """The items of encoded lists, which begin after `skip` bytes of each body, as one list."""
+        items: list[Any] = []
+        self._local.cause = None
+        try:
+            for body in bodies:
+                items += ormsgpack.unpackb(body[skip:], ext_hook=self._hook)
+        except ValueError as error:
+            self._refuse(error)
+        return items
+
+    def _refuse(self, error: ValueError) -> NoReturn:
+        self._raise_hidden()
+        raise CorruptionError(f"stored bytes do not decode: {self._local.cause or error}") from error
 
     def _hook(self, tag: int, body: bytes) -> Any:
         try:

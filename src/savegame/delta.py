@@ -7,9 +7,8 @@ and decodes nothing. `docs/format/delta.md` has the layout. Touches tree, codec 
 
 from __future__ import annotations
 
-import contextlib
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from savegame.codec import Codec, array_header, format_path, join_array, pack_raw, unpack_raw
@@ -20,6 +19,7 @@ from savegame.tree import (
     Node,
     Path,
     Run,
+    Tail,
     array_count,
     chunked,
     edit,
@@ -120,24 +120,22 @@ def replay(deltas: Iterable[bytes], skip: int = 0) -> Node | None:
     """
     node: Node | None = None
     growing: List | None = None
-    opening = b""
-    items = 0
-    bodies: list[bytes] = []
+    opening, tail = b"", Tail(0, 0, [])
     for data in deltas:
         if growing is not None and data.startswith(opening):
-            bodies.append(data[len(opening) :])
+            tail.bodies.append(data)
             continue
         if growing is not None:
-            growing.extend(items, bodies)
+            growing.extend(tail)
         ops = parse(data[skip:])
         node = apply_stored(node, ops, own=True)
-        growing, bodies = None, []
+        growing = None
         if len(ops) == 1 and ops[0].code == APPEND and node is not None:
             growing = _list_at(node, ops[0].path)
-            items = array_count(ops[0].value)
-            opening = data[: len(data) - len(ops[0].value) + len(array_header(items))]
+            tail = Tail(array_count(ops[0].value), len(data) - len(ops[0].value), [])
+            opening = data[: tail.skip + len(array_header(tail.items))]
     if growing is not None:
-        growing.extend(items, bodies)
+        growing.extend(tail)
     return None if node is None else _resized(node)
 
 
@@ -549,37 +547,37 @@ def update(
     codec: Codec,
     old: Node | None,
     *,
-    append: dict[Any, list[Any]],
-    set: dict[Any, Any],  # noqa: A002 - the public name
-    delete: Iterable[Any],
+    append: Mapping[Any, list[Any]],
+    set: Mapping[Any, Any],  # noqa: A002 - the public name
+    delete: list[Any],
 ) -> tuple[list[Op], Node]:
     """The operations of `Thread.update` on a state, and the new state. Raises InvalidInputError for what does not fit."""
     ops: list[Op] = []
-    node: Node
-    if old is None:
+    node = old
+    if node is None:
         ops, node = difference(codec, None, {})
-    else:
-        node = old
-    delete = list(delete)
-    if both := [name for name in delete if name in set or name in append]:
+    if delete and (both := [name for name in delete if name in set or name in append]):
         raise InvalidInputError(f"{both[0]!r} is to be set or appended to and deleted in one update; choose one")
-    for name, value in set.items():
-        path = _path(codec, name)
-        with _fitting(path):
-            node = _with_parents(node, path, ops)
+    path: Path = ()
+    try:
+        for name, value in set.items():
+            path = _path(codec, name)
+            node = _with_parents(node, path, ops) if len(path) > 1 else node
             more, node = assign(codec, node, path, value)
-        ops += more
-    for name, items in append.items():
-        path = _path(codec, name)
-        with _fitting(path):
-            node = _with_parents(node, path, ops)
+            ops += more
+        for name, items in append.items():
+            path = _path(codec, name)
+            node = _with_parents(node, path, ops) if len(path) > 1 else node
             op, node = _appended(codec, node, path, items)
-        ops.append(op)
-    for name in delete:
-        path = _path(codec, name)
-        with _fitting(path):
-            node = _applied(node, [Op(DELETE, path)])
-        ops.append(Op(DELETE, path))
+            ops.append(op)
+        for name in delete:
+            path = _path(codec, name)
+            ops.append(Op(DELETE, path))
+            node = _applied(node, ops[-1:])
+    except KeyError as error:
+        raise InvalidInputError(f"the state has no {format_path(path)!r} ({error.args[0]!r} is missing)") from error
+    except TypeError as error:
+        raise InvalidInputError(f"cannot change {format_path(path)!r}: {error}") from error
     return ops, node
 
 
@@ -596,27 +594,20 @@ def _with_parents(node: Node, path: Path, ops: list[Op]) -> Node:
 def _appended(codec: Codec, node: Node, path: Path, items: list[Any]) -> tuple[Op, Node]:
     if type(items) not in (list, tuple):
         raise InvalidInputError(f"append takes a list of items for {format_path(path)!r}, not {type(items).__name__}")
-    op = Op(APPEND, path, codec.encode(list(items), path))
-    parent = node if len(path) == 1 else _parent(node, path)
-    parent = open_node(parent)
-    if isinstance(parent, Dict) and pack_raw(path[-1]) not in parent.children:
-        op = op._replace(code=SET)
+    data = codec.encode(items if type(items) is list else list(items), path)
+    name = pack_raw(path[-1])
+    parent = open_node(node) if len(path) == 1 else _parent(node, path)
+    child = parent.children.get(name) if type(parent) is Dict else None
+    if type(parent) is Dict and type(child) is List and parent is node:  # the usual case, without a walk
+        return Op(APPEND, path, data), parent.with_child(name, child.grown(data))
+    op = Op(SET if type(parent) is Dict and child is None else APPEND, path, data)
     return op, _applied(node, [op])
 
 
 def _path(codec: Codec, name: Any) -> Path:
+    if type(name) is str:
+        return (name,)
     path = name if isinstance(name, tuple) else (name,)
     if not path or len(path) > _DEEP:
         raise InvalidInputError(f"a path needs 1 to {_DEEP} parts, not {len(path)}")
     return tuple(raw_key(codec, part) for part in path)
-
-
-@contextlib.contextmanager
-def _fitting(path: Path) -> Iterator[None]:
-    """Say it in the user's words when a change does not fit the state."""
-    try:
-        yield
-    except KeyError as error:
-        raise InvalidInputError(f"the state has no {format_path(path)!r} ({error.args[0]!r} is missing)") from error
-    except TypeError as error:
-        raise InvalidInputError(f"cannot change {format_path(path)!r}: {error}") from error

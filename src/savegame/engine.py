@@ -14,9 +14,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet
 
 from savegame import delta as deltas
 from savegame.codec import Codec
@@ -44,6 +43,8 @@ logger = logging.getLogger("savegame")
 ENTRY_OVERHEAD = 2048
 """What an entry of the cache takes besides its encoded state."""
 
+MANY_LOCKS = 4096
+
 
 class Point(NamedTuple):
     """A checkpoint with its state as a tree, as the cache keeps it. `rows` and `bytes` count since the last keyframe."""
@@ -61,12 +62,11 @@ EMPTY = Point(0, "", 0, b"", None, 0, 0)
 """What the first save of a thread builds on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What a save adds besides the state."""
+class Draft(NamedTuple):
+    """What a save adds besides the state. Without an id it gets a new one."""
 
     meta: Meta
-    id: str
+    id: str | None = None
     note: bytes | None = None
 
 
@@ -80,38 +80,36 @@ class Cache:
     def begin_anew(self) -> None:
         """Keep nothing; with a lock that nobody holds."""
         self.bytes = 0
-        self._points: OrderedDict[ThreadKey, Point] = OrderedDict()
+        self._points: OrderedDict[ThreadKey, tuple[Point, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: ThreadKey) -> Point | None:
         """The point kept for a thread."""
         with self._lock:
-            point = self._points.get(key)
-            if point is not None:
-                self._points.move_to_end(key)
-            return point
+            found = self._points.get(key)
+            if found is None:
+                return None
+            self._points.move_to_end(key)
+            return found[0]
 
     def put(self, key: ThreadKey, point: Point) -> None:
         """Keep a point instead of the thread's former one; forget others until all fit."""
         size = _cost(point)
         with self._lock:
-            self._drop(key)
+            former = self._points.pop(key, None)
+            self.bytes -= former[1] if former else 0
             if size > self.limit:
                 return
-            self._points[key] = point
+            self._points[key] = point, size
             self.bytes += size
             while self.bytes > self.limit:
-                self._drop(next(iter(self._points)))
+                self.bytes -= self._points.popitem(last=False)[1][1]
 
     def forget(self, key: ThreadKey) -> None:
         """Keep nothing of a thread."""
         with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: ThreadKey) -> None:
-        point = self._points.pop(key, None)
-        if point is not None:
-            self.bytes -= _cost(point)
+            former = self._points.pop(key, None)
+            self.bytes -= former[1] if former else 0
 
 
 def _cost(point: Point) -> int:
@@ -128,35 +126,28 @@ class Engine:
         self.compress = compress
         self.cache = Cache(cache_bytes)
         self.after_keyframe: Callable[[Engine, ThreadKey], None] | None = None
-        self._begin_locks()
+        self._locks: dict[ThreadKey, threading.RLock] = {}
         _engines.add(self)
 
     def without_cache(self) -> Engine:
         """The same engine, reading everything from the store."""
         return Engine(self.store, self.codec, self.retention, compress=self.compress, cache_bytes=0)
 
-    def _begin_locks(self) -> None:
-        self._locks: WeakValueDictionary[ThreadKey, threading.RLock] = WeakValueDictionary()
-        self._locks_lock = threading.Lock()
-
     def after_fork_in_child(self) -> None:
         """Forget locks and cache: threads that held or changed them do not exist in the child."""
-        self._begin_locks()
+        self._locks = {}
         self.cache.begin_anew()
 
-    def lock(self, key: ThreadKey) -> threading.RLock:
-        """Saves of one process to one thread go one after the other: they would only conflict."""
-        lock = self._locks.get(key)
-        if lock is None:
-            with self._locks_lock:
-                lock = self._locks.get(key)
-                if lock is None:
-                    lock = self._locks[key] = threading.RLock()
-        return lock
-
     def alone(self, key: ThreadKey) -> AbstractContextManager[object]:
-        """Holds the lock of a thread; not inside `connection()`, where who holds it may be waiting for us."""
-        return nullcontext() if self.store.borrowed() else self.lock(key)
+        """Saves of one process to one thread go one after the other: they would only conflict.
+
+        Not inside `connection()`, where who holds the lock may be waiting for us.
+        """
+        if self.store.borrowed():
+            return nullcontext()
+        if len(self._locks) > MANY_LOCKS:
+            self._locks.clear()  # at worst two saves of one thread meet, and one of them is done again
+        return self._locks.get(key) or self._locks.setdefault(key, threading.RLock())
 
     # -- loading -----------------------------------------------------------------------------------
 
@@ -274,18 +265,19 @@ class Engine:
         *,
         expect: str | None,
         epoch: int | None = None,
-    ) -> tuple[int, Meta, Node]:
-        """Save one frame on top of `base`. Gives its sequence number, metadata and state; raises what the store raises."""
+    ) -> Point:
+        """Save one frame on top of `base`; its metadata is completed on the way. Raises what the store raises."""
         smaller, blobs = take_out_ops(ops)
         payload = deltas.dump(smaller)
         meta = draft.meta
         meta.size_bytes, meta.blobs = size_of(node), list(blobs)
         packed = pack_meta(meta)
-        meta.digest = digest(base.digest, key.id, draft.id, packed, payload)
+        id = draft.id or self.store.new_id(key)  # noqa: A001 - one word per idea
+        meta.digest = digest(base.digest, key.id, id, packed, payload)
         body = wrap(payload, compress=self.compress, with_blobs=bool(blobs))
         change = Append(
             key,
-            draft.id,
+            id,
             base.seq,
             meta.digest + packed,
             body,
@@ -294,14 +286,19 @@ class Engine:
             epoch,
             meta.agent_id,
             self.retention.max_checkpoints,
-            tuple((name, wrap(content, compress=self.compress)) for name, content in blobs.items()),
+            self.wrapped(blobs) if blobs else (),
+            draft.id is None,
         )
         (seq,) = self.store.commit([change])
-        point = Point(seq, draft.id, meta.step, meta.digest, node, base.rows + 1, base.bytes + len(body))
+        point = Point(seq, id, meta.step, meta.digest, node, base.rows + 1, base.bytes + len(body))
         if keyframe_due(meta.size_bytes, point.rows, point.bytes):
             point = self._write_keyframe(key, point)
         self.cache.put(key, point)
-        return seq, meta, node
+        return point
+
+    def wrapped(self, blobs: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+        """Large values by their digest, as they are stored."""
+        return tuple([(name, wrap(content, compress=self.compress)) for name, content in blobs.items()])
 
     def _write_keyframe(self, key: ThreadKey, point: Point) -> Point:
         try:
@@ -327,7 +324,7 @@ class Engine:
         expect: str | None,
         base: Point | None = None,
         epoch: int | None = None,
-    ) -> tuple[int, Meta, Node]:
+    ) -> Point:
         """Append what `make` makes of the state that the frame builds on; on top of whatever is there if expect is ANY."""
         with self.alone(key):
             point = base or self.cache.get(key) or self.head(key)
@@ -358,11 +355,6 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def new_id() -> str:
-    """A random id: 128 random bits, 32 hexadecimal digits."""
-    return os.urandom(16).hex()
 
 
 def _conflict(key: ThreadKey, expected: str | None, found: str | None) -> ConflictError:

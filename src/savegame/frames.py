@@ -101,15 +101,34 @@ def checksum(body: bytes, salt: int, a: int = 0, b: int = 0) -> int:
     What damage has turned into something else than bytes and numbers gets -1, which no sum is.
     """
     try:
-        return zlib.crc32(body, (salt + (a ^ a >> 32) * 0x9E3779B1 + (b ^ b >> 32) * 0x85EBCA6B) & 0xFFFFFFFF)
+        return zlib.crc32(body, place_sum(salt, a, b))
     except TypeError:
         return -1
 
 
+def place_sum(salt: int, a: int, b: int) -> int:
+    """What the checksum of a row at a place begins with."""
+    return (salt + (a ^ a >> 32) * 0x9E3779B1 + (b ^ b >> 32) * 0x85EBCA6B) & 0xFFFFFFFF
+
+
+PLACE_STEP: Final = (0x9E3779B1 + 0x85EBCA6B) & 0xFFFFFFFF
+"""How `place_sum` grows from one frame to the next of a line, both numbers being below 2**32."""
+
+
 def digest(parent: bytes, thread_id: str, checkpoint_id: str, meta: bytes, delta: bytes) -> bytes:
     """The digest of a checkpoint: over its parent's, its ids, its packed metadata and its logical delta."""
-    ids = pack_raw([parent, thread_id, checkpoint_id, meta])
-    return blake3.blake3(ids + delta).digest()
+    data = pack_raw([parent, thread_id, checkpoint_id, meta]) + delta
+    if len(data) > _FEW_BYTES:
+        return blake3.blake3(data).digest()
+    hasher = blake3.blake3(data[:_HELD])
+    for at in range(_HELD, len(data), _HELD):
+        hasher.update(data[at : at + _HELD])
+    return hasher.digest()
+
+
+_HELD: Final = 2047
+_FEW_BYTES: Final = 4 * _HELD
+"""From 2,048 bytes on BLAKE3 lets other threads run meanwhile; for a few thousand, changing threads costs more."""
 
 
 def request_digest(asked: bytes) -> bytes:

@@ -54,12 +54,10 @@ class Kind(StrEnum):
     @classmethod
     def of(cls, value: str) -> Kind:
         """A kind from its text. Raises InvalidInputError naming the kinds there are."""
-        if isinstance(value, Kind):
-            return value
-        try:
-            return cls(value)
-        except ValueError as error:
-            raise InvalidInputError(f"kind {value!r} is unknown; one of: {', '.join(cls)}") from error
+        found = cls._value2member_map_.get(value)
+        if not isinstance(found, Kind):
+            raise InvalidInputError(f"kind {value!r} is unknown; one of: {', '.join(cls)}")
+        return found
 
 
 class Status(str):

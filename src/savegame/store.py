@@ -11,6 +11,7 @@ the place; they are never returned. Touches model and errors.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -36,7 +37,8 @@ class Append(NamedTuple):
     """Add a frame and make it the head. The store gives it the next sequence number.
 
     `expect` is the id of the head that must be there (None: the thread must be empty, ANY: whichever). `base` must be a
-    frame of the thread, or 0. `keep_newest` sets the thread's floor to the oldest of that many newest frames.
+    frame of the thread, or 0. `keep_newest` sets the thread's floor to the oldest of that many newest frames. `fresh` says
+    that the id comes from `Store.new_id`, so that nobody can have it yet.
     """
 
     key: ThreadKey
@@ -50,6 +52,7 @@ class Append(NamedTuple):
     agent: str | None = None
     keep_newest: int | None = None
     blobs: tuple[tuple[bytes, bytes], ...] = ()
+    fresh: bool = False
 
 
 class MoveHead(NamedTuple):
@@ -137,6 +140,10 @@ class Store(ABC):
         Raises ConflictError (with both heads), Busy or Fenced (see `lease`), AlreadyExistsError (an id that is taken in
         the namespace), NotFoundError (a base or frame that is not there), UnavailableError.
         """
+
+    def new_id(self, key: ThreadKey) -> str:
+        """An id for the next frame of a thread: 32 hexadecimal digits that nobody has. May help the store to find it."""
+        return os.urandom(16).hex()
 
     @abstractmethod
     def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:

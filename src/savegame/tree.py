@@ -12,7 +12,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import ormsgpack
 
@@ -41,6 +41,12 @@ class Dict:
         twin.tag, twin.children, twin.size = self.tag, dict(self.children), self.size
         return twin
 
+    def with_child(self, key: bytes, child: Node) -> Dict:
+        """A second Dict with one child set."""
+        twin = self.copy()
+        twin.put(key, child)
+        return twin
+
     def put(self, key: bytes, child: Node) -> None:
         """Set one child, keeping its place if the key is there."""
         old = self.children.get(key)
@@ -52,25 +58,51 @@ class Dict:
         self.size -= len(key) + size_of(self.children.pop(key))
 
 
+class Tail(NamedTuple):
+    """The end of a list as it came out of a store: encoded lists of `items` items each, `skip` bytes into each body."""
+
+    items: int
+    skip: int
+    bodies: list[bytes]
+
+
 class List:
     """A list as runs: (count, encoded list of that many items), or (1, node) for an item that was opened.
 
-    Versions of a growing list share one list of runs, of which each sees the first few: appending costs no copy. Runs
-    and how many are seen change together, in one assignment, since others may be reading.
+    Versions of a growing list share one list of runs, of which each sees the first few: appending costs no copy. What
+    loading put behind them becomes runs when somebody asks for them: to decode it, nobody has to. All that changes in
+    one assignment, since others may be reading.
     """
 
     __slots__ = ("_view", "count", "size")
 
     def __init__(self, runs: list[Run]) -> None:
-        self._view = (runs, len(runs))
+        self._view: tuple[list[Run], int, Tail | None] = (runs, len(runs), None)
         self.count = sum(count for count, _ in runs)
         self.size = 5 + sum(size_of(data) for _, data in runs)
 
     @property
     def runs(self) -> list[Run]:
         """The runs of this version."""
-        runs, seen = self._view
+        runs, seen = self._settled()
         return runs[:seen]
+
+    def _settled(self) -> tuple[list[Run], int]:
+        runs, seen, tail = self._view
+        if tail is None:
+            return runs, seen
+        runs = runs[:seen]
+        step, opening = max(1, RUN_ITEMS // tail.items), tail.skip + len(array_header(tail.items))
+        for at in range(0, len(tail.bodies), step):
+            chunk = [body[opening:] for body in tail.bodies[at : at + step]]
+            runs.append((tail.items * len(chunk), array_header(tail.items * len(chunk)) + b"".join(chunk)))
+        self._view = (runs, len(runs), None)
+        return runs, len(runs)
+
+    def parts(self) -> tuple[list[Run], Tail | None]:
+        """The runs of this version, and what has not become runs yet."""
+        runs, seen, tail = self._view
+        return runs[:seen], tail
 
     def grow(self, data: bytes) -> None:
         """Add the items of an encoded list at the end of this very version, which nobody else has yet."""
@@ -78,27 +110,20 @@ class List:
         if not count:
             return
         with _growing:
-            runs, seen = self._view
+            runs, seen = self._settled()
             if len(runs) != seen:
                 runs = runs[:seen]
             runs.append((count, data))
-        self._view = (runs, seen + 1)
+        self._view = (runs, seen + 1, None)
         self.count += count
         self.size += len(data)
 
-    def extend(self, items: int, bodies: list[bytes]) -> None:
-        """Add bodies of `items` encoded items each at the end of this version, joined to runs of a good size."""
-        if not items:
-            return
-        runs = self.runs
-        step = max(1, RUN_ITEMS // items)
-        for at in range(0, len(bodies), step):
-            chunk = bodies[at : at + step]
-            data = array_header(items * len(chunk)) + b"".join(chunk)
-            runs.append((items * len(chunk), data))
-            self.size += len(data)
-        self.count += items * len(bodies)
-        self._view = (runs, len(runs))
+    def extend(self, tail: Tail) -> None:
+        """Add what a store has kept at the end of this very version."""
+        if tail.items and tail.bodies:
+            self._view = (*self._settled(), tail)
+            self.count += tail.items * len(tail.bodies)
+            self.size += sum(map(len, tail.bodies)) - tail.skip * len(tail.bodies)
 
     def grown(self, data: bytes) -> List:
         """A second version with the items of an encoded list at the end."""
@@ -111,9 +136,9 @@ class List:
 
     def join(self) -> list[Run]:
         """The runs with neighbours joined up to a good size; remembered, since it changes nothing."""
-        if self._view[1] > 2 * (self.count // RUN_ITEMS) + 8:
+        if self._settled()[1] > 2 * (self.count // RUN_ITEMS) + 8:
             runs = _coalesce(self.runs)
-            self._view = (runs, len(runs))
+            self._view = (runs, len(runs), None)
         return self.runs
 
     def split(self, at: int) -> tuple[list[Run], list[Run]]:
@@ -177,10 +202,10 @@ def _decoded(codec: Codec, node: Node) -> Any:
         return codec.decode(node)
     if isinstance(node, List):
         items: list[Any] = []
-        decode = codec.decode
-        for _, data in node.runs:
-            items += decode(data) if type(data) is bytes else (_decoded(codec, data),)
-        return items
+        runs, tail = node.parts()
+        for _, data in runs:
+            items += codec.decode(data) if type(data) is bytes else (_decoded(codec, data),)
+        return items if tail is None else items + codec.decode_lists(tail.bodies, tail.skip)
     if node.tag:
         return codec.close(node.tag, {codec.decode(key): _decoded(codec, child) for key, child in node.children.items()})
     return {codec.decode(key): _decoded(codec, child) for key, child in node.children.items()}
@@ -217,9 +242,10 @@ def edit(node: Node, path: Path, change: Callable[[Node], Node], *, own: bool) -
     if isinstance(opened, Dict):
         key = pack_raw(path[0])
         child = edit(opened.children[key], path[1:], change, own=own)
-        target = opened if own else opened.copy()
-        target.put(key, child)
-        return target
+        if not own:
+            return opened.with_child(key, child)
+        opened.put(key, child)
+        return opened
     if isinstance(opened, List):
         at = checked_index(opened, path[0])
         before, rest = opened.split(at)

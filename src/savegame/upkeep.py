@@ -15,7 +15,7 @@ from savegame.codec import unpack_raw
 from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError
 from savegame.frames import DIGEST_BYTES, PLAIN, digest, load_meta, references, take_out_ops, unwrap, wrap
-from savegame.lineage import everything, visible
+from savegame.lineage import PAGE, everything, visible
 from savegame.model import Frame, Page, Problem, Report, ThreadKey, ThreadRow
 from savegame.store import Append, MoveHead, PutNote, Rewrite, StoreChange
 from savegame.tree import to_bytes
@@ -67,7 +67,7 @@ def remove(
         keep.update(references(body))
     noted = frozenset(frame.seq for frame in frames if frame.seq in drop and frame.note is not None)
     gone = tuple(sorted(drop))
-    new = _wrapped(engine, new_blobs)
+    new = engine.wrapped(new_blobs)
     engine.store.commit([Rewrite(key, gone, tuple(rebase), new, frozenset(keep), expect, head=head, noted=noted)])
     if not engine.store.purge():
         logger.warning("thread %r: somebody still reads; the removed bytes leave the files when it is done", key.id)
@@ -123,10 +123,6 @@ def _is_rebased(engine: Engine, key: ThreadKey, frame: Frame, parent_id: str) ->
         return True
     found = engine.store.frames(key, low=frame.base, high=frame.base)
     return not found or found[0].id != parent_id
-
-
-def _wrapped(engine: Engine, blobs: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
-    return tuple((name, wrap(content, compress=engine.compress)) for name, content in blobs.items())
 
 
 # -- checking --------------------------------------------------------------------------------------
@@ -206,16 +202,22 @@ def _check_large_values(engine: Engine, key: ThreadKey, frame: Frame) -> Iterato
 
 
 def _sequence_numbers(engine: Engine, key: ThreadKey) -> Iterator[int]:
-    """Those of every frame; all that are possible where a damaged frame stops the listing."""
-    row = engine.store.thread(key)
-    try:
-        yield from [frame.seq for frame in everything(engine, key, newest_first=False)]
-    except CorruptionError:
-        for seq in range(1, (row.last if row else 0) + 1):
-            try:
-                yield from (frame.seq for frame in engine.store.frames(key, low=seq, high=seq))
-            except CorruptionError:
-                continue
+    """Those of every frame, damaged ones too."""
+    low = 1
+    while True:
+        try:
+            found = [frame.seq for frame in engine.store.frames(key, low=low, limit=PAGE)]
+        except CorruptionError as error:
+            if error.seq is None or error.seq < low:
+                raise
+            yield from [frame.seq for frame in engine.store.frames(key, low=low, high=error.seq - 1)]
+            yield error.seq
+            low = error.seq + 1
+            continue
+        yield from found
+        if len(found) < PAGE:
+            return
+        low = found[-1] + 1
 
 
 # -- repairing -------------------------------------------------------------------------------------
@@ -243,7 +245,7 @@ def _mend_thread(engine: Engine, row: ThreadRow) -> list[str]:
     rebase: list[tuple[int, int, bytes]] = []
     lost: list[int] = []
     blobs: dict[bytes, bytes] = {}
-    for seq in range(1, row.last + 1):
+    for seq in list(_sequence_numbers(engine, key)):
         try:
             found = engine.store.frames(key, low=seq, high=seq, deltas=True)
             if not found:
@@ -262,7 +264,7 @@ def _mend_thread(engine: Engine, row: ThreadRow) -> list[str]:
     if not lost and not rebase:
         return []
     head = row.head if row.head in frames else _newest_sound(row, frames)
-    engine.store.commit([Rewrite(key, tuple(lost), tuple(rebase), _wrapped(engine, blobs), head=head, aside=True)])
+    engine.store.commit([Rewrite(key, tuple(lost), tuple(rebase), engine.wrapped(blobs), head=head, aside=True)])
     moved = f"; the head is now {frames[head].id if head else '(none)'}" if head != row.head else ""
     return [f"thread {key.id!r}: {len(lost)} checkpoints set aside, {len(rebase)} kept by joining the gap{moved}"]
 

@@ -17,7 +17,7 @@ from savegame import delta as deltas
 from savegame import lineage, upkeep
 from savegame.changes import Diff, changes_between
 from savegame.codec import Codec, Upcast
-from savegame.engine import EMPTY, Draft, Engine, Point, new_id
+from savegame.engine import EMPTY, Draft, Engine, Point
 from savegame.errors import (
     AlreadyExistsError,
     Busy,
@@ -251,7 +251,6 @@ class Thread:
         self._key = key
         self._agent = agent
         self._type = type
-        self._lock = engine.lock(key)  # only held here so that it lives as long as the handle: making one costs
         self._known: str | None = _NOTHING_KNOWN
         self._step = 0
 
@@ -299,9 +298,7 @@ class Thread:
         wanted = self._expectation(expect, parent, force=force, otherwise=self._known)
         if id is not None:
             draft.meta.request = request_digest(self._engine.codec.encode(state))
-        return self._append(
-            lambda node: deltas.difference(self._engine.codec, node, state), draft, parent, wanted, given_id=id is not None
-        )
+        return self._append(lambda node: deltas.difference(self._engine.codec, node, state), draft, parent, wanted)
 
     def update(
         self,
@@ -332,11 +329,10 @@ class Thread:
             asked = [list((append or {}).items()), list((set or {}).items()), gone]
             draft.meta.request = request_digest(self._engine.codec.encode(asked))
         return self._append(
-            lambda node: deltas.update(self._engine.codec, node, append=dict(append or {}), set=dict(set or {}), delete=gone),
+            lambda node: deltas.update(self._engine.codec, node, append=append or {}, set=set or {}, delete=gone),
             draft,
             parent,
             wanted,
-            given_id=id is not None,
         )
 
     def modify(self, change: Callable[[Any], Any], **details: Any) -> Checkpoint:
@@ -366,7 +362,7 @@ class Thread:
         resume_hint: str | None,
     ) -> Draft:
         outcome = Status(status)
-        meta = Meta(None, 0, self._engine.store.clock(), 0, Kind.of(kind).value, str.__str__(outcome), outcome.reason)
+        meta = Meta(None, 0, self._engine.store.clock(), 0, str.__str__(Kind.of(kind)), str.__str__(outcome), outcome.reason)
         meta.agent_id = self._agent
         if outcome.reason is not None:
             meta.reason = _text(outcome.reason, "the reason of a status")
@@ -383,7 +379,7 @@ class Thread:
         if metadata:
             meta.metadata = self._engine.codec.encode(dict(metadata), ("metadata",))
         note = dump_note(_checked_label(label), _checked_tags(tags)) if label is not None or tags else None
-        return Draft(meta, new_id() if given_id is None else checked_id(given_id, "a checkpoint's id"), note)
+        return Draft(meta, None if given_id is None else checked_id(given_id, "a checkpoint's id"), note)
 
     def _expectation(
         self, expect: Checkpoint | str | None, parent: Ref | None, *, force: bool, otherwise: str | None
@@ -398,35 +394,38 @@ class Thread:
         draft: Draft,
         parent: Ref | None,
         expect: str | None,
-        *,
-        given_id: bool,
     ) -> Checkpoint:
-        if given_id:
-            twin = self._twin(make, draft)
+        if draft.id is not None:
+            twin = self._twin(make, draft, draft.id)
             if twin is not None:
                 return twin
         base = None if parent is None else self._point(self._resolve(parent))
         try:
-            seq, meta, node = self._engine.save(self._key, make, draft, expect=expect, base=base)
+            point = self._engine.save(self._key, make, draft, expect=expect, base=base)
         except AlreadyExistsError:  # somebody saved the same id between our look and our commit
-            twin = self._twin(make, draft) if given_id else None
+            twin = None if draft.id is None else self._twin(make, draft, draft.id)
             if twin is None:
                 raise
             return twin
         # Inside connection() the save may yet be rolled back: then nothing is known of the head.
-        self._known = _NOTHING_KNOWN if self._engine.store.borrowed() else draft.id
-        self._step = meta.step
-        logger.debug("saved %s: thread %r step %d", draft.id, self.id, meta.step)
-        return self._checkpoint(Frame(seq, draft.id, 0, b"", draft.note, None), meta, node=node)
+        self._known = _NOTHING_KNOWN if self._engine.store.borrowed() else point.id
+        self._step = point.step
+        logger.debug("saved %s: thread %r step %d", point.id, self.id, point.step)
+        return self._checkpoint(Frame(point.seq, point.id, 0, b"", draft.note, None), draft.meta, node=point.node)
 
-    def _twin(self, make: Callable[[Node | None], tuple[list[deltas.Op], Node]], draft: Draft) -> Checkpoint | None:
+    def _twin(
+        self,
+        make: Callable[[Node | None], tuple[list[deltas.Op], Node]],
+        draft: Draft,
+        id: str,  # noqa: A002 - one word per idea
+    ) -> Checkpoint | None:
         """The checkpoint that has the id already, if it is what would be saved now; AlreadyExistsError if it is not."""
-        found = self._engine.find(self._key.namespace, draft.id)
+        found = self._engine.find(self._key.namespace, id)
         if found is None:
             return None
         key, frame = found
         if key != self._key:
-            raise AlreadyExistsError(f"the id {draft.id!r} is taken by a checkpoint of thread {key.id!r}; choose another")
+            raise AlreadyExistsError(f"the id {id!r} is taken by a checkpoint of thread {key.id!r}; choose another")
         meta = load_meta(frame.meta)
         there = self._point(frame)
         fixed = ("kind", "status", "reason", "iteration", "tokens_used", "cost", "description", "resume_hint", "metadata")
@@ -437,10 +436,10 @@ class Thread:
             _, node = make(self._parent_of(meta.parent_id).node)
             same = there.node is not None and to_bytes(node) == to_bytes(there.node)
         if not same:
-            raise AlreadyExistsError(f"the id {draft.id!r} is taken by a checkpoint with other content; choose another id")
+            raise AlreadyExistsError(f"the id {id!r} is taken by a checkpoint with other content; choose another id")
         row = self._engine.store.thread(key)
-        if row is not None and row.head_id == draft.id:
-            self._known, self._step = draft.id, meta.step
+        if row is not None and row.head_id == id:
+            self._known, self._step = id, meta.step
         return self._checkpoint(frame, meta, node=there.node)
 
     def _parent_of(self, parent_id: str | None) -> Point:
@@ -469,7 +468,7 @@ class Thread:
         seen: ThreadRow | None = None
         while True:
             try:
-                return row, self._load_seq(row.head)
+                return row, self._load_seq(row.head, head=row.head)
             except CheckpointNotFound as error:
                 self._engine.refuse_missing_head(row, seen, error)
                 seen, row = row, lineage.existing(self._engine, self._key)
@@ -564,15 +563,15 @@ class Thread:
         point = self._engine.point(self._key, frame.seq, frame)
         assert point.node is not None
         begin = replace(meta, parent_id=frame.id, step=1, created_us=self._engine.store.clock(), forked_from=self.id)
-        draft = Draft(begin, new_id(), frame.note)
+        draft = Draft(begin, None, frame.note)
         ops = deltas.whole(point.node)
         try:
-            self._engine.append(key, EMPTY._replace(digest=point.digest), ops, point.node, draft, expect=None)
+            begun = self._engine.append(key, EMPTY._replace(digest=point.digest), ops, point.node, draft, expect=None)
         except ConflictError as error:
             raise AlreadyExistsError(f"thread {id!r} exists already; choose another id for the fork") from error
         logger.info("forked thread %r at %s as %r", self.id, frame.id, id)
         made = Thread(self._engine, key, meta.agent_id, self._type)
-        made._known, made._step = draft.id, 1
+        made._known, made._step = begun.id, 1
         return made
 
     # -- notes -------------------------------------------------------------------------------------
@@ -663,11 +662,14 @@ class Thread:
     def _point(self, frame: Frame) -> Point:
         return self._engine.point(self._key, frame.seq, frame)
 
-    def _load_seq(self, seq: int, frame: Frame | None = None) -> Checkpoint:
+    def _load_seq(self, seq: int, frame: Frame | None = None, *, head: int | None = None) -> Checkpoint:
+        """A checkpoint with its state; kept in the cache if it is the head (as far as the caller knows, if it says so)."""
         frame = frame or self._engine.frame(self._key, seq)
         point = self._point(frame)
-        row = self._engine.store.thread(self._key) if self._engine.cache.limit else None
-        if row is not None and row.head == seq:
+        if head is None:
+            row = self._engine.store.thread(self._key) if self._engine.cache.limit else None
+            head = None if row is None else row.head
+        if head == seq:
             self._engine.cache.put(self._key, point)
         found = self._checkpoint(frame, node=point.node)
         _ = found.state  # decoded now: what does not decode is reported here, not at the first look

@@ -130,7 +130,7 @@ def read(path: str) -> dict[tuple[str, str], tuple[str, list[Point]]]:
     spaces = dict(db.execute("SELECT no, name FROM namespace"))
     found = {}
     for space, name, *row, total in db.execute(
-        "SELECT space, id, no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, sum FROM thread"
+        "SELECT space, id, no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum FROM thread"
     ):
         salt = zlib.crc32(f"{spaces[space]}\0{name}".encode())
         checked(total, ormsgpack.packb(row), salt)
@@ -155,7 +155,8 @@ def _points(db: sqlite3.Connection, thread: int, salt: int) -> list[Point]:
         (low, high),
     ):
         seq = key & 0xFFFFFFFF
-        place = run.to_bytes(8, "little") + space.to_bytes(8, "little")
+        place = run.to_bytes(8, "little") + (space or 0).to_bytes(8, "little")
+        assert (space is None) == (isinstance(name, bytes) and key == _told(name)), "an id that does not tell its place"
         checked(meta_sum, place + (name if isinstance(name, bytes) else name.encode()) + meta, salt, seq, base)
         payload = unwrap(checked(delta_sum, delta, salt, seq, base))
         notes = ormsgpack.unpackb(checked(note_sum, note, salt, seq)) if note is not None else [None, []]
@@ -163,6 +164,10 @@ def _points(db: sqlite3.Connection, thread: int, salt: int) -> list[Point]:
         assert seq not in keyframes or plain(keyframes[seq]) == plain(states[seq])
         points.append(Point(_id(name), seq, base, meta[:32], meta[32:], notes, payload, plain(states[seq])))
     return points
+
+
+def _told(name: bytes) -> int:
+    return int.from_bytes(name[:8]) ^ int.from_bytes(name[8:])
 
 
 def _id(stored: str | bytes) -> str:

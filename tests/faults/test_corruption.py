@@ -137,7 +137,7 @@ COLUMNS = {
     "namespace": "no name sum",
     "record": "thread kind name value sum",
     "setting": "name value",
-    "thread": "no space id agent head head_id last floor run count epoch owner expires sum",
+    "thread": "no space id agent head head_id last floor run count epoch owner expires version sum",
 }
 
 
@@ -527,12 +527,16 @@ def test_a_moved_file_is_noticed(tmp_path: Path) -> None:
         assert moved.verify().ok
 
 
-def test_find_and_load_do_not_trust_the_index(copy: Sample) -> None:
+def test_find_and_load_do_not_trust_the_index(tmp_path: Path) -> None:
     """A checkpoint is what its own row says, not what an index says that it is."""
-    one, two = list(copy.truth)[:2]
-    (root,) = sql(copy.path, "SELECT rootpage FROM sqlite_schema WHERE name = 'frame_by_id'")[0]
-    (size,) = sql(copy.path, "PRAGMA page_size")[0]
-    data = bytearray(copy.path.read_bytes())
+    path = tmp_path / "chosen.db"
+    one, two = "1" * 32, "2" * 32  # chosen ids do not tell their place: they are in the index
+    with savegame.open(path) as vault:
+        vault.thread("t").save("first", id=one)
+        vault.thread("t").save("second", id=two)
+    (root,) = sql(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'frame_by_id'")[0]
+    (size,) = sql(path, "PRAGMA page_size")[0]
+    data = bytearray(path.read_bytes())
     start = (root - 1) * size
     page = bytes(data[start : start + size])
     a, b = page.find(bytes.fromhex(one)), page.find(bytes.fromhex(two))
@@ -542,8 +546,8 @@ def test_find_and_load_do_not_trust_the_index(copy: Sample) -> None:
     one_key, two_key = page[a + 16 : a + 22], page[b + 16 : b + 22]
     assert (one_key[:5], one_key[5], two_key[5]) == (two_key[:5], 1, 2)
     data[start + a + 16 : start + a + 22], data[start + b + 16 : start + b + 22] = two_key, one_key
-    copy.path.write_bytes(data)
-    with savegame.open(copy.path) as vault:
+    path.write_bytes(data)
+    with savegame.open(path) as vault:
         for checkpoint_id in (one, two):
             got = attempt(lambda wanted=checkpoint_id: vault.load(wanted))  # type: ignore[misc]
             assert isinstance(got, (CorruptionError, CheckpointNotFound, ThreadNotFound)) or got.id == checkpoint_id

@@ -59,7 +59,9 @@ def _call_problems(node: ast.Call, name: str, where: str) -> Iterator[str]:
 
 
 def _is_fixed(statement: ast.expr) -> bool:
-    """A constant, a plain name, or a lookup in SQL."""
+    """A constant, a plain name, a lookup in SQL, or a named statement with its row of values repeated."""
+    if isinstance(statement, ast.Call) and isinstance(statement.func, ast.Name) and statement.func.id == "repeated":
+        return isinstance(statement.args[0], ast.Constant)
     if isinstance(statement, (ast.Constant, ast.Name)):
         return True
     return isinstance(statement, ast.Subscript) and isinstance(statement.value, ast.Name) and statement.value.id == "SQL"

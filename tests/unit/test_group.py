@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from savegame.stores import _group
 from savegame.stores._group import Group, Pending
 
 Jobs = list[Pending[int, int]]
@@ -128,62 +130,36 @@ def test_an_interrupt_of_one_is_not_raised_in_the_threads_of_others() -> None:
     assert len(raised) == 3
 
 
-class InterruptedLock:
-    """A lock whose first waits are interrupted, as by Ctrl-C in the main thread."""
-
-    def __init__(self, times: int, waited: threading.Event) -> None:
-        self.inner = threading.Lock()
-        self.times = times
-        self.waited = waited
-
-    def acquire(self, blocking: bool = True) -> bool:
-        if blocking and self.times:
-            self.times -= 1
-            self.waited.set()
-            raise KeyboardInterrupt
-        return self.inner.acquire(blocking)
-
-    def release(self) -> None:
-        self.inner.release()
-
-    def locked(self) -> bool:
-        return self.inner.locked()
-
-
 @pytest.mark.parametrize("times", [1, 3])
-def test_an_interrupt_while_waiting_is_raised_after_the_outcome(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+def test_an_interrupt_while_waiting_is_raised_after_the_outcome(times: int) -> None:
     """However often Ctrl-C is pressed: the job is done, the others go on, and the interrupt is raised."""
-    waited = threading.Event()
-
-    class Made(Pending[int, int]):
-        def __init__(self, job: int) -> None:
-            super().__init__(job)
-            if job == 7:
-                self.wake = InterruptedLock(times, waited)  # type: ignore[assignment]
-
-    monkeypatch.setattr(_group, "Pending", Made)
     gate = Gate()
     group = Group(gate)
-    outcomes: dict[int, object] = {}
+    others: dict[int, int] = {}
 
     def run(number: int) -> None:
-        try:
-            outcomes[number] = group.run(number)
-        except KeyboardInterrupt:
-            outcomes[number] = "interrupted"
+        others[number] = group.run(number)
 
-    callers = {number: threading.Thread(target=run, args=(number,), daemon=True) for number in (1, 7, 3)}
-    callers[1].start()
+    def press() -> None:
+        queued(group, 1)
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        callers[1].start()
+        queued(group, 2)
+        gate.open.set()
+
+    callers = [threading.Thread(target=run, args=(number,), daemon=True) for number in (1, 3)]
+    callers[0].start()
     assert gate.entered.acquire(timeout=WAIT)
-    callers[7].start()
-    assert waited.wait(WAIT)
-    callers[3].start()
-    queued(group, 2)
-    gate.open.set()
-    for caller in callers.values():
-        caller.join(WAIT / 4)
-        assert not caller.is_alive(), "left waiting"
-    assert outcomes == {1: 2, 7: "interrupted", 3: 6}
+    presser = threading.Thread(target=press, daemon=True)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt):
+        group.run(7)
+    for thread in (presser, *callers):
+        thread.join(WAIT / 4)
+        assert not thread.is_alive(), "left waiting"
+    assert others == {1: 2, 3: 6}
     assert 7 in [job for jobs in gate.groups for job in jobs], "the job of the interrupted one was not done"
     assert group.run(8) == 16
 

@@ -2,6 +2,8 @@
 
 The first caller leads: it takes everything that is waiting, writes it, and wakes the others with their outcome. Who
 comes meanwhile waits; one of those is woken to lead the next group. Nobody waits on a timer, so a lone caller pays nothing.
+Those whose job is done wake each other one after the other: only one thread can run Python at a time, and sixty that
+are woken at once spend their time on taking turns.
 Every step can be taken twice: an interrupt (Ctrl-C) at any moment is raised only after its caller's job was finished.
 """
 
@@ -18,21 +20,17 @@ Outcome = TypeVar("Outcome")
 
 
 class Pending(Generic[Job, Outcome]):
-    """One caller's job and, once it is done, its outcome or error."""
+    """One caller's job and, once it is done, its outcome or error, and whom its caller has to wake."""
 
-    __slots__ = ("done", "error", "job", "leads", "outcome", "queued", "wake")
+    __slots__ = ("done", "error", "job", "leads", "next", "outcome", "queued", "wake")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self.queued = self.leads = self.done = False
-        self.wake = threading.Lock()
-
-    @property
-    def settled(self) -> bool:
-        """Whether a flush has dealt with it."""
-        return self.outcome is not None or self.error is not None
+        self.wake: threading.Lock | None = None
+        self.next: Pending[Job, Outcome] | None = None
 
 
 class Group(Generic[Job, Outcome]):
@@ -49,9 +47,11 @@ class Group(Generic[Job, Outcome]):
         """Do one job, alone or with others. Raises what went wrong with this one."""
         mine: Pending[Job, Outcome] = Pending(job)
         interrupted: BaseException | None = None
-        while not self._is_over(mine):
+        while True:
             try:
-                self._carry_out(mine)
+                while mine.leads or mine.next or not mine.done:
+                    self._carry_on(mine)
+                break
             except BaseException as error:  # noqa: BLE001 - raised below, once the outcome is known
                 interrupted = None if isinstance(error, Exception) else error
         if interrupted is not None:
@@ -60,28 +60,34 @@ class Group(Generic[Job, Outcome]):
             raise mine.error
         return mine.outcome  # type: ignore[return-value]
 
-    def _is_over(self, mine: Pending[Job, Outcome]) -> bool:
-        return mine.done and not mine.leads
+    def _carry_on(self, mine: Pending[Job, Outcome]) -> None:
+        """The next step of one caller."""
+        if not mine.queued:
+            self._enter(mine)
+        if mine.leads:
+            self._lead(mine)
+        elif not mine.done and mine.wake is not None:
+            mine.wake.acquire()
+        if mine.next is not None:
+            _wake(mine.next)
+            mine.next = None
 
-    def _carry_out(self, mine: Pending[Job, Outcome]) -> None:
+    def _enter(self, mine: Pending[Job, Outcome]) -> None:
         with self._mutex:
-            if not mine.queued:
-                mine.wake.acquire(blocking=False)
-                self._queue.append(mine)
-                mine.queued = True
-                if not self._led:
-                    mine.leads = self._led = True
-        while not self._is_over(mine):
-            if mine.leads:
-                self._lead(mine)
-            else:
+            if self._led:
+                mine.wake = threading.Lock()
                 mine.wake.acquire()
+            else:
+                mine.leads = self._led = True
+            if mine not in self._queue:  # an interrupt may have come just before the next line
+                self._queue.append(mine)
+            mine.queued = True
 
     def _lead(self, mine: Pending[Job, Outcome]) -> None:
         with self._mutex:
             if not self._current:
                 self._current, self._queue = self._queue, []
-        waiting = [pending for pending in self._current if not pending.settled]
+        waiting = [pending for pending in self._current if pending.outcome is None and pending.error is None]
         try:
             if waiting:
                 self._flush(waiting)
@@ -90,7 +96,7 @@ class Group(Generic[Job, Outcome]):
             if not isinstance(error, Exception):
                 theirs = UnavailableError("the write was interrupted; it may have happened", unknown=True)
             for pending in waiting:
-                if not pending.settled:
+                if pending.outcome is None and pending.error is None:
                     pending.error = theirs
             raise
         finally:
@@ -98,9 +104,11 @@ class Group(Generic[Job, Outcome]):
 
     def _hand_over(self, mine: Pending[Job, Outcome]) -> None:
         with self._mutex:
+            before = mine
             for pending in self._current:
+                if pending is not mine:
+                    before.next = before = pending
                 pending.done = True
-                _wake(pending)
             if self._queue:
                 self._queue[0].leads = True
                 _wake(self._queue[0])
@@ -111,5 +119,5 @@ class Group(Generic[Job, Outcome]):
 
 
 def _wake(pending: Pending[Job, Outcome]) -> None:
-    if pending.wake.locked():
+    if pending.wake is not None and pending.wake.locked():
         pending.wake.release()

@@ -6,6 +6,8 @@ listing need not read deltas and loading need not read metadata.
 
 from __future__ import annotations
 
+import os
+import random
 import struct
 import zlib
 from typing import Any, NamedTuple
@@ -19,7 +21,7 @@ SEQ_MASK = 0xFFFFFFFF
 
 
 class Row(NamedTuple):
-    """A thread's row as SQL stores keep it."""
+    """A thread's row as SQL stores keep it. `version` grows with every write of it."""
 
     no: int
     agent: str | None
@@ -32,6 +34,7 @@ class Row(NamedTuple):
     epoch: int
     owner: str | None
     expires: int
+    version: int
 
     def public(self, key: ThreadKey) -> ThreadRow:
         """The row as the contract shows it."""
@@ -51,29 +54,28 @@ class Row(NamedTuple):
         return self.no << 32 | SEQ_MASK
 
 
-EMPTY_ROW = Row(0, None, 0, None, 0, 0, 0, 0, 0, None, 0)
+EMPTY_ROW = Row(0, None, 0, None, 0, 0, 0, 0, 0, None, 0, 0)
 """A thread that has no row yet."""
 
 
-def thread_sum(key: ThreadKey, row: Row) -> int:
-    """The checksum of a thread's row."""
-    head_id = None if row.head_id is None else pack_id(row.head_id)
-    body = pack_raw([*row[:3], head_id, *row[4:]])
-    return checksum(body, thread_salt(*key))
+def thread_sum(key: ThreadKey, row: Row, head_id: str | bytes | None) -> int:
+    """The checksum of a thread's row, whose head's id is stored as `head_id`."""
+    return checksum(pack_raw([*row[:3], head_id, *row[4:]]), thread_salt(*key))
 
 
 def thread_values(key: ThreadKey, row: Row) -> tuple[Any, ...]:
     """The parameters of `set_thread`."""
     head_id = None if row.head_id is None else pack_id(row.head_id)
-    return (*row[1:3], head_id, *row[4:], thread_sum(key, row), row.no)
+    return (*row[1:3], head_id, *row[4:], thread_sum(key, row, head_id), row.no)
 
 
 def read_thread(key: ThreadKey, columns: tuple[Any, ...]) -> Row:
     """A thread's row from its columns. Raises CorruptionError."""
-    no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, found = columns[:12]
-    row = Row(no, agent, head, None if head_id is None else unpack_id(head_id), last, floor, run, count, epoch, owner, expires)
+    *values, found = columns[: len(Row._fields) + 1]
+    head_id = values[3]
+    row = Row._make(values)._replace(head_id=None if head_id is None else unpack_id(head_id))
     try:
-        sound = thread_sum(key, row) == found
+        sound = thread_sum(key, row, head_id) == found
     except (TypeError, ValueError, AttributeError):  # damage has changed the type of a column
         sound = False
     if not sound:
@@ -94,13 +96,29 @@ def read_frame(key: ThreadKey, columns: tuple[Any, ...]) -> Frame:
     return Frame(seq, frame_id, base, meta, note, None)
 
 
-def meta_checksum(salt: int, seq: int, base: int, run: int, space: int, stored_id: str | bytes, meta: bytes) -> int:
+def meta_checksum(salt: int, seq: int, base: int, run: int, space: int | None, stored_id: str | bytes, meta: bytes) -> int:
     """The checksum of a frame's metadata; its id and its place in the thread are under it too."""
     try:
         name = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
-        return checksum(_PLACE.pack(run, space) + name + meta, salt, seq, base)
+        return checksum(_PLACE.pack(run, space or 0) + name + meta, salt, seq, base)
     except (TypeError, AttributeError, struct.error):  # damage has changed the type of a column
         return -1
+
+
+def placed_id(key: int) -> str:
+    """A new id that tells the key of its frame: 64 random bits, then the key mixed with them."""
+    noise = _random.getrandbits(64)
+    return (noise << 64 | noise ^ key).to_bytes(16).hex()
+
+
+def place_told_by(stored_id: str | bytes) -> int:
+    """The key that an id tells; whether that frame has this id must be looked up. 0 for an id that a user chose."""
+    return int.from_bytes(stored_id[:8]) ^ int.from_bytes(stored_id[8:]) if isinstance(stored_id, bytes) else 0
+
+
+_random = random.Random()  # noqa: S311 - ids are no secrets, and asking the system for each costs time
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
 
 
 def record_checksum(key: ThreadKey, kind: str, name: str, value: bytes) -> int:

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import apsw
@@ -37,6 +37,8 @@ class Connections:
         self.closed = False
         self.lost = False
         """Whether the files were once taken away under us."""
+        self.after_fork: Callable[[], None] = lambda: None
+        """What else begins anew in the child of a fork."""
         self._begin_life()
         _open.add(self)
 
@@ -204,6 +206,7 @@ class Connections:
             _abandoned.extend((self._writer, *self._readers))
             self.closed = True
         self._begin_life()
+        self.after_fork()
 
 
 _abandoned: list[apsw.Connection | None] = []

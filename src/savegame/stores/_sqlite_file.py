@@ -8,6 +8,7 @@ Touches errors, frames.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import stat
@@ -52,6 +53,13 @@ def queries() -> dict[str, str]:
 
 
 SQL: Final = queries()
+
+
+@functools.cache
+def repeated(name: str, count: int) -> str:
+    """A named statement with the row of its VALUES that many times."""
+    before, row, after = re.split(r"(?<=VALUES )(\([?, ]+\))", SQL[name])
+    return before + ", ".join([row] * count) + after
 
 
 def all_rows(db: apsw.Connection, name: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -161,11 +161,11 @@ def mend(db: apsw.Connection, namespace: str, space: int, now: int) -> list[str]
             db.execute(SQL["value_aside"], (now, key.id, place, body))
             db.execute(SQL[statement], values)
             done.append(f"thread {key.id!r}: set aside: {place}")
-        done += _mend_row(db, key, columns)
+        done += _mend_row(db, key, columns, now)
     return done
 
 
-def _mend_row(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...]) -> list[str]:
+def _mend_row(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...], now: int) -> list[str]:
     row = EMPTY_ROW._replace(no=columns[0])
     count, newest = all_rows(db, "count_frames", row.low(), row.high())[0]
     newest = newest & SEQ_MASK if count else 0
@@ -178,5 +178,6 @@ def _mend_row(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...]) -> 
         if (head, count) == (row.head, row.frames) and row.last >= newest:
             return []
     row = row._replace(head=head, head_id=id_of(db, row.key(head)), last=max(row.last, newest), frames=count, run=0)
+    row = row._replace(version=now)  # larger than any that somebody may remember, whatever stands in a damaged row
     db.execute(SQL["set_thread"], thread_values(key, row))
     return [f"thread {key.id!r}: its row was built anew"]

@@ -6,16 +6,22 @@ SELECT no, name, sum FROM namespace
 INSERT INTO namespace (no, name, sum) VALUES (?, ?, ?)
 
 -- name: thread
-SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, sum FROM thread WHERE space = ? AND id = ?
+SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum FROM thread WHERE space = ? AND id = ?
 -- name: threads
-SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, sum, id
+SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum, id
 FROM thread WHERE space = ? AND id > ? AND head > 0 AND (?3 IS NULL OR agent = ?3) ORDER BY id LIMIT ?4
 -- name: all_threads
-SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, sum, id FROM thread WHERE space = ? ORDER BY id
+SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum, id FROM thread WHERE space = ? ORDER BY id
 -- name: add_thread
-INSERT INTO thread (space, id, head, last, floor, run, count, epoch, expires, sum) VALUES (?, ?, 0, 0, 0, 0, 0, 0, 0, 0) RETURNING no
+INSERT INTO thread (space, id, head, last, floor, run, count, epoch, expires, version, sum) VALUES (?, ?, 0, 0, 0, 0, 0, 0, 0, 0, 0) RETURNING no
 -- name: set_thread
-UPDATE thread SET agent = ?, head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, epoch = ?, owner = ?, expires = ?, sum = ? WHERE no = ?
+UPDATE thread SET agent = ?, head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, epoch = ?, owner = ?, expires = ?, version = ?, sum = ? WHERE no = ?
+-- name: advance_thread
+UPDATE thread SET agent = ?, head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, version = ?, sum = ? WHERE no = ? AND version = ?
+-- name: advance_threads
+WITH new (agent, head, head_id, last, floor, run, count, version, sum, no, before) AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+UPDATE thread SET agent = new.agent, head = new.head, head_id = new.head_id, last = new.last, floor = new.floor, run = new.run,
+count = new.count, version = new.version, sum = new.sum FROM new WHERE thread.no = new.no AND thread.version = new.before
 -- name: delete_thread
 DELETE FROM thread WHERE no = ?
 -- name: next_epoch
@@ -25,6 +31,8 @@ UPDATE setting SET value = value + 1 WHERE name = 'epoch' RETURNING value
 INSERT INTO frame (key, space, id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 -- name: find_frame
 SELECT frame.key, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32 WHERE frame.id = ? AND frame.space = ?
+-- name: frame_at
+SELECT frame.id, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32 WHERE frame.key = ? AND thread.space = ?
 -- name: frame_place
 SELECT base, run, id FROM frame WHERE key = ?
 -- name: frames_up
@@ -95,7 +103,7 @@ DELETE FROM blob WHERE thread = ?
 
 -- name: frame_aside
 INSERT INTO aside (at, space, thread, what, seq, id, base, meta, note, body)
-SELECT ?, space, ?, 'frame', key & 4294967295, id, base, meta, note, delta FROM frame WHERE key = ?
+SELECT ?, (SELECT space FROM thread WHERE no = key >> 32), ?, 'frame', key & 4294967295, id, base, meta, note, delta FROM frame WHERE key = ?
 -- name: lost_values
 SELECT 'large value ' || hex(digest) FROM blob WHERE thread NOT IN (SELECT no FROM thread)
 UNION ALL SELECT 'record ' || kind || ' ' || name FROM record WHERE thread NOT IN (SELECT no FROM thread)
@@ -114,7 +122,7 @@ UPDATE namespace SET no = ?, name = ? WHERE no = ?
 -- name: set_thread_space
 UPDATE thread SET space = ? WHERE no = ?
 -- name: foreign_threads
-SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, sum, space, id FROM thread WHERE space <> ?
+SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum, space, id FROM thread WHERE space <> ?
 -- name: orphans
 SELECT key FROM frame WHERE key >> 32 NOT IN (SELECT no FROM thread)
 -- name: value_aside

@@ -20,15 +20,17 @@ CREATE TABLE thread (
     epoch INTEGER NOT NULL,
     owner TEXT,
     expires INTEGER NOT NULL,
+    version INTEGER NOT NULL,
     sum INTEGER NOT NULL,
     UNIQUE (space, id)
 ) STRICT;
 
 -- key = thread.no << 32 | sequence number, so that a thread's frames lie together, in order.
+-- space: the namespace in which the id has to be looked up; NULL if the id itself tells the key.
 -- run: frames from this sequence number on form one unbroken line up to this frame.
 CREATE TABLE frame (
     key INTEGER PRIMARY KEY,
-    space INTEGER NOT NULL,
+    space INTEGER,
     id ANY NOT NULL,
     base INTEGER NOT NULL,
     run INTEGER NOT NULL,
@@ -39,7 +41,7 @@ CREATE TABLE frame (
     delta BLOB NOT NULL,
     delta_sum INTEGER NOT NULL
 ) STRICT;
-CREATE UNIQUE INDEX frame_by_id ON frame (id, space);
+CREATE UNIQUE INDEX frame_by_id ON frame (id, space) WHERE space IS NOT NULL;
 CREATE INDEX frame_noted ON frame (key) WHERE note IS NOT NULL;
 
 -- Derived copies of whole states; may be dropped at any time.
