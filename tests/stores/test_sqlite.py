@@ -15,7 +15,9 @@ import pytest
 import savegame
 from savegame.errors import (
     AlreadyExistsError,
+    Busy,
     ClosedError,
+    ConflictError,
     CorruptionError,
     OutOfSpace,
     SavegameError,
@@ -23,7 +25,7 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.model import ThreadKey
-from savegame.store import ANY, Append, PutRecord, Store, StoreChange
+from savegame.store import ANY, Append, DeleteThread, PutRecord, Store, StoreChange
 from savegame.stores import _sqlite_file as file
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing import StoreContract
@@ -255,3 +257,58 @@ def test_an_interrupt_at_any_moment_leaves_the_vault_usable(seed: int, beside: s
     assert done.returncode == 0, done.stderr[-3000:]
     with savegame.open(tmp_path / "v.db") as vault:
         assert vault.verify().ok
+
+
+A = ThreadKey("default", "a")
+
+
+def test_what_another_process_wrote_is_noticed(tmp_path: Path) -> None:
+    """A store remembers rows that it wrote; the file decides."""
+    one, two = SQLiteStore(str(tmp_path / "s.db")), SQLiteStore(str(tmp_path / "s.db"))
+    one.commit([Append(A, one.new_id(A), 0, b"", b"1.", fresh=True)])
+    for turn in range(2, 30):
+        mine, other = (one, two) if turn % 3 else (two, one)
+        head = other.thread(A)
+        assert head is not None
+        seqs = mine.commit([Append(A, mine.new_id(A), head.head, b"", b"%d." % turn, expect=head.head_id, fresh=True)])
+        assert seqs == [turn]
+        with pytest.raises(ConflictError):
+            other.commit([Append(A, other.new_id(A), head.head, b"", b"x.", expect=head.head_id, fresh=True)])
+    two.commit([DeleteThread(A)])
+    two.commit([Append(A, two.new_id(A), 0, b"", b"again", fresh=True)])
+    with pytest.raises(ConflictError):
+        one.commit([Append(A, one.new_id(A), 29, b"", b"x", expect=one.new_id(A), fresh=True)])
+    lease = two.lease(A, "two", 60_000_000)
+    row = one.thread(A)
+    assert row is not None
+    with pytest.raises(Busy):
+        one.commit([Append(A, one.new_id(A), 1, b"", b"x", expect=row.head_id, fresh=True)])
+    assert one.commit([Append(A, one.new_id(A), 1, b"", b"x", expect=row.head_id, epoch=lease.epoch, fresh=True)]) == [2]
+    one.close()
+    two.close()
+
+
+def test_what_was_rolled_back_is_not_remembered(store: SQLiteStore) -> None:
+    store.commit([Append(A, store.new_id(A), 0, b"", b"1.", fresh=True)])
+    head = store.thread(A)
+    assert head is not None
+
+    def fail() -> None:
+        with store.connection():
+            store.commit([Append(A, store.new_id(A), 1, b"", b"2.", expect=head.head_id, fresh=True)])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with store.connection() as db:
+        db.execute("SAVEPOINT mine")
+        store.commit([Append(A, store.new_id(A), 1, b"", b"2.", expect=head.head_id, fresh=True)])
+        store.lease(A, "me", 60_000_000)
+        db.execute("ROLLBACK TO mine")
+        store.commit([Append(A, store.new_id(A), 1, b"", b"b.", expect=head.head_id, fresh=True)])
+    assert b"".join(store.chain(A, 2).deltas) == b"1.b."
+    second = store.thread(A)
+    assert second is not None
+    assert (second.head, second.lease) == (2, None)
+    assert store.commit([Append(A, store.new_id(A), 2, b"", b"c.", expect=second.head_id, fresh=True)]) == [3]
+    assert list(store.check("default")) == []

@@ -11,6 +11,7 @@ Only the public contract is used. Deltas here are pieces of text, so that a stat
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -260,6 +261,59 @@ class StoreContract:
             changes = [appended(key, 1, id=f"same {turn}") for key in keys]
             results = at_once(*[partial(store.commit, [change]) for change in changes])
             assert {type(result) for result in results} == {list, AlreadyExistsError}
+
+    def test_new_ids_are_found_wherever_their_frame_went(self, store: Store) -> None:
+        """An id is made before anybody knows who appends first."""
+        grown(store, A, 1)
+        early, late = store.new_id(A), store.new_id(A)
+        store.commit([appended(A, 2, 1, id=late, fresh=True)])
+        store.commit([appended(A, 3, 2, id=early, fresh=True)])
+        strange = store.new_id(A)
+        store.commit([appended(B, 1, id=strange, fresh=True)])
+        assert [store.find(SPACE, name) for name in (late, early, strange)] == [(A, 2), (A, 3), (B, 1)]
+        assert store.find("other", late) is None
+
+    def test_new_ids_are_all_different(self, store: Store) -> None:
+        """32 hexadecimal digits, whether the thread is there or not."""
+        made = [store.new_id(A) for _ in range(500)]
+        grown(store, A, 1)
+        made += [store.new_id(A) for _ in range(500)]
+        assert len(set(made)) == 1000
+        assert all(re.fullmatch("[0-9a-f]{32}", name) for name in made)
+
+    def test_a_new_id_is_taken_like_any_other(self, store: Store) -> None:
+        """Who chooses it a second time is refused, in the thread and in others."""
+        grown(store, A, 1)
+        name = store.new_id(A)
+        store.commit([appended(A, 2, 1, id=name, fresh=True)])
+        for change in (appended(A, 3, 2, id=name), appended(B, 1, id=name)):
+            with pytest.raises(AlreadyExistsError):
+                store.commit([change])
+        assert store.thread(B) is None
+        assert store.commit([appended(ThreadKey("other", "a"), 1, id=name)]) == [1]
+
+    def test_many_threads_append_at_once(self, store: Store) -> None:
+        """Each to a thread of its own, on top of its own head; one of them with a wrong expectation, round after round."""
+        keys = [ThreadKey(SPACE, f"many {number}") for number in range(12)]
+        heads: dict[ThreadKey, str | None] = dict.fromkeys(keys)
+        for turn in range(1, 9):
+            ids = {key: store.new_id(key) for key in keys}
+            wrong = keys[turn]
+            changes = [
+                appended(key, turn, turn - 1, id=ids[key], fresh=True, expect="nobody" if key == wrong else heads[key])
+                for key in keys
+            ]
+            results = at_once(*[partial(store.commit, [change]) for change in changes])
+            for change, result in zip(changes, results, strict=True):
+                if change.expect == "nobody":
+                    assert isinstance(result, ConflictError)
+                    assert store.commit([change._replace(expect=heads[change.key])]) == [turn]
+                else:
+                    assert result == [turn]
+                heads[change.key] = change.id
+        for key in keys:
+            assert state(store, key, 8) == b"1.2.3.4.5.6.7.8."
+            assert row_of(store, key).head_id == heads[key]
 
     def test_a_base_need_not_be_the_head(self, store: Store) -> None:
         """A frame may build on any older one, or on none."""
