@@ -43,7 +43,7 @@ logger = logging.getLogger("savegame")
 ENTRY_OVERHEAD = 2048
 """What an entry of the cache takes besides its encoded state."""
 
-MANY_LOCKS = 4096
+MANY_LOCKS = 1024
 
 
 class Point(NamedTuple):

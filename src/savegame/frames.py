@@ -192,10 +192,9 @@ def pack_meta(meta: Meta) -> bytes:
         meta.external_id,
         meta.request,
     ]
-    last = len(fields)
-    while fields[last - 1] is None:
-        last -= 1
-    return pack_raw(fields[:last])
+    while fields[-1] is None:
+        fields.pop()
+    return pack_raw(fields)
 
 
 def load_meta(data: bytes) -> Meta:

@@ -43,7 +43,7 @@ from savegame.stores._rows import (
 )
 from savegame.stores._sqlite_file import SQL, all_rows, one_row, repeated
 
-MANY_ROWS: Final = 4096
+MANY_ROWS: Final = 1024
 TOGETHER: Final = 64
 """How many appends one statement makes at most."""
 
@@ -194,10 +194,10 @@ class Changes:
             if type(change) is not Append or change.blobs or row is None or not _is_next(change, row):
                 return []
             made.append(self._next(db, change, row, bytes.fromhex(change.id)))
-        at, size = 0, TOGETHER
+        at = 0
         while at < len(made):
-            while size > len(made) - at:
-                size //= 2  # sizes are powers of two: few statements to prepare
+            size = min(len(made) - at, TOGETHER)
+            size -= size % 8 if size > 8 else 0  # so that there are few statements to prepare
             part, at = made[at : at + size], at + size
             db.execute(repeated("advance_threads", size), [value for _, columns, _ in part for value in columns])
             if db.changes() != size:

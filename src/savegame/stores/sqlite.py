@@ -103,9 +103,10 @@ class SQLiteStore(Store):
                 db = self._connections.writer()
                 db.execute("BEGIN IMMEDIATE")
                 written = len(group) > 1 and self._try_together(db, group)
-                for pending in () if written else group:
-                    self._try(db, pending)
-                    written = written or pending.error is None
+                if not written:
+                    for pending in group:
+                        self._try(db, pending)
+                        written = written or pending.error is None
                 if not written:
                     self._connections.roll_back()
                     self._changes.undone()
@@ -124,14 +125,14 @@ class SQLiteStore(Store):
     def _try_together(self, db: apsw.Connection, group: list[Pending[Sequence[StoreChange], list[int]]]) -> bool:
         """Write what many callers append in a few statements, if all is plain; else write nothing."""
         changes = [change for pending in group for change in pending.job]
-        db.execute("SAVEPOINT together")
         made = self._changes.append_together(db, changes) if len(changes) == len(group) else []
         if not made:
-            db.execute("ROLLBACK TO together")
-        db.execute("RELEASE together")
-        for pending, seq in zip(group, made, strict=False):
+            db.execute("ROLLBACK")
+            db.execute("BEGIN IMMEDIATE")
+            return False
+        for pending, seq in zip(group, made, strict=True):
             pending.outcome = [seq]
-        return bool(made)
+        return True
 
     def _try(self, db: apsw.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> None:
         job = pending.job
