@@ -4,12 +4,13 @@ Plain data stays inside `ormsgpack`, in C; every other type reaches `_extend`, w
 extension with one of the tags below. User data can never look like a tag, because a tag is not a dict. Nothing is
 imported or called because stored bytes name it: objects come back only as classes registered in this process.
 `encode(value)` is deterministic, so equal bytes mean an equal value; the delta room builds on that.
-Touches errors only.
+Touches errors and foreign.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import datetime as dt
 import decimal
@@ -26,8 +27,11 @@ from typing import Any, Final, NamedTuple, NoReturn
 import ormsgpack
 
 from savegame.errors import CorruptionError, InvalidInputError, InvalidState, SavegameError, UnsupportedError
+from savegame.foreign import Foreign, readable
 
-TUPLE, SET, FROZENSET, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID, BIGINT, PATH, MAP, OBJECT, ENUM, BLOB = range(1, 16)
+TUPLE, SET, FROZENSET, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID, BIGINT, PATH, MAP, OBJECT, ENUM, BLOB, FOREIGN = range(
+    1, 17
+)
 
 MAX_DEPTH: Final = 250
 """Levels of nesting that a state may have; ormsgpack itself refuses more than 254."""
@@ -90,6 +94,7 @@ class Codec:
         self._by_class: dict[type, Registered] = {}
         self._by_name: dict[str, Registered] = {}
         self._local = _Working()
+        self._foreign: Callable[[str, bytes], Any] = readable
 
     # -- classes ---------------------------------------------------------------------------------
 
@@ -111,6 +116,12 @@ class Codec:
         for reachable in _classes_in_annotations(cls):
             if reachable not in self._by_class:
                 self.register(reachable)
+
+    def reading(self, foreign: Callable[[str, bytes], Any]) -> Codec:
+        """The same codec, with foreign leaves decoded by somebody who can."""
+        twin = copy.copy(self)
+        twin._foreign = foreign
+        return twin
 
     def knows(self, cls: type) -> bool:
         """Whether a class is registered."""
@@ -266,6 +277,8 @@ class Codec:
                 return dict(zip(parts[::2], parts[1::2], strict=True))
             if tag == OBJECT:
                 return self.close(pack_raw(parts[0]), parts[1])
+            if tag == FOREIGN:
+                return self._foreign(*parts)
             if tag == ENUM:
                 name, plain = parts
                 entry = self._by_name.get(name)
@@ -667,6 +680,7 @@ _WRITERS: Final[dict[type, Callable[[Any], ormsgpack.Ext]]] = {
     dt.timedelta: lambda value: _small(TIMEDELTA, [value.days, value.seconds, value.microseconds]),
     decimal.Decimal: lambda value: ormsgpack.Ext(DECIMAL, str(value).encode()),
     RawExt: _write_raw,
+    Foreign: lambda value: _small(FOREIGN, [value.kind, value.data]),
     uuid.UUID: lambda value: ormsgpack.Ext(UUID, value.bytes),
     int: lambda value: ormsgpack.Ext(BIGINT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)),
 }

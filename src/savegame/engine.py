@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 from weakref import WeakSet
@@ -197,6 +197,26 @@ class Engine:
         begun = cached if cached and chain.keyframe_seq == cached.seq and chain.keyframe is None else EMPTY
         rows, read = begun.rows + len(chain.deltas), begun.bytes + sum(map(len, chain.deltas))
         return Point(seq, frame.id, meta.step, meta.digest, node, rows, read)
+
+    def points(self, key: ThreadKey, frames: list[Frame]) -> Iterator[tuple[Frame, Point]]:
+        """Checkpoints with their states, in the order given (oldest first); each found from one before where that helps."""
+        node: Node | None = None
+        before = 0
+        for frame in frames:
+            if before and frame.base == before:
+                meta = load_meta(frame.meta)
+                found = self.store.frames(key, low=frame.seq, high=frame.seq, deltas=True)
+                if not found or found[0].id != frame.id:
+                    raise CheckpointNotFound(f"checkpoint not found: {frame.id!r} was deleted")
+                try:
+                    node = deltas.apply_stored(node, deltas.parse(self._payload(key, found[0].delta or b"")))
+                except CorruptionError as error:
+                    raise _located(error, key, frame) from error
+                point = Point(frame.seq, frame.id, meta.step, meta.digest, node, 0, 0)
+            else:
+                point = self.point(key, frame.seq, frame)
+            node, before = point.node, frame.seq
+            yield frame, point
 
     def _still_there(self, key: ThreadKey, cached: Point, *, below: int) -> bool:
         """Whether loading may begin at a cached point: its thread was not deleted and made anew meanwhile."""

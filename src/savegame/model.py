@@ -166,6 +166,7 @@ class Checkpoint:
     cost: float | None = None
     resume_hint: str | None = None
     forked_from: str | None = None
+    external_id: str | None = None
     skipped: tuple[str, ...] = ()
     _load: Callable[[], Any] | None = None
     _decode: Callable[[], Any] | None = None

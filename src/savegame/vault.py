@@ -43,7 +43,7 @@ from savegame.model import (
     checked_id,
 )
 from savegame.policy import Retention, spared_by_prune
-from savegame.store import ANY, DeleteThread, MoveHead, PutNote, Store
+from savegame.store import ANY, DeleteThread, MoveHead, PutNote, PutRecord, Store
 from savegame.tree import Node, to_bytes, value_of
 
 logger = logging.getLogger("savegame")
@@ -104,13 +104,23 @@ class Vault:
         """Let go of the store. A second call does nothing."""
         self.store.close()
 
-    def thread(self, id: str, *, agent: str | None = None, type: type | None = None) -> Thread:  # noqa: A002 - the design's names
-        """A handle on a thread, which need not exist yet. With `type`, states come back as objects of that class."""
+    def thread(
+        self,
+        id: str,  # noqa: A002 - the design's names
+        *,
+        agent: str | None = None,
+        type: type | None = None,  # noqa: A002
+        foreign: Callable[[str, bytes], Any] | None = None,
+    ) -> Thread:
+        """A handle on a thread, which need not exist yet. With `type`, states come back as objects of that class.
+
+        `foreign` is for adapters: how leaves that a framework serialised come back; else they are shown as plain data.
+        """
         if agent is not None:
             checked_id(agent, "the agent's id")
         if type is not None and not self.codec.knows(type):
             self.codec.register(type)
-        return Thread(self._engine, ThreadKey(self.namespace, checked_id(id, "a thread's id")), agent, type)
+        return Thread(self._engine, ThreadKey(self.namespace, checked_id(id, "a thread's id")), agent, type, foreign)
 
     def register(self, cls: type, *, schema_version: int = 1, upcast: Upcast | None = None, name: str | None = None) -> None:
         """Let objects of a class be given back as objects; `upcast(fields, version)` brings older ones to its shape."""
@@ -246,8 +256,16 @@ class Vault:
 class Thread:
     """One line of work: a tree of checkpoints with one head. A handle is not meant to be shared between threads."""
 
-    def __init__(self, engine: Engine, key: ThreadKey, agent: str | None, type: type | None) -> None:  # noqa: A002
+    def __init__(
+        self,
+        engine: Engine,
+        key: ThreadKey,
+        agent: str | None,
+        type: type | None,  # noqa: A002
+        foreign: Callable[[str, bytes], Any] | None = None,
+    ) -> None:
         self._engine = engine
+        self._codec = engine.codec if foreign is None else engine.codec.reading(foreign)
         self._key = key
         self._agent = agent
         self._type = type
@@ -289,12 +307,14 @@ class Thread:
         cost: float | None = None,
         resume_hint: str | None = None,
         id: str | None = None,  # noqa: A002 - the design's name
+        external_id: str | None = None,
         parent: Ref | None = None,
         expect: Checkpoint | str | None = None,
         force: bool = False,
     ) -> Checkpoint:
         """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one."""
         draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
+        draft.meta.external_id = external_id
         wanted = self._expectation(expect, parent, force=force, otherwise=self._known)
         if id is not None:
             draft.meta.request = request_digest(self._engine.codec.encode(state))
@@ -317,12 +337,14 @@ class Thread:
         cost: float | None = None,
         resume_hint: str | None = None,
         id: str | None = None,  # noqa: A002 - the design's name
+        external_id: str | None = None,
         parent: Ref | None = None,
         expect: Checkpoint | str | None = None,
         force: bool = False,
     ) -> Checkpoint:
         """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs."""
         draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
+        draft.meta.external_id = external_id
         wanted = self._expectation(expect, parent, force=force, otherwise=ANY)
         gone = [delete] if isinstance(delete, str) else list(delete)
         if id is not None:
@@ -522,6 +544,14 @@ class Thread:
                 yield self._checkpoint(frame)
                 found += 1
 
+    def replay(self, entries: Iterable[Checkpoint]) -> Iterator[Checkpoint]:
+        """Entries of a listing with their states, oldest first: a state that builds on the one before costs its delta."""
+        frames = [self._engine.frame(self._key, entry.seq) for entry in sorted(entries, key=lambda entry: entry.seq)]
+        for frame, point in self._engine.points(self._key, frames):
+            found = self._checkpoint(frame, node=point.node)
+            _ = found.state
+            yield found
+
     def diff(self, a: Ref, b: Ref) -> Diff:
         """What changed from one checkpoint to another: iterable of (path, old, new); printed, one line per change."""
         return changes_between(self._engine.codec, self.load(a).state, self.load(b).state)
@@ -604,7 +634,49 @@ class Thread:
             return self._checkpoint(frame._replace(note=note))
         raise last
 
+    # -- records -----------------------------------------------------------------------------------
+
+    def records(self, kind: str) -> dict[str, Any]:
+        """The records of one kind beside this thread, by name."""
+        found: dict[str, Any] = {}
+        page = self._engine.store.records(self._key, kind)
+        while True:
+            found.update((record.name, self._codec.decode(record.value)) for record in page.items)
+            if page.next is None:
+                return found
+            page = self._engine.store.records(self._key, kind, after=page.next)
+
+    def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:
+        """Set records by (kind, name), all or none; a value of None removes one."""
+        encode = self._engine.codec.encode
+        self._engine.store.commit(
+            [
+                PutRecord(self._key, kind, name, None if value is None else encode(value, (kind, name)))
+                for (kind, name), value in records.items()
+            ]
+        )
+
     # -- removing ----------------------------------------------------------------------------------
+
+    def remove(self, *refs: Ref) -> int:
+        """Delete single checkpoints, the head too: the newest that is left becomes the head; the number removed."""
+        for _ in range(TRIES):
+            row = lineage.existing(self._engine, self._key)
+            frames = list(lineage.everything(self._engine, self._key))
+            drop = {self._resolve(ref).seq for ref in refs}
+            left = [frame.seq for frame in frames if frame.seq not in drop]
+            if not left:
+                self.delete()
+                return len(drop)
+            try:
+                return upkeep.remove(
+                    self._engine, self._key, frames, drop, expect=row.head_id, head=row.head if row.head in left else max(left)
+                )
+            except (Busy, Fenced):
+                raise
+            except (ConflictError, CheckpointNotFound) as error:
+                last = error
+        raise last
 
     def prune(self, *, keep: int | None = None, older_than: dt.timedelta | None = None, include_labelled: bool = False) -> int:
         """Delete old checkpoints; the number removed. The head, the newest `keep`, younger and labelled ones stay."""
@@ -729,20 +801,21 @@ class Thread:
             "label": label,
             "description": meta.description,
             "tags": tags,
-            "metadata": self._engine.codec.decode(meta.metadata) if meta.metadata else {},
+            "metadata": self._codec.decode(meta.metadata) if meta.metadata else {},
             "kind": Kind(meta.kind),
             "status": Status(meta.status, meta.reason),
             "tokens_used": meta.tokens_used,
             "cost": meta.cost,
             "resume_hint": meta.resume_hint,
             "forked_from": meta.forked_from,
+            "external_id": meta.external_id,
             "_load": lambda: self._load_again(frame),
             "_decode": None if node is None else lambda: self._value(node),
         }
 
     def _value(self, node: Node) -> Any:
-        value = value_of(self._engine.codec, node)
-        return self._engine.codec.restore(self._type, value) if self._type else value
+        value = value_of(self._codec, node)
+        return self._codec.restore(self._type, value) if self._type else value
 
 
 def _number(value: Any, what: str, *, whole: bool = True) -> Any:

@@ -1,0 +1,617 @@
+"""LangGraph on a vault: `graph.compile(checkpointer=SavegameSaver(vault))`. Needs `pip install "savegame[langgraph]"`.
+
+A LangGraph thread is a thread of the vault, and each subgraph namespace of it another one. A checkpoint's state is
+LangGraph's own dict with every item of a list or dict channel as a leaf of its own: plain data as it is, everything else
+as LangGraph's serializer wrote it. So a growing `messages` channel costs what is new, and people without LangGraph can
+read it. Pending writes are records beside the thread. Touches the vault, foreign, errors; never a store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import random
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import blake3
+import ormsgpack
+
+from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError, ThreadNotFound, UnsupportedError
+from savegame.foreign import Foreign
+from savegame.model import Checkpoint as Saved
+from savegame.model import Kind
+from savegame.vault import Thread, Vault
+
+try:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import (
+        WRITES_IDX_MAP,
+        BaseCheckpointSaver,
+        ChannelVersions,
+        Checkpoint,
+        CheckpointMetadata,
+        CheckpointTuple,
+        DeltaChannelHistory,
+        get_checkpoint_metadata,
+        writes_sort_key,
+    )
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+    from pydantic import BaseModel
+except ImportError as error:
+    raise UnsupportedError('LangGraph is not installed: pip install "savegame[langgraph]"') from error
+
+T = TypeVar("T")
+
+with contextlib.suppress(ImportError):  # there may be the checkpoint package alone
+    from langgraph._internal import _serde
+
+    # Graphs tell a saver which types their schemas name only if this is set; by default it is not. Serializers that allow
+    # everything, as those of the stock savers do, do not listen: nothing changes for them.
+    setattr(_serde, "STRICT_MSGPACK_ENABLED", True)  # noqa: B010 - not exported, and there is no other way to ask
+
+SLICE: Final = 64
+"""Items of a list channel that are compared at once."""
+
+PAGE: Final = 50
+REMEMBERED: Final = 1024
+SEPARATOR: Final = "\u241f"
+_OURS: Final = ("thread_id", "checkpoint_ns", "parent_id")
+"""What a state holds besides LangGraph's checkpoint."""
+
+_KINDS: Final = frozenset(("msgpack", "null", "bytes", "bytearray"))
+"""What LangGraph's default serializer writes; its older forms could name any callable and are not read."""
+
+_EXACT: Final = (
+    ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+)
+
+
+class Place(NamedTuple):
+    """A LangGraph thread and a checkpoint namespace in it ("" for the graph itself)."""
+
+    thread_id: str
+    namespace: str
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Place:
+        """The place that a config names. Raises InvalidInputError."""
+        found = config.get("configurable", {})
+        if "thread_id" not in found:
+            raise InvalidInputError('the config names no thread; give {"configurable": {"thread_id": "..."}}')
+        return cls(str(found["thread_id"]), found.get("checkpoint_ns") or "")
+
+    @classmethod
+    def from_id(cls, thread_id: str) -> Place:
+        """The opposite of `id`."""
+        root, _, namespace = thread_id.partition(SEPARATOR)
+        return cls(_unescaped(root), namespace)
+
+    @property
+    def id(self) -> str:
+        """The id of the vault's thread."""
+        root = self.thread_id.replace("\u241b", "\u241b0").replace(SEPARATOR, "\u241b1")
+        return f"{root}{SEPARATOR}{self.namespace}" if self.namespace else root
+
+    def checkpoint(self, external_id: str) -> str:
+        """Our id for a checkpoint of LangGraph's: the same for the same, so that a retry is found out."""
+        text = "\0".join((self.thread_id, self.namespace, external_id)).encode()
+        return blake3.blake3(text).hexdigest(length=16)
+
+    def config(self, external_id: str | None) -> RunnableConfig:
+        """The config that names a checkpoint here."""
+        return {
+            "configurable": {
+                "thread_id": self.thread_id,
+                "checkpoint_ns": self.namespace,
+                **({} if external_id is None else {"checkpoint_id": external_id}),
+            }
+        }
+
+
+class Known(NamedTuple):
+    """What was put last at a place: enough to see what the next checkpoint changes without reading it back."""
+
+    external_id: str
+    channels: frozenset[str]
+    versions: dict[str, Any]
+    faces: dict[str, tuple[int, list[bytes]]]
+    """For list channels: how many items there were, and a hash of each slice of them."""
+
+
+class SavegameSaver(BaseCheckpointSaver[Any]):
+    """Keeps LangGraph's checkpoints in a vault, in both colours. May be shared between threads.
+
+    Only classes on LangGraph's safe list, those that the graph's own schemas name, and those in `allow` come back as
+    objects; everything else comes back as the data inside. Another `serde` makes its own rules.
+    """
+
+    def __init__(self, vault: Vault, *, serde: SerializerProtocol | None = None, allow: Iterable[type] = ()) -> None:
+        strict = JsonPlusSerializer(allowed_msgpack_modules=[(cls.__module__, cls.__name__) for cls in allow] or None)
+        super().__init__(serde=serde or strict)
+        self.vault = vault
+        self._latest: OrderedDict[Place, Known] = OrderedDict()
+        self._chosen: OrderedDict[tuple[Place, str], None] = OrderedDict()
+        self._namespaces: set[Place] = set()
+
+    # -- putting -----------------------------------------------------------------------------------
+
+    def put(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        """Save a checkpoint on top of the one that the config names; only what changed is written.
+
+        Raises ConflictError if somebody else has gone on from there meanwhile, unless that checkpoint was asked for by
+        its id: then it is a branch.
+        """
+        place, external_id = Place.of(config), checkpoint["id"]
+        self._note_namespace(place)
+        parent = config["configurable"].get("checkpoint_id")
+        thread = self._thread(place, Foreign)
+        known = self._known(place, thread, parent) if parent else None
+        details: dict[str, Any] = {
+            "id": place.checkpoint(external_id),
+            "external_id": external_id,
+            "kind": Kind.ITERATION,
+            "metadata": {key: self._leaf(value) for key, value in get_checkpoint_metadata(config, metadata).items()},
+        }
+        if known is None:
+            faces: dict[str, tuple[int, list[bytes]]] = {}
+            thread.save(self._whole(place, parent, checkpoint, faces), force=True, **details)
+        else:
+            branch = (place, known.external_id) in self._chosen
+            base = place.checkpoint(known.external_id)
+            details |= {"parent": base, "force": True} if branch else {"expect": base}
+            faces = self._update(thread, known, parent, checkpoint, new_versions, details)
+        values = frozenset(checkpoint["channel_values"])
+        self._remember(place, Known(external_id, values, dict(checkpoint["channel_versions"]), faces))
+        return place.config(external_id)
+
+    def _whole(
+        self, place: Place, parent: str | None, checkpoint: Checkpoint, faces: dict[str, tuple[int, list[bytes]]]
+    ) -> dict[str, Any]:
+        values = checkpoint["channel_values"]
+        for channel, value in values.items():
+            seen = _faces(value, None)
+            if seen is not None:
+                faces[channel] = seen
+        state = {"thread_id": place.thread_id, "checkpoint_ns": place.namespace, "parent_id": parent}
+        fields = {key: self._leaves(value) for key, value in checkpoint.items() if key != "channel_values"}
+        return {**state, **fields, "channel_values": {channel: self._leaves(value) for channel, value in values.items()}}
+
+    def _update(
+        self,
+        thread: Thread,
+        known: Known,
+        parent: str | None,
+        checkpoint: Checkpoint,
+        new_versions: ChannelVersions,
+        details: dict[str, Any],
+    ) -> dict[str, tuple[int, list[bytes]]]:
+        """Save what differs from what was put before; gives the faces of its lists."""
+        values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+        faces = {channel: seen for channel, seen in known.faces.items() if channel in values}
+        append: dict[Any, list[Any]] = {}
+        change: dict[Any, Any] = {"parent_id": parent}
+        change |= {key: self._leaves(value) for key, value in checkpoint.items() if key != "channel_values"}
+        for channel, value in values.items():
+            same_version = channel in versions and known.versions.get(channel) == versions[channel]
+            if channel in known.channels and channel not in new_versions and same_version:
+                continue
+            place = ("channel_values", channel)
+            before = faces.pop(channel, None)
+            seen = _faces(value, before)
+            if seen is not None:
+                faces[channel] = seen
+            if before is not None and seen is not None and _grew(before, seen):
+                new = [self._leaf(item) for item in value[before[0] :]]
+                append |= {place: new} if new else {}
+            else:
+                change[place] = self._leaves(value)
+        gone = [("channel_values", channel) for channel in known.channels if channel not in values]
+        thread.update(append=append, set=change, delete=gone, **details)
+        return faces
+
+    def _known(self, place: Place, thread: Thread, parent: str) -> Known | None:
+        """What the parent of a new checkpoint holds, remembered or read back; None if there is no such checkpoint."""
+        known = self._latest.get(place)
+        if known is not None and known.external_id == parent:
+            return known
+        found = self._find(thread, place, parent)
+        if found is None:
+            return None
+        state = found.state
+        return Known(parent, frozenset(state["channel_values"]), dict(state["channel_versions"]), {})
+
+    def _leaves(self, value: Any) -> Any:
+        """A value with each item of a list, or of a dict with text keys, as a leaf of its own."""
+        if type(value) is list:
+            return [self._leaf(item) for item in value]
+        if type(value) is dict and all(type(key) is str for key in value):
+            return {key: self._leaf(item) for key, item in value.items()}
+        return self._leaf(value)
+
+    def _leaf(self, value: Any) -> Any:
+        """A value as LangGraph's serializer writes it: as plain data where it is that, else as a foreign leaf."""
+        if value is None or type(value) is bool or (type(value) is str and value.isascii()):
+            return value
+        kind, data = self.serde.dumps_typed(value)
+        return ormsgpack.Fragment(data) if kind == "msgpack" and _is_plain(data) else Foreign(kind, bytes(data))
+
+    def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
+        """Keep what a task wrote beside a checkpoint. A write that is there already stays, unless it is a special one."""
+        place, kind = Place.of(config), _writes_kind(config["configurable"]["checkpoint_id"])
+        self._note_namespace(place)
+        thread = self._thread(place, Foreign)
+        there = {} if all(channel in WRITES_IDX_MAP for channel, _ in writes) else thread.records(kind)
+        records: dict[tuple[str, str], Any] = {}
+        for number, (channel, value) in enumerate(writes):
+            index = WRITES_IDX_MAP.get(channel, number)
+            name = f"{task_id} {index}"
+            if name not in there or index < 0:
+                records[kind, name] = [task_id, task_path, index, channel, self._leaf(value)]
+        if records:
+            thread.put_records(records)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that the config names by its id, else the newest; with its pending writes in order."""
+        place = Place.of(config)
+        thread = self._thread(place, self._revive)
+        wanted = config["configurable"].get("checkpoint_id")
+        found = self._find(thread, place, wanted) if wanted else thread.latest()
+        if found is None or found.external_id is None:
+            return None
+        if wanted:
+            self._chosen[place, wanted] = None
+            _bound(self._chosen)
+        else:
+            self._chosen.pop((place, found.external_id), None)
+        return self._tuple(thread, place, found)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, newest first, that fit metadata, `before` and the config; equal messages are decoded once."""
+        wanted = config["configurable"].get("checkpoint_id") if config else None
+        newest = before["configurable"].get("checkpoint_id") if before else None
+        shared: dict[tuple[str, bytes], Any] = {}
+        left = limit
+        for place in self._places(config):
+            thread = self._thread(place, partial(self._revive_once, shared))
+            entries = (
+                entry
+                for entry in thread.history(branches=True)
+                if entry.external_id is not None
+                and (wanted is None or entry.external_id == wanted)
+                and (newest is None or entry.external_id < newest)
+                and all(entry.metadata.get(key) == value for key, value in (filter or {}).items())
+            )
+            while left is None or left > 0:
+                page = list(islice(entries, PAGE if left is None else min(PAGE, left)))
+                left = None if left is None else left - len(page)
+                if not page:
+                    break
+                yield from [self._tuple(thread, place, found) for found in thread.replay(page)][::-1]
+
+    def _tuple(self, thread: Thread, place: Place, found: Saved) -> CheckpointTuple:
+        state = found.state
+        checkpoint = cast(Checkpoint, {key: value for key, value in state.items() if key not in _OURS})
+        parent = state["parent_id"]
+        writes = sorted(
+            thread.records(_writes_kind(checkpoint["id"])).values(),
+            key=lambda write: writes_sort_key(write[1], write[0], write[2]),
+        )
+        return CheckpointTuple(
+            place.config(checkpoint["id"]),
+            checkpoint,
+            cast(CheckpointMetadata, dict(found.metadata)),
+            place.config(parent) if parent else None,
+            [(task_id, channel, value) for task_id, _, _, channel, value in writes],
+        )
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What each channel got on the way to a checkpoint since its value was last stored, and that value."""
+        place = Place.of(config)
+        thread = self._thread(place, self._revive)
+        wanted = config["configurable"].get("checkpoint_id")
+        target = self._find(thread, place, wanted) if wanted else thread.latest()
+        writes: dict[str, list[Any]] = {channel: [] for channel in channels}
+        seeds: dict[str, Any] = {}
+        parent = None if target is None else target.state["parent_id"]
+        ancestors = iter(thread.history(before=target.id)) if target is not None else iter(())
+        while parent and len(seeds) < len(writes):
+            page = list(islice(ancestors, PAGE))
+            if not page:
+                break
+            for found in list(thread.replay(page))[::-1]:
+                if found.external_id != parent or len(seeds) == len(writes):
+                    continue  # not on the way that LangGraph went
+                item = self._tuple(thread, place, found)
+                for write in reversed(item.pending_writes or []):
+                    if write[1] in writes and write[1] not in seeds:
+                        writes[write[1]].append(write)
+                values = item.checkpoint["channel_values"]
+                seeds |= {channel: values[channel] for channel in writes if channel in values and channel not in seeds}
+                parent = found.state["parent_id"]
+        return {
+            channel: cast(
+                DeltaChannelHistory,
+                {"writes": writes[channel][::-1], **({"seed": seeds[channel]} if channel in seeds else {})},
+            )
+            for channel in channels
+        }
+
+    # -- removing and copying ----------------------------------------------------------------------
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread with all its namespaces and pending writes."""
+        for place in self._places(Place(str(thread_id), "").config(None), everything=True):
+            self._thread(place, Foreign).delete()
+            self._forget(place)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints that these runs made, in every thread, with their pending writes."""
+        runs = set(run_ids)
+        for place in self._places(None) if runs else ():
+            thread = self._thread(place, Foreign)
+            self._remove(place, thread, [e for e in thread.history(branches=True) if e.metadata.get("run_id") in runs])
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Keep only the newest checkpoint of each namespace (and what its delta channels need), or with "delete" none."""
+        if strategy not in ("keep_latest", "delete"):
+            raise InvalidInputError(f'strategy {strategy!r} is unknown; one of: "keep_latest", "delete"')
+        for thread_id in thread_ids:
+            if strategy == "delete":
+                self.delete_thread(thread_id)
+                continue
+            for place in self._places(Place(str(thread_id), "").config(None), everything=True):
+                thread = self._thread(place, Foreign)
+                newest = thread.latest()
+                entries = list(thread.history(branches=True))
+                keep = set() if newest is None else {newest.id, *self._needed(thread, newest)}
+                self._remove(place, thread, [entry for entry in entries if entry.id not in keep])
+
+    def _needed(self, thread: Thread, newest: Saved) -> Iterator[str]:
+        """The ancestors from which the delta channels of a checkpoint are rebuilt."""
+        missing = set(newest.metadata.get("counters_since_delta_snapshot") or {}) - set(newest.state["channel_values"])
+        ancestors = iter(thread.history(before=newest.id))
+        while missing and (page := list(islice(ancestors, PAGE))):
+            for found in list(thread.replay(page))[::-1]:
+                if missing:
+                    yield found.id
+                    missing -= set(found.state["channel_values"])
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy every checkpoint, namespace and pending write of a thread to another."""
+        for place in self._places(Place(str(source_thread_id), "").config(None), everything=True):
+            source, target = self._thread(place, Foreign), Place(str(target_thread_id), place.namespace)
+            self._note_namespace(target)
+            copy = self._thread(target, Foreign)
+            for found in source.replay(list(source.history(branches=True))):
+                state = {**found.state, "thread_id": target.thread_id}
+                parent = target.checkpoint(state["parent_id"]) if state["parent_id"] else None
+                external_id = cast(str, found.external_id)
+                copy.save(
+                    state,
+                    id=target.checkpoint(external_id),
+                    external_id=external_id,
+                    kind=found.kind,
+                    metadata=found.metadata,
+                    force=True,
+                    parent=parent if parent is not None and self.vault.find(parent) is not None else None,
+                )
+                kind = _writes_kind(external_id)
+                writes = {(kind, name): value for name, value in source.records(kind).items()}
+                if writes:
+                    copy.put_records(writes)
+
+    def _remove(self, place: Place, thread: Thread, entries: Sequence[Saved]) -> None:
+        if entries:
+            thread.remove(*[entry.id for entry in entries])
+            self._forget(place)
+            kinds = [_writes_kind(cast(str, entry.external_id)) for entry in entries]
+            records = {(kind, name): None for kind in kinds for name in thread.records(kind)}
+            if records:
+                thread.put_records(records)
+
+    # -- both colours --------------------------------------------------------------------------------
+
+    async def aput(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        """`put`, awaited."""
+        return await _hop(self.put, config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """`put_writes`, awaited."""
+        await _hop(self.put_writes, config, writes, task_id, task_path)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`get_tuple`, awaited."""
+        return await _hop(self.get_tuple, config)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """`list`, awaited page by page."""
+        found = self.list(config, filter=filter, before=before, limit=limit)
+        while page := await _hop(lambda: list(islice(found, PAGE))):
+            for item in page:
+                yield item
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """`delete_thread`, awaited."""
+        await _hop(self.delete_thread, thread_id)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`delete_for_runs`, awaited."""
+        await _hop(self.delete_for_runs, run_ids)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """`copy_thread`, awaited."""
+        await _hop(self.copy_thread, source_thread_id, target_thread_id)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """`prune`, awaited."""
+        await _hop(partial(self.prune, thread_ids, strategy=strategy))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """`get_delta_channel_history`, awaited."""
+        return await _hop(partial(self.get_delta_channel_history, config=config, channels=channels))
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """Whole numbers; where a thread was imported from a stock saver, texts as that saver makes them."""
+        if not isinstance(current, str):
+            return 1 if current is None else current + 1
+        return f"{int(current.split('.')[0]) + 1:032}.{random.random():016}"  # noqa: S311 - LangGraph's form, no secret
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _thread(self, place: Place, foreign: Callable[[str, bytes], Any]) -> Thread:
+        return self.vault.thread(place.id, foreign=foreign)
+
+    def _find(self, thread: Thread, place: Place, external_id: str) -> Saved | None:
+        try:
+            return thread.load(place.checkpoint(external_id))
+        except (CheckpointNotFound, ThreadNotFound):
+            return None
+
+    def _revive(self, kind: str, data: bytes) -> Any:
+        """An object from what LangGraph's serializer wrote. What cannot be read again is damage, or an attack."""
+        if isinstance(self.serde, JsonPlusSerializer) and kind not in _KINDS:
+            raise CorruptionError(f"a stored value claims to be {kind!r}, which this saver never writes; it was not touched")
+        return self.serde.loads_typed((kind, data))
+
+    def _revive_once(self, shared: dict[tuple[str, bytes], Any], kind: str, data: bytes) -> Any:
+        key = (kind, data)
+        if key not in shared:
+            shared[key] = self._revive(kind, data)
+        return shared[key]
+
+    def _places(self, config: RunnableConfig | None, *, everything: bool = False) -> Iterator[Place]:
+        """The places that a config means: one, all of a thread, or all there are."""
+        if config is None:
+            for info in self.vault.threads(limit=None):
+                yield Place.from_id(info.id)
+            return
+        place = Place.of(config)
+        if "checkpoint_ns" in config["configurable"] and not everything:
+            yield place
+            return
+        root = Place(place.thread_id, "")
+        yield from [Place(root.thread_id, name) for name in self._thread(root, Foreign).records("namespaces")]
+        yield root  # last: whoever deletes still finds the others if it is killed half-way
+
+    def _note_namespace(self, place: Place) -> None:
+        if place.namespace and place not in self._namespaces:
+            self._thread(Place(place.thread_id, ""), Foreign).put_records({("namespaces", place.namespace): True})
+            self._namespaces.add(place)
+
+    def _remember(self, place: Place, known: Known) -> None:
+        self._latest[place] = known
+        self._latest.move_to_end(place)
+        _bound(self._latest)
+
+    def _forget(self, place: Place) -> None:
+        self._latest.pop(place, None)
+        self._namespaces.discard(place)
+
+
+def _bound(remembered: OrderedDict[Any, Any]) -> None:
+    while len(remembered) > REMEMBERED:
+        remembered.popitem(last=False)
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\u241b1", SEPARATOR).replace("\u241b0", "\u241b")
+
+
+def _writes_kind(external_id: str) -> str:
+    return f"writes {external_id}"
+
+
+def _is_plain(data: bytes) -> bool:
+    """Whether encoded data has nothing but what everybody decodes in the same way."""
+    try:
+        ormsgpack.unpackb(data)
+    except ValueError:
+        return False
+    return True
+
+
+def _faces(value: Any, before: tuple[int, list[bytes]] | None) -> tuple[int, list[bytes]] | None:
+    """The length of a list and a hash of each slice; None for what cannot be compared without serialising it.
+
+    Where it is longer than it was, the slice in which it ended then is hashed as far as it went too, at the end.
+    """
+    if type(value) is not list:
+        return None
+    try:
+        faces = [_face(value[at : at + SLICE]) for at in range(0, len(value), SLICE)]
+        if before is not None and before[0] % SLICE and len(value) > before[0]:
+            start = before[0] - before[0] % SLICE
+            faces.append(_face(value[start : before[0]]))
+    except (TypeError, ormsgpack.MsgpackEncodeError):
+        return None
+    return len(value), faces
+
+
+def _grew(before: tuple[int, list[bytes]], after: tuple[int, list[bytes]]) -> bool:
+    """Whether a list is what it was, perhaps with more at the end."""
+    count, faces = before
+    if after[0] < count:
+        return False
+    whole, rest = divmod(count, SLICE)
+    if faces[:whole] != after[1][:whole]:
+        return False
+    return not rest or faces[whole] == after[1][-1 if after[0] > count else whole]
+
+
+def _face(items: list[Any]) -> bytes:
+    return blake3.blake3(ormsgpack.packb(items, _shown, _EXACT)).digest(length=16)
+
+
+def _shown(value: Any) -> Any:
+    """A model by its class and fields, which is all that LangGraph's serializer keeps of it. TypeError for others."""
+    if isinstance(value, BaseModel):
+        return [type(value).__module__, type(value).__qualname__, value.__dict__, value.__pydantic_extra__]
+    raise TypeError(f"{type(value).__qualname__} has to be serialised to be compared")
+
+
+async def _hop(call: Callable[..., T], *args: Any) -> T:
+    """One call in a worker thread. What has begun is waited for, also if the caller is cancelled meanwhile."""
+    context = contextvars.copy_context()
+    work = asyncio.get_running_loop().run_in_executor(None, partial(context.run, call, *args))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
