@@ -13,7 +13,10 @@ from pathlib import Path
 
 from bench.sizes import Sizes
 
-MODULES = {"floor": "bench.floor", "savegame": "bench.ours", "sqlitesaver": "bench.sqlitesaver"}
+SAVERS = ("saver_savegame", "saver_sqlite", "saver_delta")
+MODULES = {"floor": "bench.floor", "savegame": "bench.ours", "sqlitesaver": "bench.sqlitesaver"} | dict.fromkeys(
+    SAVERS, "bench.savers"
+)
 
 
 def main(name: str, task: str, directory: str, sizes: str) -> None:
@@ -21,7 +24,8 @@ def main(name: str, task: str, directory: str, sizes: str) -> None:
     module = importlib.import_module(MODULES[name])
     Path(directory).mkdir(parents=True, exist_ok=True)
     start = time.perf_counter(), time.process_time()
-    result = module.TASKS[task](Path(directory), Sizes.from_text(sizes))
+    tasks = module.tasks(name) if name in SAVERS else module.TASKS
+    result = tasks[task](Path(directory), Sizes.from_text(sizes))
     result["seconds"], result["cpu_seconds"] = time.perf_counter() - start[0], time.process_time() - start[1]
     print(json.dumps(result))
 

@@ -45,6 +45,9 @@ PLAN = (
     Task("edits", once=True),
     Task("memory", once=True),
     Task("memory_uncached", once=True),
+    Task("saver_dicts", ("saver_savegame", "saver_sqlite"), once=True),
+    Task("saver_messages", ("saver_savegame", "saver_sqlite"), once=True),
+    Task("chat", ("saver_savegame", "saver_sqlite", "saver_delta"), once=True),
 )
 """In this order: `load`, `older`, `history` and `disk` use what `grow` left behind."""
 

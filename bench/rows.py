@@ -30,7 +30,7 @@ class Row:
 def rows(results: Results) -> list[Row]:
     """Every row whose contestants were there, in the order of the issue."""
     makers: tuple[Callable[[Results], list[Row]], ...] = (
-        _update, _flat, _save, _load, _older, _history, _disk, _edits, _threads, _memory,
+        _update, _flat, _save, _load, _older, _history, _disk, _edits, _threads, _memory, _savers,
     )  # fmt: skip
     return [row for maker in makers for row in maker(results)]
 
@@ -181,6 +181,36 @@ def _memory(results: Results) -> list[Row]:
             limit, ok = (f"≤ {MEMORY_SLACK} x the cache", growth <= most) if cache else ("", None)
             found.append(Row(key, what, size_text(growth), other, growth / cache if cache else None, None, limit, ok))
     return found
+
+
+def _savers(results: Results) -> list[Row]:
+    """SavegameSaver against the stock SqliteSaver, alone and in a chat, and there against its DeltaChannel too."""
+    found: list[Row] = []
+    for task, what, least in (("saver_dicts", "plain dicts", 5), ("saver_messages", "LangChain messages", 3)):
+        found += _faster(results, task, "put", f"LangGraph: put at step 1,000, {what}", least)
+    found += _faster(results, "chat", "history", "LangGraph: get_state_history(limit=50) at turn 1,000", 3)
+    ours, stock, delta = (results.get(name, "chat") for name in ("saver_savegame", "saver_sqlite", "saver_delta"))
+    if not ours or not stock or not delta:
+        return found
+    turns = {name: entries[0]["turn"]["median_us"] for name, entries in (("SqliteSaver", stock), ("DeltaChannel", delta))}
+    mine, other = ours[0]["turn"]["median_us"], min(turns.values())
+    text = ", ".join(f"{name} {time_text(us)}" for name, us in turns.items())
+    what = "LangGraph: one turn at turn 1,000"
+    found.append(Row("chat_turn", what, time_text(mine), text, mine / other, None, "no slower than either", mine <= other))
+    size, theirs, smaller = (entries[0]["disk_bytes"] for entries in (ours, stock, delta))
+    ratio, text = theirs / size, f"SqliteSaver {size_text(theirs)}, DeltaChannel {size_text(smaller)}"
+    limit, ok = "≥ 300 x smaller than SqliteSaver, smaller than DeltaChannel", ratio >= 300 and size < smaller
+    found.append(Row("chat_disk", "LangGraph: disk after 1,000 turns", size_text(size), text, ratio, None, limit, ok))
+    return found
+
+
+def _faster(results: Results, task: str, name: str, what: str, least: float) -> list[Row]:
+    ours, theirs = results.get("saver_savegame", task), results.get("saver_sqlite", task)
+    if not ours or not theirs:
+        return []
+    ratio, spread = _ratio(theirs, ours, name, name, "median_us")
+    mine, other = (time_text(_median(entries, name, "median_us")) for entries in (ours, theirs))
+    return [Row(f"{task}_{name}", what, mine, f"SqliteSaver {other}", ratio, spread, f"≥ {least} x faster", ratio >= least)]
 
 
 def _against(

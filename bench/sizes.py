@@ -33,6 +33,7 @@ class Sizes:
     bursts: int = 3
     touched: int = 10_000
     cache_bytes: int = 16 * 1024 * 1024
+    turns: int = 1000  # of the chat through a LangGraph graph
 
     def to_text(self) -> str:
         """As an argument for a contestant's process."""
@@ -65,5 +66,6 @@ QUICK = Sizes(
     bursts=1,
     touched=500,
     cache_bytes=512 * 1024,
+    turns=60,
 )
 """For a smoke test: the figures mean little, and limits may be missed."""

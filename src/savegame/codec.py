@@ -185,6 +185,8 @@ class Codec:
 
     def _hook(self, tag: int, body: bytes) -> Any:
         try:
+            if tag == FOREIGN:
+                return self._foreign(*ormsgpack.unpackb(body))
             return self._revive(tag, body)
         except BaseException as error:
             self._local.cause = self._local.cause or error
@@ -277,8 +279,6 @@ class Codec:
                 return dict(zip(parts[::2], parts[1::2], strict=True))
             if tag == OBJECT:
                 return self.close(pack_raw(parts[0]), parts[1])
-            if tag == FOREIGN:
-                return self._foreign(*parts)
             if tag == ENUM:
                 name, plain = parts
                 entry = self._by_name.get(name)

@@ -186,29 +186,47 @@ def to_bytes(node: Node) -> bytes:
     return ormsgpack.packb(object_ext(node.tag, data)) if node.tag else data
 
 
-def value_of(codec: Codec, node: Node) -> Any:
-    """The decoded value. The garbage collector rests meanwhile: everything that is made stays alive, looking is in vain."""
+Shared: TypeAlias = dict[int, tuple[bytes, list[Any]]]
+"""Decoded runs by the identity of their bytes, which are kept so that no others get it."""
+
+
+def value_of(codec: Codec, node: Node, shared: Shared | None = None) -> Any:
+    """The decoded value; with `shared`, runs of items that were decoded with it before are the same objects again.
+
+    The garbage collector rests meanwhile: everything that is made stays alive, looking is in vain.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _decoded(codec, node)
+        return _decoded(codec, node, shared)
     finally:
         if collecting:
             gc.enable()
 
 
-def _decoded(codec: Codec, node: Node) -> Any:
+def _decoded(codec: Codec, node: Node, shared: Shared | None) -> Any:
     if isinstance(node, bytes):
         return codec.decode(node)
     if isinstance(node, List):
-        items: list[Any] = []
-        runs, tail = node.parts()
-        for _, data in runs:
-            items += codec.decode(data) if type(data) is bytes else (_decoded(codec, data),)
-        return items if tail is None else items + codec.decode_lists(tail.bodies, tail.skip)
-    if node.tag:
-        return codec.close(node.tag, {codec.decode(key): _decoded(codec, child) for key, child in node.children.items()})
-    return {codec.decode(key): _decoded(codec, child) for key, child in node.children.items()}
+        return _decoded_items(codec, node, shared)
+    fields = {codec.decode(key): _decoded(codec, child, shared) for key, child in node.children.items()}
+    return codec.close(node.tag, fields) if node.tag else fields
+
+
+def _decoded_items(codec: Codec, node: List, shared: Shared | None) -> list[Any]:
+    runs, tail = node.parts() if shared is None else (node.join(), None)
+    items: list[Any] = []
+    for _, data in runs:
+        if type(data) is not bytes:
+            items.append(_decoded(codec, data, shared))
+        elif shared is None:
+            items += codec.decode(data)
+        else:
+            found = shared.get(id(data))
+            if found is None:
+                found = shared[id(data)] = (data, codec.decode(data))
+            items += found[1]
+    return items if tail is None else items + codec.decode_lists(tail.bodies, tail.skip)
 
 
 def open_node(node: Node) -> Node:

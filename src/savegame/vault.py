@@ -28,7 +28,7 @@ from savegame.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from savegame.frames import Meta, dump_note, load_meta, load_note, recode, request_digest
+from savegame.frames import Meta, dump_note, load_meta, load_note, recode, request_digest, unwrap, wrap
 from savegame.lineage import Ref
 from savegame.model import (
     Checkpoint,
@@ -44,7 +44,7 @@ from savegame.model import (
 )
 from savegame.policy import Retention, spared_by_prune
 from savegame.store import ANY, DeleteThread, MoveHead, PutNote, PutRecord, Store
-from savegame.tree import Node, to_bytes, value_of
+from savegame.tree import Node, Shared, to_bytes, value_of
 
 logger = logging.getLogger("savegame")
 
@@ -52,6 +52,7 @@ DEFAULT_CACHE: Final = 64 * 1024 * 1024
 TRIES: Final = 1000
 """How often a read-modify-write is tried again when others keep moving the head."""
 
+RECORD_COMPRESS_FROM: Final = 512
 _NOTHING_KNOWN: Final = ANY
 
 
@@ -545,10 +546,14 @@ class Thread:
                 found += 1
 
     def replay(self, entries: Iterable[Checkpoint]) -> Iterator[Checkpoint]:
-        """Entries of a listing with their states, oldest first: a state that builds on the one before costs its delta."""
+        """Entries of a listing with their states, oldest first: a state that builds on the one before costs its delta.
+
+        Items of lists that these states have in common are the same objects.
+        """
+        shared: Shared = {}
         frames = [self._engine.frame(self._key, entry.seq) for entry in sorted(entries, key=lambda entry: entry.seq)]
         for frame, point in self._engine.points(self._key, frames):
-            found = self._checkpoint(frame, node=point.node)
+            found = self._checkpoint(frame, node=point.node, shared=shared)
             _ = found.state
             yield found
 
@@ -641,20 +646,19 @@ class Thread:
         found: dict[str, Any] = {}
         page = self._engine.store.records(self._key, kind)
         while True:
-            found.update((record.name, self._codec.decode(record.value)) for record in page.items)
+            found.update((record.name, self._codec.decode(unwrap(record.value)[1])) for record in page.items)
             if page.next is None:
                 return found
             page = self._engine.store.records(self._key, kind, after=page.next)
 
     def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:
         """Set records by (kind, name), all or none; a value of None removes one."""
-        encode = self._engine.codec.encode
-        self._engine.store.commit(
-            [
-                PutRecord(self._key, kind, name, None if value is None else encode(value, (kind, name)))
-                for (kind, name), value in records.items()
-            ]
-        )
+        changes = []
+        for (kind, name), value in records.items():
+            data = None if value is None else self._engine.codec.encode(value, (kind, name))
+            body = None if data is None else wrap(data, compress=self._engine.compress, least=RECORD_COMPRESS_FROM)
+            changes.append(PutRecord(self._key, kind, name, body))
+        self._engine.store.commit(changes)
 
     # -- removing ----------------------------------------------------------------------------------
 
@@ -781,11 +785,13 @@ class Thread:
                 skipped += [error.checkpoint_id] if error.checkpoint_id else []
         return None
 
-    def _checkpoint(self, frame: Frame, meta: Meta | None = None, *, node: Node | None = None) -> Checkpoint:
+    def _checkpoint(
+        self, frame: Frame, meta: Meta | None = None, *, node: Node | None = None, shared: Shared | None = None
+    ) -> Checkpoint:
         known = load_meta(frame.meta) if meta is None else meta
-        return Checkpoint.later(lambda: self._fields(frame, known, node))
+        return Checkpoint.later(lambda: self._fields(frame, known, node, shared))
 
-    def _fields(self, frame: Frame, meta: Meta, node: Node | None) -> dict[str, Any]:
+    def _fields(self, frame: Frame, meta: Meta, node: Node | None, shared: Shared | None) -> dict[str, Any]:
         label, tags = load_note(frame.note)
         return {
             "id": frame.id,
@@ -810,11 +816,11 @@ class Thread:
             "forked_from": meta.forked_from,
             "external_id": meta.external_id,
             "_load": lambda: self._load_again(frame),
-            "_decode": None if node is None else lambda: self._value(node),
+            "_decode": None if node is None else lambda: self._value(node, shared),
         }
 
-    def _value(self, node: Node) -> Any:
-        value = value_of(self._codec, node)
+    def _value(self, node: Node, shared: Shared | None) -> Any:
+        value = value_of(self._codec, node, shared)
         return self._codec.restore(self._type, value) if self._type else value
 
 

@@ -135,7 +135,7 @@ COLUMNS = {
     "frame": "key space id base run meta meta_sum note note_sum delta delta_sum",
     "keyframe": "key body sum",
     "namespace": "no name sum",
-    "record": "thread kind name value sum",
+    "record": "no thread kind name value sum",
     "setting": "name value",
     "thread": "no space id agent head head_id last floor run count epoch owner expires version sum",
 }
@@ -151,6 +151,7 @@ def test_the_columns_tested_here_are_all_there_are(sample: Sample) -> None:
 
 UNSEEN = {
     ("blob", "no"): "a number that nothing refers to",
+    ("record", "no"): "a number that nothing refers to",
     ("setting", "name"): "not a row of anybody's data",
     ("setting", "value"): "not a row of anybody's data",
 }

@@ -253,15 +253,23 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         place, kind = Place.of(config), _writes_kind(config["configurable"]["checkpoint_id"])
         self._note_namespace(place)
         thread = self._thread(place, Foreign)
-        there = {} if all(channel in WRITES_IDX_MAP for channel, _ in writes) else thread.records(kind)
-        records: dict[tuple[str, str], Any] = {}
-        for number, (channel, value) in enumerate(writes):
-            index = WRITES_IDX_MAP.get(channel, number)
-            name = f"{task_id} {index}"
-            if name not in there or index < 0:
-                records[kind, name] = [task_id, task_path, index, channel, self._leaf(value)]
+        plain = {number: write for number, write in enumerate(writes) if write[0] not in WRITES_IDX_MAP}
+        special = {WRITES_IDX_MAP[channel]: (channel, value) for channel, value in writes if channel in WRITES_IDX_MAP}
+        records = {
+            (kind, f"{task_id} {index}"): self._written(task_id, task_path, {index: special[index]}) for index in special
+        }
+        if plain:
+            there = thread.records(kind).get(task_id)
+            new = self._written(task_id, task_path, plain)
+            if there is not None:
+                new[2] = there[2] + [write for write in new[2] if write[0] not in {kept[0] for kept in there[2]}]
+            records[kind, task_id] = new
         if records:
             thread.put_records(records)
+
+    def _written(self, task_id: str, task_path: str, writes: Mapping[int, tuple[str, Any]]) -> list[Any]:
+        """The record of what one task wrote."""
+        return [task_id, task_path, [[index, channel, self._leaf(value)] for index, (channel, value) in writes.items()]]
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -315,15 +323,19 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         checkpoint = cast(Checkpoint, {key: value for key, value in state.items() if key not in _OURS})
         parent = state["parent_id"]
         writes = sorted(
-            thread.records(_writes_kind(checkpoint["id"])).values(),
-            key=lambda write: writes_sort_key(write[1], write[0], write[2]),
+            (
+                (writes_sort_key(task_path, task_id, index), task_id, channel, value)
+                for task_id, task_path, written in thread.records(_writes_kind(checkpoint["id"])).values()
+                for index, channel, value in written
+            ),
+            key=lambda write: write[0],
         )
         return CheckpointTuple(
             place.config(checkpoint["id"]),
             checkpoint,
             cast(CheckpointMetadata, dict(found.metadata)),
             place.config(parent) if parent else None,
-            [(task_id, channel, value) for task_id, _, _, channel, value in writes],
+            [(task_id, channel, value) for _, task_id, channel, value in writes],
         )
 
     def get_delta_channel_history(

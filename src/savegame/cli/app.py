@@ -11,12 +11,19 @@ import typer
 
 import savegame
 from savegame.cli import demo as demo_command
+from savegame.cli import import_command
 
 app = typer.Typer(
     name="savegame",
     help="Save games for AI agents: every step durable, rewindable, forkable, resumable.",
     no_args_is_help=True,
     add_completion=True,
+)
+import_app = typer.Typer(no_args_is_help=True)
+app.add_typer(
+    import_app,
+    name="import",
+    help="Bring in what other checkpointers kept: savegame import langgraph OLD.db --store NEW.db (LangGraph's SqliteSaver).",
 )
 
 
@@ -44,3 +51,20 @@ def bench(context: typer.Context) -> None:
     sys.path.insert(0, str(checkout))
     measure = importlib.import_module("bench").main
     raise typer.Exit(measure(context.args))
+
+
+@import_app.callback()
+def import_root() -> None:
+    """Bring in what other checkpointers kept."""
+
+
+@import_app.command("langgraph")
+def import_langgraph(
+    old: Annotated[Path, typer.Argument(metavar="OLD.db", help="A file of LangGraph's SqliteSaver; it is only read.")],
+    store: Annotated[
+        str, typer.Option("--store", "-s", metavar="URL", help="The vault to import into; made if it is not there.")
+    ],
+) -> None:
+    """Import every thread of a file of LangGraph's SqliteSaver and compare it; run again after a crash, it carries on."""
+    adapter = importlib.import_module("savegame.adapters.langgraph_import")  # here, because the extra may not be installed
+    raise typer.Exit(import_command.langgraph(adapter, old, store))

@@ -142,7 +142,8 @@ class VaultMachine(RuleBasedStateMachine):
     ) -> None:
         """Note a save in the model; what was returned must be it."""
         thread_id, side = place
-        self.seen.pop(made.id, None)  # an id may be used again once its checkpoint was deleted
+        for seen in (made.id, f"seq {made.id}"):  # an id may be used again once its checkpoint was deleted
+            self.seen.pop(seen, None)
         point = self.model.save(thread_id, made.id, state, parent=parent, details=keywords, agent=AGENTS[side])
         self.known[place] = made.id
         self.touched.add(thread_id)

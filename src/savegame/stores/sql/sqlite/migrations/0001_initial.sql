@@ -48,13 +48,14 @@ CREATE INDEX frame_noted ON frame (key) WHERE note IS NOT NULL;
 CREATE TABLE keyframe (key INTEGER PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT;
 
 CREATE TABLE record (
+    no INTEGER PRIMARY KEY,
     thread INTEGER NOT NULL,
     kind TEXT NOT NULL,
     name TEXT NOT NULL,
     value BLOB NOT NULL,
     sum INTEGER NOT NULL,
-    PRIMARY KEY (thread, kind, name)
-) STRICT, WITHOUT ROWID;
+    UNIQUE (thread, kind, name)
+) STRICT;
 
 CREATE TABLE blob (
     no INTEGER PRIMARY KEY,
