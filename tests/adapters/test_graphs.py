@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.types import Command, Overwrite, interrupt
@@ -496,6 +496,23 @@ def test_awaited_interrupts_subgraphs_and_deltas(durability: Any, saver: Savegam
         return asyncio.run(run()), told(nested(saver)), told(deltas(saver), "deltas")
 
     same(story, saver)
+
+
+def test_a_put_that_was_begun_is_done_also_if_cancelled(saver: SavegameSaver) -> None:
+    """Nobody is left not knowing: the cancellation is delivered when the write has ended."""
+
+    async def run() -> None:
+        checkpoint = {**empty_checkpoint(), "channel_values": {"n": 1}, "channel_versions": {"n": 1}}
+        put = asyncio.create_task(saver.aput(config(), checkpoint, {"source": "loop", "step": 1}, {"n": 1}))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        put.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await put
+        found = saver.get_tuple(config())
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"n": 1}
+
+    asyncio.run(run())
 
 
 def test_many_threads_at_once(saver: SavegameSaver) -> None:

@@ -466,11 +466,18 @@ def test_filter_values_are_compared_as_they_are(saver: SavegameSaver) -> None:
 
 def test_threads_that_are_not_langgraphs_are_passed_over(saver: SavegameSaver) -> None:
     saver.vault.thread("plain").save({"a": 1})
+    saver.vault.thread("of another framework").save({"a": 1}, external_id="1")
+    put(saver, config("ours"), {"n": 1})
+    for other in ("plain", "of another framework"):
+        assert saver.get_tuple(config(other)) is None
+        assert list(saver.list(config(other))) == []
+    assert [found.config["configurable"]["thread_id"] for found in saver.list(None)] == ["ours"]
+
+
+def test_only_langgraphs_checkpoints_are_deleted_for_runs(saver: SavegameSaver) -> None:
+    """Other people's checkpoints may have a run_id in their metadata too."""
+    saver.vault.thread("plain").save({"a": 1}, metadata={"run_id": "r"})
     saver.vault.thread("of another framework").save({"a": 1}, external_id="1", metadata={"run_id": "r"})
     put(saver, config("ours"), {"n": 1}, run_id="r")
-    assert saver.get_tuple(config("plain")) is None
-    assert list(saver.list(config("plain"))) == []
-    assert [found.config["configurable"]["thread_id"] for found in saver.list(None)] == ["ours"]
     saver.delete_for_runs(["r"])
-    assert list(saver.list(None)) == []
-    assert saver.vault.thread("of another framework").state() == {"a": 1}
+    assert [info.id for info in saver.vault.threads()] == ["of another framework", "plain"]

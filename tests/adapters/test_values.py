@@ -43,10 +43,10 @@ objects = st.one_of(
     ),
     st.builds(ToolMessage, st.just("said"), tool_call_id=st.just("1"), artifact=simple),
     st.builds(SystemMessage, st.sampled_from(["be good", "be quick"])),
-    st.builds(RemoveMessage, id=st.sampled_from("abc")),
-    st.builds(Send, st.just("node"), simple),
-    st.builds(Interrupt, simple, id=st.just("i")),
-    st.builds(Overwrite, simple),
+    st.sampled_from("abc").map(lambda name: RemoveMessage(id=name)),
+    simple.map(lambda value: Send("node", value)),
+    simple.map(lambda value: Interrupt(value, id="i")),
+    simple.map(Overwrite),
     st.datetimes(timezones=st.sampled_from([dt.UTC, None])),
     st.dates(),
     st.timedeltas(),
@@ -55,14 +55,15 @@ objects = st.one_of(
     st.sets(st.integers(0, 5)),
     st.frozensets(texts.filter(str.isascii), max_size=3),
     st.lists(st.integers(0, 5), max_size=3).map(deque),
-    st.sampled_from([pathlib.Path("a/b"), uuid.UUID(int=1), decimal.Decimal("1.10"), bytearray(b"x")]),
+    st.sampled_from([pathlib.Path("a/b"), uuid.UUID(int=1), decimal.Decimal("1.10")]),
 )
-keys = st.one_of(texts, st.integers(-3, 3), st.booleans(), st.none())
+names = texts.filter(lambda text: not any("\ud800" <= letter <= "\udfff" for letter in text))  # as keys these are refused
+keys = st.one_of(names, st.integers(-3, 3), st.booleans(), st.none())
 values = st.recursive(
     st.one_of(simple, objects),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
-        st.dictionaries(texts, inner, max_size=4),
+        st.dictionaries(names, inner, max_size=4),
         st.dictionaries(keys, inner, max_size=3),
         st.tuples(inner, inner),
     ),

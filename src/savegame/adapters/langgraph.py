@@ -21,7 +21,15 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import blake3
 import ormsgpack
 
-from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError, ThreadNotFound, UnsupportedError
+from savegame.errors import (
+    AlreadyExistsError,
+    CheckpointNotFound,
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    ThreadNotFound,
+    UnsupportedError,
+)
 from savegame.foreign import Foreign
 from savegame.model import Checkpoint as Saved
 from savegame.model import Kind
@@ -108,6 +116,10 @@ class Place(NamedTuple):
         text = "\0".join((self.thread_id, self.namespace, external_id)).encode()
         return blake3.blake3(text).hexdigest(length=16)
 
+    def made(self, found: Saved) -> bool:
+        """Whether a checkpoint is one of LangGraph's, and of this place."""
+        return found.external_id is not None and found.id == self.checkpoint(found.external_id)
+
     def config(self, external_id: str | None) -> RunnableConfig:
         """The config that names a checkpoint here."""
         return {
@@ -142,6 +154,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         self.vault = vault
         self._latest: OrderedDict[Place, Known] = OrderedDict()
         self._chosen: OrderedDict[tuple[Place, str], None] = OrderedDict()
+        self._empty: OrderedDict[Place, None] = OrderedDict()
         self._namespaces: set[Place] = set()
 
     # -- putting -----------------------------------------------------------------------------------
@@ -165,17 +178,52 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             "kind": Kind.ITERATION,
             "metadata": {key: self._leaf(value) for key, value in get_checkpoint_metadata(config, metadata).items()},
         }
-        if known is None:
-            faces: dict[str, tuple[int, list[bytes]]] = {}
-            thread.save(self._whole(place, parent, checkpoint, faces), force=True, **details)
-        else:
-            branch = (place, known.external_id) in self._chosen
-            base = place.checkpoint(known.external_id)
-            details |= {"parent": base, "force": True} if branch else {"expect": base}
-            faces = self._update(thread, known, parent, checkpoint, new_versions, details)
+        try:
+            if known is None:
+                faces = self._begin(thread, place, parent, checkpoint, details)
+            else:
+                branch = (place, known.external_id) in self._chosen
+                base = place.checkpoint(known.external_id)
+                details |= {"parent": base, "force": True} if branch else {"expect": base}
+                faces = self._update(thread, known, parent, checkpoint, new_versions, details)
+        except AlreadyExistsError:
+            if self._is_there(place, config, checkpoint, metadata):  # a retry, after a reply that was lost
+                return place.config(external_id)
+            raise
         values = frozenset(checkpoint["channel_values"])
         self._remember(place, Known(external_id, values, dict(checkpoint["channel_versions"]), faces))
         return place.config(external_id)
+
+    def _begin(
+        self, thread: Thread, place: Place, parent: str | None, checkpoint: Checkpoint, details: dict[str, Any]
+    ) -> dict[str, tuple[int, list[bytes]]]:
+        """Save a checkpoint that continues none that is here; gives the faces of its lists.
+
+        Who has looked and found the thread empty expects it to be so still.
+        """
+        faces: dict[str, tuple[int, list[bytes]]] = {}
+        whole = self._whole(place, parent, checkpoint, faces)
+        if place in self._empty and parent is None:
+            found = thread.latest()
+            if found is not None and found.id != details["id"]:
+                raise ConflictError(
+                    f"thread {place.id!r} was empty and has been begun by somebody else meanwhile; read it again and retry",
+                    found=found.id,
+                )
+            thread.save(whole, **details)
+        else:
+            thread.save(whole, force=True, **details)
+        self._empty.pop(place, None)
+        return faces
+
+    def _is_there(self, place: Place, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> bool:
+        """Whether the checkpoint with this id is the one that is being put."""
+        found = self.get_tuple(place.config(checkpoint["id"]))
+        given = (checkpoint, get_checkpoint_metadata(config, metadata))
+        return found is not None and (found.checkpoint, found.metadata) == tuple(map(self._round_trip, given))
+
+    def _round_trip(self, value: Any) -> Any:
+        return self.serde.loads_typed(self.serde.dumps_typed(value))
 
     def _whole(
         self, place: Place, parent: str | None, checkpoint: Checkpoint, faces: dict[str, tuple[int, list[bytes]]]
@@ -278,14 +326,18 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         place = Place.of(config)
         thread = self._thread(place, self._revive)
         wanted = config["configurable"].get("checkpoint_id")
+        heads = [entry.id for entry in thread.history(limit=1)] if wanted else []
         found = self._find(thread, place, wanted) if wanted else thread.latest()
-        if found is None or found.external_id is None:
+        if found is None and not wanted:
+            self._empty[place] = None
+            _bound(self._empty)
+        if found is None or not place.made(found):
             return None
-        if wanted:
+        if wanted and found.id not in heads:  # somebody goes back on purpose: what is put on top is a branch
             self._chosen[place, wanted] = None
             _bound(self._chosen)
         else:
-            self._chosen.pop((place, found.external_id), None)
+            self._chosen.pop((place, cast(str, found.external_id)), None)
         return self._tuple(thread, place, found)
 
     def list(
@@ -306,9 +358,9 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             entries = (
                 entry
                 for entry in thread.history(branches=True)
-                if entry.external_id is not None
+                if place.made(entry)
                 and (wanted is None or entry.external_id == wanted)
-                and (newest is None or entry.external_id < newest)
+                and (newest is None or cast(str, entry.external_id) < newest)
                 and all(entry.metadata.get(key) == value for key, value in (filter or {}).items())
             )
             while left is None or left > 0:
@@ -385,7 +437,8 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         runs = set(run_ids)
         for place in self._places(None) if runs else ():
             thread = self._thread(place, Foreign)
-            self._remove(place, thread, [e for e in thread.history(branches=True) if e.metadata.get("run_id") in runs])
+            entries = [entry for entry in thread.history(branches=True) if place.made(entry)]
+            self._remove(place, thread, [entry for entry in entries if entry.metadata.get("run_id") in runs])
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep only the newest checkpoint of each namespace (and what its delta channels need), or with "delete" none."""
