@@ -210,7 +210,7 @@ def cli_page() -> str:
         "An error is one line on standard error; the exit code is that of its [kind](errors.md).",
         _options(root),
     ]
-    for name, command in root.commands.items():
+    for name, command in _commands(root, ""):
         parts += [f"## savegame {name}", " ".join((command.help or "").split()), _options(command)]
     parts += [
         "Other arguments of `savegame bench` go to the benchmark; `python -m bench --help` in a checkout lists them.",
@@ -218,6 +218,14 @@ def cli_page() -> str:
         "[The public names](api.md) do all of that from Python.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _commands(group: Any, before: str) -> Iterator[tuple[str, Any]]:
+    """Every command, those of groups by both names."""
+    for name, command in group.commands.items():
+        yield f"{before}{name}", command
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{before}{name} ")
 
 
 def _options(command: Any) -> str:

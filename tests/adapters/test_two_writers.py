@@ -90,6 +90,16 @@ def test_of_two_who_begin_the_same_thread_one_wins(on_disk: Opener) -> None:
     assert items(a) == items(b) == ["a"]
 
 
+def test_of_two_who_begin_the_same_thread_with_one_saver_one_wins(saver: SavegameSaver) -> None:
+    """A server with one saver gets two requests for a thread that is not there yet."""
+    assert saver.get_tuple(config()) is None
+    assert saver.get_tuple(config()) is None
+    put(saver, config(), ["a"], 1)
+    with pytest.raises(ConflictError):
+        put(saver, config(), ["b"], 1)
+    assert items(saver) == ["a"]
+
+
 def test_of_two_in_one_saver_one_wins(saver: SavegameSaver) -> None:
     put(saver, config(), ["first"], 1)
     base, same_base = newest(saver).config, newest(saver).config
