@@ -53,9 +53,8 @@ class Witness(SavegameSaver):
     def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         if not self.lies:
             super().put_writes(config, writes, task_id, task_path)
-        for channel, value in writes:
-            if channel == "done":
-                self.log.say("kept", value[0])
+        for item in [item for channel, value in writes if channel == "done" for item in value]:
+            self.log.say("kept", item)
 
     def put(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions

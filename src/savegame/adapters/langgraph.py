@@ -213,7 +213,6 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             thread.save(whole, **details)
         else:
             thread.save(whole, force=True, **details)
-        self._empty.pop(place, None)
         return faces
 
     def _is_there(self, place: Place, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> bool:
@@ -291,7 +290,8 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
 
     def _leaf(self, value: Any) -> Any:
         """A value as LangGraph's serializer writes it: as plain data where it is that, else as a foreign leaf."""
-        if value is None or type(value) is bool or (type(value) is str and value.isascii()):
+        plain = value is None or type(value) is bool or (type(value) is str and value.isascii())
+        if plain and isinstance(self.serde, JsonPlusSerializer):  # another may encrypt it
             return value
         kind, data = self.serde.dumps_typed(value)
         return ormsgpack.Fragment(data) if kind == "msgpack" and _is_plain(data) else Foreign(kind, bytes(data))
@@ -328,9 +328,11 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         wanted = config["configurable"].get("checkpoint_id")
         heads = [entry.id for entry in thread.history(limit=1)] if wanted else []
         found = self._find(thread, place, wanted) if wanted else thread.latest()
-        if found is None and not wanted:
+        if not wanted and found is None:
             self._empty[place] = None
             _bound(self._empty)
+        elif not wanted:
+            self._empty.pop(place, None)
         if found is None or not place.made(found):
             return None
         if wanted and found.id not in heads:  # somebody goes back on purpose: what is put on top is a branch
@@ -571,7 +573,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
 
     def _revive(self, kind: str, data: bytes) -> Any:
         """An object from what LangGraph's serializer wrote. What cannot be read again is damage, or an attack."""
-        if isinstance(self.serde, JsonPlusSerializer) and kind not in _KINDS:
+        if isinstance(self.serde, JsonPlusSerializer) and not self.serde.pickle_fallback and kind not in _KINDS:
             raise CorruptionError(f"a stored value claims to be {kind!r}, which this saver never writes; it was not touched")
         return self.serde.loads_typed((kind, data))
 
@@ -607,6 +609,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
 
     def _forget(self, place: Place) -> None:
         self._latest.pop(place, None)
+        self._empty.pop(place, None)
         self._namespaces.discard(place)
 
 
