@@ -151,6 +151,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     def __init__(self, vault: Vault, *, serde: SerializerProtocol | None = None, allow: Iterable[type] = ()) -> None:
         strict = JsonPlusSerializer(allowed_msgpack_modules=[(cls.__module__, cls.__name__) for cls in allow] or None)
         super().__init__(serde=serde or strict)
+        self._stock = isinstance(self.serde, JsonPlusSerializer)
         self.vault = vault
         self._latest: OrderedDict[Place, Known] = OrderedDict()
         self._chosen: OrderedDict[tuple[Place, str], None] = OrderedDict()
@@ -290,8 +291,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
 
     def _leaf(self, value: Any) -> Any:
         """A value as LangGraph's serializer writes it: as plain data where it is that, else as a foreign leaf."""
-        plain = value is None or type(value) is bool or (type(value) is str and value.isascii())
-        if plain and isinstance(self.serde, JsonPlusSerializer):  # another may encrypt it
+        if self._stock and _is_simple(value):  # another serializer may encrypt it
             return value
         kind, data = self.serde.dumps_typed(value)
         return ormsgpack.Fragment(data) if kind == "msgpack" and _is_plain(data) else Foreign(kind, bytes(data))
@@ -324,7 +324,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names by its id, else the newest; with its pending writes in order."""
         place = Place.of(config)
-        thread = self._thread(place, self._revive)
+        thread = self._thread(place, self._revive())
         wanted = config["configurable"].get("checkpoint_id")
         heads = [entry.id for entry in thread.history(limit=1)] if wanted else []
         found = self._find(thread, place, wanted) if wanted else thread.latest()
@@ -356,7 +356,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         shared: dict[tuple[str, bytes], Any] = {}
         left = limit
         for place in self._places(config):
-            thread = self._thread(place, partial(self._revive_once, shared))
+            thread = self._thread(place, self._revive(shared))
             entries = (
                 entry
                 for entry in thread.history(branches=True)
@@ -397,7 +397,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     ) -> Mapping[str, DeltaChannelHistory]:
         """What each channel got on the way to a checkpoint since its value was last stored, and that value."""
         place = Place.of(config)
-        thread = self._thread(place, self._revive)
+        thread = self._thread(place, self._revive())
         wanted = config["configurable"].get("checkpoint_id")
         target = self._find(thread, place, wanted) if wanted else thread.latest()
         writes: dict[str, list[Any]] = {channel: [] for channel in channels}
@@ -571,17 +571,28 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         except (CheckpointNotFound, ThreadNotFound):
             return None
 
-    def _revive(self, kind: str, data: bytes) -> Any:
-        """An object from what LangGraph's serializer wrote. What cannot be read again is damage, or an attack."""
-        if isinstance(self.serde, JsonPlusSerializer) and not self.serde.pickle_fallback and kind not in _KINDS:
-            raise CorruptionError(f"a stored value claims to be {kind!r}, which this saver never writes; it was not touched")
-        return self.serde.loads_typed((kind, data))
+    def _revive(self, shared: dict[tuple[str, bytes], Any] | None = None) -> Callable[[str, bytes], Any]:
+        """How leaves become objects; with `shared`, equal ones become the same object.
 
-    def _revive_once(self, shared: dict[tuple[str, bytes], Any], kind: str, data: bytes) -> Any:
-        key = (kind, data)
-        if key not in shared:
-            shared[key] = self._revive(kind, data)
-        return shared[key]
+        What the serializer can never have written is damage, or an attack, and is not touched.
+        """
+        loads = self.serde.loads_typed
+        ours = self._stock and not cast(JsonPlusSerializer, self.serde).pickle_fallback
+
+        def revive(kind: str, data: bytes) -> Any:
+            if ours and kind not in _KINDS:
+                raise CorruptionError(
+                    f"a stored value claims to be {kind!r}, which this saver never writes; it was not touched"
+                )
+            return loads((kind, data))
+
+        def revive_once(kind: str, data: bytes) -> Any:
+            if (kind, data) not in kept:
+                kept[kind, data] = revive(kind, data)
+            return kept[kind, data]
+
+        kept = {} if shared is None else shared
+        return revive if shared is None else revive_once
 
     def _places(self, config: RunnableConfig | None, *, everything: bool = False) -> Iterator[Place]:
         """The places that a config means: one, all of a thread, or all there are."""
@@ -624,6 +635,13 @@ def _unescaped(text: str) -> str:
 
 def _writes_kind(external_id: str) -> str:
     return f"writes {external_id}"
+
+
+def _is_simple(value: Any) -> bool:
+    """Whether LangGraph's serializer and our codec are sure to do the same with a value."""
+    if type(value) is int:
+        return -(2**63) <= value < 2**63
+    return value is None or type(value) in (bool, float) or (type(value) is str and value.isascii())
 
 
 def _is_plain(data: bytes) -> bool:
