@@ -31,7 +31,8 @@ from savegame.errors import (
 from savegame.model import MISSING, Change, Checkpoint, Kind, Problem, Report, Status, ThreadInfo
 from savegame.opening import open_vault as open  # noqa: A004 - the public name
 from savegame.policy import Retention
-from savegame.vault import Stats, Thread, Vault
+from savegame.thread import Thread
+from savegame.vault import Stats, Vault
 
 __all__ = [
     "MISSING",

@@ -16,7 +16,8 @@ from savegame import (
     ThreadNotFound,
 )
 from savegame.stores.memory import MemoryStore
-from savegame.vault import Thread, Vault
+from savegame.thread import Thread
+from savegame.vault import Vault
 
 
 def five(vault: Vault, name: str = "t") -> Thread:

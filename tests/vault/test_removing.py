@@ -15,7 +15,8 @@ import pytest
 from savegame import CheckpointNotFound, InvalidInputError, Retention
 from savegame.stores.memory import MemoryStore
 from savegame.testing import same
-from savegame.vault import Thread, Vault
+from savegame.thread import Thread
+from savegame.vault import Vault
 
 Opener = Callable[..., Vault]
 

@@ -13,7 +13,8 @@ import pytest
 import savegame
 from savegame import AlreadyExistsError, CheckpointNotFound, ConflictError, InvalidInputError, InvalidState
 from savegame.testing import same
-from savegame.vault import Thread, Vault
+from savegame.thread import Thread
+from savegame.vault import Vault
 
 
 def test_the_first_steps(vault: Vault) -> None:

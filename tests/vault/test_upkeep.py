@@ -29,7 +29,8 @@ from savegame import (
 from savegame.model import ThreadKey
 from savegame.store import PutKeyframe, PutRecord
 from savegame.testing import same
-from savegame.vault import Thread, Vault
+from savegame.thread import Thread
+from savegame.vault import Vault
 
 Opener = Callable[..., Vault]
 KEY = ThreadKey("default", "t")

@@ -33,7 +33,8 @@ from savegame.errors import (
 from savegame.foreign import Foreign
 from savegame.model import Checkpoint as Saved
 from savegame.model import Kind
-from savegame.vault import Thread, Vault
+from savegame.thread import Thread
+from savegame.vault import Vault
 
 try:
     from langchain_core.runnables import RunnableConfig

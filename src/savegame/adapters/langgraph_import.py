@@ -32,7 +32,8 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.model import Kind
-from savegame.vault import Thread, Vault
+from savegame.thread import Thread
+from savegame.vault import Vault
 
 BUSY_MS: Final = 30_000
 PHASES: Final = 3

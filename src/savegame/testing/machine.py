@@ -27,7 +27,8 @@ from savegame.opening import open_vault
 from savegame.store import PutKeyframe
 from savegame.testing import strategies
 from savegame.testing.model import UNKNOWN, Misfit, ModelCheckpoint, ModelThread, ModelVault, same, updated
-from savegame.vault import Thread, Vault
+from savegame.thread import Thread
+from savegame.vault import Vault
 
 THREADS: Final = ("support-42", "../../x", "🎲")
 LABELS: Final = ("before refund", "latest", "a/b")

@@ -1,0 +1,647 @@
+"""A handle on one thread: save, load, walk, move, note, remove. Made by `Vault.thread`.
+
+A Thread is cheap. It remembers the head that it last read, saved or moved, and `save` expects that head: if somebody else
+moved it, ConflictError. No attribute does I/O. Touches engine, lineage, upkeep and what is below them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from savegame import delta as deltas
+from savegame import lineage, upkeep
+from savegame.changes import Diff, changes_between
+from savegame.engine import EMPTY, Draft, Engine, Point
+from savegame.errors import (
+    AlreadyExistsError,
+    Busy,
+    CheckpointNotFound,
+    ConflictError,
+    CorruptionError,
+    Fenced,
+    InvalidInputError,
+)
+from savegame.frames import Meta, dump_note, load_meta, load_note, request_digest, unwrap, wrap
+from savegame.lineage import Ref
+from savegame.model import (
+    Checkpoint,
+    Frame,
+    Kind,
+    Status,
+    ThreadKey,
+    ThreadRow,
+    checked_id,
+)
+from savegame.policy import spared_by_prune
+from savegame.store import ANY, DeleteThread, MoveHead, PutNote, PutRecord
+from savegame.tree import Node, Shared, to_bytes, value_of
+
+logger = logging.getLogger("savegame")
+
+TRIES: Final = 1000
+"""How often a read-modify-write is tried again when others keep moving the head."""
+
+RECORD_COMPRESS_FROM: Final = 512
+_NOTHING_KNOWN: Final = ANY
+
+
+class Thread:
+    """One line of work: a tree of checkpoints with one head. A handle is not meant to be shared between threads."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        key: ThreadKey,
+        agent: str | None,
+        type: type | None,  # noqa: A002
+        foreign: Callable[[str, bytes], Any] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._codec = engine.codec if foreign is None else engine.codec.reading(foreign)
+        self._key = key
+        self._agent = agent
+        self._type = type
+        self._known: str | None = _NOTHING_KNOWN
+        self._step = 0
+
+    def __repr__(self) -> str:
+        return f"<Thread {self.id!r} step {self._step}>"
+
+    @property
+    def id(self) -> str:
+        """The thread's id."""
+        return self._key.id
+
+    @property
+    def head(self) -> str | None:
+        """The id of the head that this handle last read, saved or moved; None if it knows of none."""
+        return None if self._known == _NOTHING_KNOWN else self._known
+
+    @property
+    def step(self) -> int:
+        """The step of that head; 0 if this handle knows of none."""
+        return self._step
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        state: Any,
+        *,
+        label: str | None = None,
+        description: str | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        kind: str = Kind.MANUAL,
+        status: str = "in_progress",
+        iteration: int | None = None,
+        tokens_used: int | None = None,
+        cost: float | None = None,
+        resume_hint: str | None = None,
+        id: str | None = None,  # noqa: A002 - the design's name
+        external_id: str | None = None,
+        parent: Ref | None = None,
+        expect: Checkpoint | str | None = None,
+        force: bool = False,
+    ) -> Checkpoint:
+        """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one."""
+        draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
+        draft.meta.external_id = external_id
+        wanted = self._expectation(expect, parent, force=force, otherwise=self._known)
+        if id is not None:
+            draft.meta.request = request_digest(self._engine.codec.encode(state))
+        return self._append(lambda node: deltas.difference(self._engine.codec, node, state), draft, parent, wanted)
+
+    def update(
+        self,
+        *,
+        append: Mapping[Any, list[Any]] | None = None,
+        set: Mapping[Any, Any] | None = None,  # noqa: A002 - the design's name
+        delete: Iterable[Any] = (),
+        label: str | None = None,
+        description: str | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        kind: str = Kind.MANUAL,
+        status: str = "in_progress",
+        iteration: int | None = None,
+        tokens_used: int | None = None,
+        cost: float | None = None,
+        resume_hint: str | None = None,
+        id: str | None = None,  # noqa: A002 - the design's name
+        external_id: str | None = None,
+        parent: Ref | None = None,
+        expect: Checkpoint | str | None = None,
+        force: bool = False,
+    ) -> Checkpoint:
+        """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs."""
+        draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
+        draft.meta.external_id = external_id
+        wanted = self._expectation(expect, parent, force=force, otherwise=ANY)
+        gone = [delete] if isinstance(delete, str) else list(delete)
+        if id is not None:
+            asked = [list((append or {}).items()), list((set or {}).items()), gone]
+            draft.meta.request = request_digest(self._engine.codec.encode(asked))
+        return self._append(
+            lambda node: deltas.update(self._engine.codec, node, append=append or {}, set=set or {}, delete=gone),
+            draft,
+            parent,
+            wanted,
+        )
+
+    def modify(self, change: Callable[[Any], Any], **details: Any) -> Checkpoint:
+        """Read, `change(state)`, save; done again whenever somebody else was quicker. None means an empty thread."""
+        for _ in range(TRIES):
+            found = self.latest()
+            try:
+                return self.save(change(None if found is None else found.state), **details)
+            except (Busy, Fenced):
+                raise
+            except ConflictError as error:
+                last = error
+        raise last
+
+    def _draft(
+        self,
+        given_id: str | None,
+        label: str | None,
+        tags: Iterable[str],
+        description: str | None,
+        metadata: Mapping[str, Any] | None,
+        kind: str,
+        status: str,
+        iteration: int | None,
+        tokens_used: int | None,
+        cost: float | None,
+        resume_hint: str | None,
+    ) -> Draft:
+        outcome = Status(status)
+        meta = Meta(None, 0, self._engine.store.clock(), 0, str.__str__(Kind.of(kind)), str.__str__(outcome), outcome.reason)
+        meta.agent_id = self._agent
+        if outcome.reason is not None:
+            meta.reason = _text(outcome.reason, "the reason of a status")
+        if iteration is not None:
+            meta.iteration = _number(iteration, "iteration")
+        if tokens_used is not None:
+            meta.tokens_used = _number(tokens_used, "tokens_used")
+        if cost is not None:
+            meta.cost = float(_number(cost, "cost", whole=False))
+        if description is not None:
+            meta.description = _text(description, "description")
+        if resume_hint is not None:
+            meta.resume_hint = _text(resume_hint, "resume_hint")
+        if metadata:
+            meta.metadata = self._engine.codec.encode(dict(metadata), ("metadata",))
+        note = dump_note(_checked_label(label), _checked_tags(tags)) if label is not None or tags else None
+        return Draft(meta, None if given_id is None else checked_id(given_id, "a checkpoint's id"), note)
+
+    def _expectation(
+        self, expect: Checkpoint | str | None, parent: Ref | None, *, force: bool, otherwise: str | None
+    ) -> str | None:
+        if expect is not None:
+            return expect.id if isinstance(expect, Checkpoint) else checked_id(expect, "an expected checkpoint's id")
+        return ANY if force or parent is not None else otherwise
+
+    def _append(
+        self,
+        make: Callable[[Node | None], tuple[list[deltas.Op], Node]],
+        draft: Draft,
+        parent: Ref | None,
+        expect: str | None,
+    ) -> Checkpoint:
+        if draft.id is not None:
+            twin = self._twin(make, draft, draft.id)
+            if twin is not None:
+                return twin
+        base = None if parent is None else self._point(self._resolve(parent))
+        try:
+            point = self._engine.save(self._key, make, draft, expect=expect, base=base)
+        except AlreadyExistsError:  # somebody saved the same id between our look and our commit
+            twin = None if draft.id is None else self._twin(make, draft, draft.id)
+            if twin is None:
+                raise
+            return twin
+        # Inside connection() the save may yet be rolled back: then nothing is known of the head.
+        self._known = _NOTHING_KNOWN if self._engine.store.borrowed() else point.id
+        self._step = point.step
+        logger.debug("saved %s: thread %r step %d", point.id, self.id, point.step)
+        return self._checkpoint(Frame(point.seq, point.id, 0, b"", draft.note, None), draft.meta, node=point.node)
+
+    def _twin(
+        self,
+        make: Callable[[Node | None], tuple[list[deltas.Op], Node]],
+        draft: Draft,
+        id: str,  # noqa: A002 - one word per idea
+    ) -> Checkpoint | None:
+        """The checkpoint that has the id already, if it is what would be saved now; AlreadyExistsError if it is not."""
+        found = self._engine.find(self._key.namespace, id)
+        if found is None:
+            return None
+        key, frame = found
+        if key != self._key:
+            raise AlreadyExistsError(f"the id {id!r} is taken by a checkpoint of thread {key.id!r}; choose another")
+        meta = load_meta(frame.meta)
+        there = self._point(frame)
+        fixed = ("kind", "status", "reason", "iteration", "tokens_used", "cost", "description", "resume_hint", "metadata")
+        same = all(getattr(meta, name) == getattr(draft.meta, name) for name in fixed)
+        if meta.request is not None:
+            same = same and meta.request == draft.meta.request
+        elif same:  # it was saved without id=: what would be saved now is compared with what is there
+            _, node = make(self._parent_of(meta.parent_id).node)
+            same = there.node is not None and to_bytes(node) == to_bytes(there.node)
+        if not same:
+            raise AlreadyExistsError(f"the id {id!r} is taken by a checkpoint with other content; choose another id")
+        row = self._engine.store.thread(key)
+        if row is not None and row.head_id == id:
+            self._known, self._step = id, meta.step
+        return self._checkpoint(frame, meta, node=there.node)
+
+    def _parent_of(self, parent_id: str | None) -> Point:
+        found = None if parent_id is None else self._engine.find(self._key.namespace, parent_id)
+        return EMPTY if found is None or found[0] != self._key else self._point(found[1])
+
+    # -- loading -----------------------------------------------------------------------------------
+
+    def latest(self, *, skip_damaged: bool = False) -> Checkpoint | None:
+        """The head with its state; None for an empty thread. `skip_damaged`: the newest sound one, with `.skipped`."""
+        row = self._engine.store.thread(self._key)
+        if row is None or not row.head:
+            self._known, self._step = None, 0
+            return None
+        try:
+            row, found = self._load_head(row)
+        except CorruptionError as error:
+            error.newest_sound = self._newest_sound(row, error)
+            if not skip_damaged or error.newest_sound is None:
+                raise
+            found = error.newest_sound
+        self._known, self._step = row.head_id, found.step
+        return found
+
+    def _load_head(self, row: ThreadRow) -> tuple[ThreadRow, Checkpoint]:
+        seen: ThreadRow | None = None
+        while True:
+            try:
+                return row, self._load_seq(row.head, head=row.head)
+            except CheckpointNotFound as error:
+                self._engine.refuse_missing_head(row, seen, error)
+                seen, row = row, lineage.existing(self._engine, self._key)
+
+    def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
+        """A checkpoint with its state: by id, unique prefix, label, `head~n`, step, or the newest `at` a time."""
+        frame = self._resolve("head" if ref is None and at is None else ref, at=at)
+        try:
+            return self._load_seq(frame.seq, frame)
+        except CorruptionError as error:
+            row = lineage.existing(self._engine, self._key)
+            error.newest_sound = self._newest_sound(row, error)
+            raise
+
+    def state(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Any:
+        """The state at a reference; without one that of the head, None for an empty thread."""
+        if ref is None and at is None:
+            found = self.latest()
+            return None if found is None else found.state
+        return self.load(ref, at=at).state
+
+    def history(
+        self,
+        *,
+        newest_first: bool = True,
+        limit: int | None = None,
+        before: Ref | None = None,
+        tag: str | None = None,
+        label: str | None = None,
+        branches: bool = False,
+    ) -> Iterator[Checkpoint]:
+        """Checkpoints without their states: the head's line, or with `branches` all. `before` leaves newer ones out."""
+        row = self._engine.store.thread(self._key)
+        if row is None or not row.head:
+            return
+        start = None if before is None else self._resolve(before)
+        if branches:
+            high = None if start is None else start.seq - 1
+            frames = lineage.everything(self._engine, self._key, high=high, newest_first=newest_first)
+        else:
+            page = min(lineage.PAGE, limit or lineage.PAGE)
+            frames = lineage.line(self._engine, self._key, row.head if start is None else start.base, page=page)
+            frames = frames if newest_first else reversed(list(frames))
+        found = 0
+        for frame in frames:
+            if found == limit:
+                return
+            name, tags = load_note(frame.note)
+            fits = (tag is None or tag in tags) and (label is None or name == label)
+            if fits and lineage.visible(self._engine, row, frame):
+                yield self._checkpoint(frame)
+                found += 1
+
+    def replay(self, entries: Iterable[Checkpoint]) -> Iterator[Checkpoint]:
+        """Entries of a listing with their states, oldest first: a state that builds on the one before costs its delta.
+
+        Items of lists that these states have in common are the same objects.
+        """
+        shared: Shared = {}
+        frames = [self._engine.frame(self._key, entry.seq) for entry in sorted(entries, key=lambda entry: entry.seq)]
+        for frame, point in self._engine.points(self._key, frames):
+            found = self._checkpoint(frame, node=point.node, shared=shared)
+            _ = found.state
+            yield found
+
+    def diff(self, a: Ref, b: Ref) -> Diff:
+        """What changed from one checkpoint to another: iterable of (path, old, new); printed, one line per change."""
+        return changes_between(self._engine.codec, self.load(a).state, self.load(b).state)
+
+    # -- moving ------------------------------------------------------------------------------------
+
+    def rewind(self, ref: Ref, *, discard: bool = False) -> Checkpoint:
+        """Make another checkpoint the head. What came after stays as a branch; `discard` deletes all but its ancestors."""
+        for _ in range(TRIES):
+            row = lineage.existing(self._engine, self._key)
+            frame = self._resolve(ref)
+            try:
+                found = self._load_seq(frame.seq, frame)  # what does not load must not become the head
+                frames = list(lineage.everything(self._engine, self._key)) if discard else []
+                drop = self._all_but_ancestors(frame, frames)
+                if drop:
+                    upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id, head=frame.seq)
+                else:
+                    self._engine.store.commit([MoveHead(self._key, frame.seq, row.head_id)])
+            except (Busy, Fenced):
+                raise
+            except (ConflictError, CheckpointNotFound) as error:
+                last = error
+                continue
+            logger.info("rewound thread %r to %s%s", self.id, frame.id, ", discarding the rest" if discard else "")
+            self._known, self._step = found.id, found.step
+            return found
+        raise last
+
+    def _all_but_ancestors(self, frame: Frame, frames: list[Frame]) -> set[int]:
+        ancestors = {ancestor.seq for ancestor in lineage.line(self._engine, self._key, frame.seq)} if frames else set()
+        return {other.seq for other in frames} - ancestors
+
+    def fork(self, id: str, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
+        """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread."""
+        key = ThreadKey(self._key.namespace, checked_id(id, "a thread's id"))
+        frame = self._resolve("head" if at is None else at)
+        meta = load_meta(frame.meta)
+        point = self._engine.point(self._key, frame.seq, frame)
+        assert point.node is not None
+        begin = replace(meta, parent_id=frame.id, step=1, created_us=self._engine.store.clock(), forked_from=self.id)
+        draft = Draft(begin, None, frame.note)
+        ops = deltas.whole(point.node)
+        try:
+            begun = self._engine.append(key, EMPTY._replace(digest=point.digest), ops, point.node, draft, expect=None)
+        except ConflictError as error:
+            raise AlreadyExistsError(f"thread {id!r} exists already; choose another id for the fork") from error
+        logger.info("forked thread %r at %s as %r", self.id, frame.id, id)
+        made = Thread(self._engine, key, meta.agent_id, self._type)
+        made._known, made._step = begun.id, 1
+        return made
+
+    # -- notes -------------------------------------------------------------------------------------
+
+    def label(self, ref: Ref, name: str | None) -> Checkpoint:
+        """Give a checkpoint a label, or take it away with None."""
+        name = _checked_label(name)
+        return self._note(ref, lambda _, tags: (name, tags))
+
+    def tag(self, ref: Ref, *tags: str) -> Checkpoint:
+        """Add tags to a checkpoint."""
+        added = _checked_tags(tags)
+        return self._note(ref, lambda label, old: (label, _checked_tags((*old, *added))))
+
+    def untag(self, ref: Ref, *tags: str) -> Checkpoint:
+        """Take tags away from a checkpoint; those that it does not have do not matter."""
+        return self._note(ref, lambda label, old: (label, tuple(tag for tag in old if tag not in tags)))
+
+    def _note(
+        self, ref: Ref, change: Callable[[str | None, tuple[str, ...]], tuple[str | None, tuple[str, ...]]]
+    ) -> Checkpoint:
+        for _ in range(TRIES):
+            frame = self._resolve(ref)
+            note = dump_note(*change(*load_note(frame.note)))
+            try:
+                self._engine.store.commit([PutNote(self._key, frame.seq, note, frame.note)])
+            except ConflictError as error:
+                last = error
+                continue
+            return self._checkpoint(frame._replace(note=note))
+        raise last
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def records(self, kind: str) -> dict[str, Any]:
+        """The records of one kind beside this thread, by name."""
+        found: dict[str, Any] = {}
+        page = self._engine.store.records(self._key, kind)
+        while True:
+            found.update((record.name, self._codec.decode(unwrap(record.value)[1])) for record in page.items)
+            if page.next is None:
+                return found
+            page = self._engine.store.records(self._key, kind, after=page.next)
+
+    def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:
+        """Set records by (kind, name), all or none; a value of None removes one."""
+        changes = []
+        for (kind, name), value in records.items():
+            data = None if value is None else self._engine.codec.encode(value, (kind, name))
+            body = None if data is None else wrap(data, compress=self._engine.compress, least=RECORD_COMPRESS_FROM)
+            changes.append(PutRecord(self._key, kind, name, body))
+        self._engine.store.commit(changes)
+
+    # -- removing ----------------------------------------------------------------------------------
+
+    def remove(self, *refs: Ref) -> int:
+        """Delete single checkpoints, the head too: the newest that is left becomes the head; the number removed."""
+        for _ in range(TRIES):
+            row = lineage.existing(self._engine, self._key)
+            frames = list(lineage.everything(self._engine, self._key))
+            drop = {self._resolve(ref).seq for ref in refs}
+            left = [frame.seq for frame in frames if frame.seq not in drop]
+            if not left:
+                self.delete()
+                return len(drop)
+            try:
+                return upkeep.remove(
+                    self._engine, self._key, frames, drop, expect=row.head_id, head=row.head if row.head in left else max(left)
+                )
+            except (Busy, Fenced):
+                raise
+            except (ConflictError, CheckpointNotFound) as error:
+                last = error
+        raise last
+
+    def prune(self, *, keep: int | None = None, older_than: dt.timedelta | None = None, include_labelled: bool = False) -> int:
+        """Delete old checkpoints; the number removed. The head, the newest `keep`, younger and labelled ones stay."""
+        if keep is None and older_than is None:
+            raise InvalidInputError("prune needs keep=, older_than= or both")
+        if keep is not None and keep < 1:
+            raise InvalidInputError(f"keep must be at least 1, not {keep}; delete() removes a whole thread")
+        for _ in range(TRIES):
+            row = self._engine.store.thread(self._key)
+            if row is None or not row.head:
+                return 0
+            cutoff = None if older_than is None else self._engine.store.clock() - older_than // dt.timedelta(microseconds=1)
+            frames = list(lineage.everything(self._engine, self._key))
+            drop = {
+                frame.seq
+                for rank, frame in enumerate(frames)
+                if frame.seq != row.head
+                and not spared_by_prune(
+                    rank,
+                    load_meta(frame.meta).created_us,
+                    labelled=load_note(frame.note)[0] is not None,
+                    keep=keep,
+                    cutoff_us=cutoff,
+                    include_labelled=include_labelled,
+                )
+            }
+            try:
+                removed = upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id)
+            except (Busy, Fenced):
+                raise
+            except (ConflictError, CheckpointNotFound) as error:  # somebody else saved, labelled or pruned meanwhile
+                last = error
+                continue
+            logger.debug("pruned %d checkpoints of thread %r", removed, self.id)
+            return removed
+        raise last
+
+    def delete(self) -> bool:
+        """Delete the thread with everything beside it. True if there was one."""
+        row = self._engine.store.thread(self._key)
+        with self._engine.alone(self._key):
+            self._engine.store.commit([DeleteThread(self._key)])
+            self._engine.cache.forget(self._key)
+        self._known, self._step = _NOTHING_KNOWN, 0
+        if not self._engine.store.purge():
+            logger.warning("thread %r: somebody still reads; the deleted bytes leave the files when it is done", self.id)
+        logger.info("deleted thread %r", self.id)
+        return row is not None and row.head > 0
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _resolve(self, ref: Ref | None, *, at: dt.datetime | None = None) -> Frame:
+        return lineage.resolve(self._engine, self._key, ref, at=at)
+
+    def _point(self, frame: Frame) -> Point:
+        return self._engine.point(self._key, frame.seq, frame)
+
+    def _load_seq(self, seq: int, frame: Frame | None = None, *, head: int | None = None) -> Checkpoint:
+        """A checkpoint with its state; kept in the cache if it is the head (as far as the caller knows, if it says so)."""
+        frame = frame or self._engine.frame(self._key, seq)
+        point = self._point(frame)
+        if head is None:
+            row = self._engine.store.thread(self._key) if self._engine.cache.limit else None
+            head = None if row is None else row.head
+        if head == seq:
+            self._engine.cache.put(self._key, point)
+        found = self._checkpoint(frame, node=point.node)
+        _ = found.state  # decoded now: what does not decode is reported here, not at the first look
+        return found
+
+    def _load_again(self, listed: Frame) -> Checkpoint:
+        """An entry of a listing with its state, if it is still there: its thread may have been deleted and made anew."""
+        frame = self._engine.frame(self._key, listed.seq)
+        if frame.id != listed.id:
+            raise CheckpointNotFound(f"checkpoint not found: {listed.id!r} was deleted")
+        return self._load_seq(frame.seq, frame)
+
+    def _newest_sound(self, row: ThreadRow, error: CorruptionError) -> Checkpoint | None:
+        """The newest checkpoint of the head's line that loads, passing over what the damage makes unreadable."""
+        skipped: list[str] = []
+        broken = error.seq
+        try:
+            for frame in lineage.line(self._engine, self._key, row.head):
+                if broken is not None and frame.seq >= broken:
+                    skipped.append(frame.id)
+                    continue
+                try:
+                    return replace(self._load_seq(frame.seq, frame), skipped=tuple(skipped))
+                except CorruptionError as another:
+                    skipped.append(frame.id)
+                    broken = another.seq
+        except CorruptionError as another:  # metadata on the way is damaged: the line is lost, but not what is older
+            return self._newest_before(another.seq or row.head, skipped)
+        return None
+
+    def _newest_before(self, seq: int, skipped: list[str]) -> Checkpoint | None:
+        for older in range(seq, 0, -1):
+            try:
+                for frame in self._engine.store.frames(self._key, low=older, high=older):
+                    return replace(self._load_seq(frame.seq, frame), skipped=tuple(skipped))
+            except CorruptionError as error:
+                skipped += [error.checkpoint_id] if error.checkpoint_id else []
+        return None
+
+    def _checkpoint(
+        self, frame: Frame, meta: Meta | None = None, *, node: Node | None = None, shared: Shared | None = None
+    ) -> Checkpoint:
+        known = load_meta(frame.meta) if meta is None else meta
+        return Checkpoint.later(lambda: self._fields(frame, known, node, shared))
+
+    def _fields(self, frame: Frame, meta: Meta, node: Node | None, shared: Shared | None) -> dict[str, Any]:
+        label, tags = load_note(frame.note)
+        return {
+            "id": frame.id,
+            "thread_id": self.id,
+            "agent_id": meta.agent_id,
+            "parent_id": meta.parent_id,
+            "seq": frame.seq,
+            "step": meta.step,
+            "created_at": meta.created_at,
+            "size_bytes": meta.size_bytes,
+            "digest": meta.digest.hex(),
+            "iteration": meta.iteration,
+            "label": label,
+            "description": meta.description,
+            "tags": tags,
+            "metadata": self._codec.decode(meta.metadata) if meta.metadata else {},
+            "kind": Kind(meta.kind),
+            "status": Status(meta.status, meta.reason),
+            "tokens_used": meta.tokens_used,
+            "cost": meta.cost,
+            "resume_hint": meta.resume_hint,
+            "forked_from": meta.forked_from,
+            "external_id": meta.external_id,
+            "_load": lambda: self._load_again(frame),
+            "_decode": None if node is None else lambda: self._value(node, shared),
+        }
+
+    def _value(self, node: Node, shared: Shared | None) -> Any:
+        value = value_of(self._codec, node, shared)
+        return self._codec.restore(self._type, value) if self._type else value
+
+
+def _number(value: Any, what: str, *, whole: bool = True) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise InvalidInputError(f"{what} must be a {'whole ' if whole else ''}number, not {value!r}")
+    if value < 0 or not -(2**63) <= value < 2**63:
+        raise InvalidInputError(f"{what} must be between 0 and 2**63, not {value!r}")
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{what} must be text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"{what} holds a lone surrogate, which is not valid Unicode") from error
+    return str(value)
+
+
+def _checked_label(label: str | None) -> str | None:
+    return None if label is None else checked_id(label, "a label")
+
+
+def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(tags, str):
+        raise InvalidInputError(f"tags must be a list of texts, not the text {tags!r}")
+    return tuple(dict.fromkeys(checked_id(tag, "a tag") for tag in tags))
