@@ -176,12 +176,12 @@ def updated(
     delete = list(delete)
     if any(path in set_ or path in append for path in delete):
         raise Misfit
-    result = copy.deepcopy(state)
+    result = _apart(state)
     for path, value in set_.items():
         parent = _container(result, path, make=True)
         if type(parent) is list and path[-1] not in range(len(parent)):
             raise Misfit
-        parent[path[-1]] = copy.deepcopy(value)
+        parent[path[-1]] = _apart(value)
     for path, items in append.items():
         parent = _container(result, path, make=True)
         if type(parent) is dict:
@@ -190,13 +190,20 @@ def updated(
             raise Misfit
         if type(parent[path[-1]]) is not list:
             raise Misfit
-        parent[path[-1]].extend(copy.deepcopy(items))
+        parent[path[-1]].extend(_apart(items))
     for path in delete:
         parent = _container(result, path)
         if path[-1] not in (parent if type(parent) is dict else range(len(parent))):
             raise Misfit
         del parent[path[-1]]
     return result
+
+
+def _apart(value: Any) -> Any:
+    """A copy in which no dict or list stands in two places: a stored state knows nothing of that."""
+    if type(value) is dict:
+        return {key: _apart(item) for key, item in value.items()}
+    return [_apart(item) for item in value] if type(value) is list else copy.deepcopy(value)
 
 
 def _container(state: Any, path: tuple[Any, ...], *, make: bool = False) -> Any:
