@@ -458,19 +458,15 @@ class Thread:
     # -- removing ----------------------------------------------------------------------------------
 
     def remove(self, *refs: Ref) -> int:
-        """Delete single checkpoints, the head too: the newest that is left becomes the head; the number removed."""
+        """Delete single checkpoints, the head too: the newest that is left becomes it, if there is one; the number removed."""
         for _ in range(TRIES):
             row = lineage.existing(self._engine, self._key)
             frames = list(lineage.everything(self._engine, self._key))
             drop = {self._resolve(ref).seq for ref in refs}
             left = [frame.seq for frame in frames if frame.seq not in drop]
-            if not left:
-                self.delete()
-                return len(drop)
+            head = row.head if row.head in left else max(left, default=0)
             try:
-                return upkeep.remove(
-                    self._engine, self._key, frames, drop, expect=row.head_id, head=row.head if row.head in left else max(left)
-                )
+                return upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id, head=head)
             except (Busy, Fenced):
                 raise
             except (ConflictError, CheckpointNotFound) as error:

@@ -360,3 +360,16 @@ def test_a_thread_is_readable_without_langgraph(tmp_path: Path) -> None:
         result = graph.invoke(None, config("trip"))  # from where it was rewound to
         assert [one.type for one in result["messages"]] == ["human", "ai", "tool", "tool", "ai"]
         assert isinstance(result["messages"][0], HumanMessage)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_field_that_a_checkpoint_no_longer_has_is_gone(vault: Vault, again: bool) -> None:
+    """Whatever its parent had: checkpoints of other versions of LangGraph have other fields."""
+    saver = SavegameSaver(vault)
+    first, second = empty_checkpoint(), empty_checkpoint()
+    first["extra"] = [1]  # type: ignore[typeddict-unknown-key]
+    place: Any = saver.put({"configurable": {"thread_id": "fields", "checkpoint_ns": ""}}, first, {}, {})
+    saver = SavegameSaver(vault) if again else saver
+    found = saver.get_tuple(saver.put(place, second, {}, {}))
+    assert found is not None
+    assert set(found.checkpoint) == set(second)

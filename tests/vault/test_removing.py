@@ -303,3 +303,18 @@ def test_a_deleted_thread_leaves_no_name_behind(on_disk: Opener, tmp_path: Path)
     vault.thread("other").save(1)
     thread.delete()
     assert found_in(tmp_path, SECRET) == []
+
+
+def test_removing_single_checkpoints(vault: Vault) -> None:
+    """The newest that is left becomes the head; where none is left the thread is empty and can be begun again."""
+    thread = vault.thread("t")
+    one, two, three = (thread.save({"n": number, "items": list(range(number))}) for number in (1, 2, 3))
+    assert thread.remove(three, one) == 2
+    assert [found.id for found in thread.history(branches=True)] == [two.id]
+    assert thread.state() == {"n": 2, "items": [0, 1]}
+    assert thread.remove(two) == 1
+    assert thread.latest() is None
+    assert list(vault.threads()) == []
+    assert thread.save("again").step == 1
+    assert thread.state() == "again"
+    assert vault.verify().ok

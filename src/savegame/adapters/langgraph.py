@@ -136,6 +136,7 @@ class Known(NamedTuple):
     """What was put last at a place: enough to see what the next checkpoint changes without reading it back."""
 
     external_id: str
+    fields: frozenset[str]
     channels: frozenset[str]
     versions: dict[str, Any]
     faces: dict[str, tuple[int, list[bytes]]]
@@ -157,7 +158,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         self._latest: OrderedDict[Place, Known] = OrderedDict()
         self._chosen: OrderedDict[tuple[Place, str], None] = OrderedDict()
         self._empty: OrderedDict[Place, None] = OrderedDict()
-        self._namespaces: set[Place] = set()
+        self._namespaces: OrderedDict[Place, None] = OrderedDict()
 
     # -- putting -----------------------------------------------------------------------------------
 
@@ -193,7 +194,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
                 return place.config(external_id)
             raise
         values = frozenset(checkpoint["channel_values"])
-        self._remember(place, Known(external_id, values, dict(checkpoint["channel_versions"]), faces))
+        self._remember(place, Known(external_id, frozenset(checkpoint), values, dict(checkpoint["channel_versions"]), faces))
         return place.config(external_id)
 
     def _begin(
@@ -219,7 +220,9 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
 
     def _is_there(self, place: Place, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> bool:
         """Whether the checkpoint with this id is the one that is being put."""
-        found = self.get_tuple(place.config(checkpoint["id"]))
+        thread = self._thread(place, self._revive())
+        saved = self._find(thread, place, checkpoint["id"])
+        found = None if saved is None else self._tuple(thread, place, saved)
         given = (checkpoint, get_checkpoint_metadata(config, metadata))
         return found is not None and (found.checkpoint, found.metadata) == tuple(map(self._round_trip, given))
 
@@ -257,17 +260,18 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             same_version = channel in versions and known.versions.get(channel) == versions[channel]
             if channel in known.channels and channel not in new_versions and same_version:
                 continue
-            place = ("channel_values", channel)
+            path = ("channel_values", channel)
             before = faces.pop(channel, None)
             seen = _faces(value, before)
             if seen is not None:
                 faces[channel] = seen
             if before is not None and seen is not None and _grew(before, seen):
                 new = [self._leaf(item) for item in value[before[0] :]]
-                append |= {place: new} if new else {}
+                append |= {path: new} if new else {}
             else:
-                change[place] = self._leaves(value)
-        gone = [("channel_values", channel) for channel in known.channels if channel not in values]
+                change[path] = self._leaves(value)
+        gone: list[Any] = [("channel_values", channel) for channel in known.channels if channel not in values]
+        gone += [field for field in known.fields if field not in checkpoint]
         thread.update(append=append, set=change, delete=gone, **details)
         return faces
 
@@ -280,7 +284,8 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         if found is None:
             return None
         state = found.state
-        return Known(parent, frozenset(state["channel_values"]), dict(state["channel_versions"]), {})
+        fields = frozenset(state) - frozenset(_OURS)
+        return Known(parent, fields, frozenset(state["channel_values"]), dict(state["channel_versions"]), {})
 
     def _leaves(self, value: Any) -> Any:
         """A value with each item of a list, or of a dict with text keys, as a leaf of its own."""
@@ -612,17 +617,18 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     def _note_namespace(self, place: Place) -> None:
         if place.namespace and place not in self._namespaces:
             self._thread(Place(place.thread_id, ""), Foreign).put_records({("namespaces", place.namespace): True})
-            self._namespaces.add(place)
+            self._namespaces[place] = None
+            _bound(self._namespaces)
 
     def _remember(self, place: Place, known: Known) -> None:
+        self._latest.pop(place, None)
         self._latest[place] = known
-        self._latest.move_to_end(place)
         _bound(self._latest)
 
     def _forget(self, place: Place) -> None:
         self._latest.pop(place, None)
         self._empty.pop(place, None)
-        self._namespaces.discard(place)
+        self._namespaces.pop(place, None)
 
 
 def _bound(remembered: OrderedDict[Any, Any]) -> None:
