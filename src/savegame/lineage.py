@@ -57,9 +57,9 @@ def visible(engine: Engine, row: ThreadRow, frame: Frame) -> bool:
 
 
 def existing(engine: Engine, key: ThreadKey) -> ThreadRow:
-    """The row of a thread that has a checkpoint. Raises ThreadNotFound."""
+    """The row of a thread that has a checkpoint, be it without a head. Raises ThreadNotFound."""
     row = engine.store.thread(key)
-    if row is None or not row.head:
+    if row is None or not row.frames:
         raise ThreadNotFound(f"thread not found: {key.id!r} has no checkpoints")
     return row
 

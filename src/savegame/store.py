@@ -56,7 +56,7 @@ class Append(NamedTuple):
 
 
 class MoveHead(NamedTuple):
-    """Make another frame the head. `expect` and `epoch` as in Append."""
+    """Make another frame the head; 0 for none: the thread leaves the listings, its frames stay. Otherwise as Append."""
 
     key: ThreadKey
     seq: int
@@ -95,7 +95,7 @@ class PutKeyframe(NamedTuple):
 class Rewrite(NamedTuple):
     """Remove frames (their keyframes too) and give others a new base and delta, keeping their place, id and meta.
 
-    The head must survive, or `head` names another; 0 is right only where no frame is left. `keep_blobs` lists every blob
+    The head must survive, or `head` names another; 0 is right where no frame is left or there was no head. `keep_blobs` lists every blob
     that the thread needs afterwards (`new_blobs` included); the others are removed. With `aside`, what is removed is
     kept in a place of its own, as it is: repair never deletes. Without it, a frame that has a note is removed only if it is
     in `noted`; else ConflictError, since somebody gave it that note meanwhile.
@@ -169,6 +169,13 @@ class Store(ABC):
         self, namespace: str, *, after: str | None = None, limit: int = 100, agent: str | None = None
     ) -> Page[ThreadRow]:
         """Threads that have a head, by id."""
+
+    @abstractmethod
+    def heads(self, namespace: str, *, agent: str | None = None) -> list[tuple[str, str | None]]:
+        """The id and the head's id of every thread, those without a head too, by id: all as they were at one moment.
+
+        Quick, and therefore unchecked: who goes on from here reads the rows.
+        """
 
     @abstractmethod
     def find(self, namespace: str, id: str) -> tuple[ThreadKey, int] | None:  # noqa: A002 - one word per idea

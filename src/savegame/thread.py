@@ -320,7 +320,7 @@ class Thread:
     ) -> Iterator[Checkpoint]:
         """Checkpoints without their states: the head's line, or with `branches` all. `before` leaves newer ones out."""
         row = self._engine.store.thread(self._key)
-        if row is None or not row.head:
+        if row is None or not row.frames:
             return
         start = None if before is None else self._resolve(before)
         if branches:
@@ -388,6 +388,9 @@ class Thread:
     def fork(self, id: str, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
         """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread."""
         key = ThreadKey(self._key.namespace, checked_id(id, "a thread's id"))
+        there = self._engine.store.thread(key)
+        if there is not None and there.frames:
+            raise AlreadyExistsError(f"thread {id!r} exists already; choose another id for the fork")
         frame = self._resolve("head" if at is None else at)
         meta = load_meta(frame.meta)
         point = self._engine.point(self._key, frame.seq, frame)
@@ -464,7 +467,7 @@ class Thread:
             frames = list(lineage.everything(self._engine, self._key))
             drop = {self._resolve(ref).seq for ref in refs}
             left = [frame.seq for frame in frames if frame.seq not in drop]
-            head = row.head if row.head in left else max(left, default=0)
+            head = row.head if row.head in left or not row.head else max(left, default=0)
             try:
                 return upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id, head=head)
             except (Busy, Fenced):
@@ -481,7 +484,7 @@ class Thread:
             raise InvalidInputError(f"keep must be at least 1, not {keep}; delete() removes a whole thread")
         for _ in range(TRIES):
             row = self._engine.store.thread(self._key)
-            if row is None or not row.head:
+            if row is None or not row.frames:
                 return 0
             cutoff = None if older_than is None else self._engine.store.clock() - older_than // dt.timedelta(microseconds=1)
             frames = list(lineage.everything(self._engine, self._key))
@@ -519,7 +522,7 @@ class Thread:
         if not self._engine.store.purge():
             logger.warning("thread %r: somebody still reads; the deleted bytes leave the files when it is done", self.id)
         logger.info("deleted thread %r", self.id)
-        return row is not None and row.head > 0
+        return row is not None and row.frames > 0
 
     # -- helpers -----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError
 from savegame.frames import DIGEST_BYTES, PLAIN, digest, load_meta, references, take_out_ops, unwrap, wrap
 from savegame.lineage import PAGE, everything, visible
-from savegame.model import Frame, Page, Problem, Report, ThreadKey, ThreadRow
+from savegame.model import Frame, Problem, Report, ThreadKey, ThreadRow
 from savegame.store import Append, MoveHead, PutNote, Rewrite, StoreChange
 from savegame.tree import to_bytes
 
@@ -29,13 +29,11 @@ Progress = Callable[[int, int], None]
 
 
 def thread_rows(engine: Engine, namespace: str) -> Iterator[ThreadRow]:
-    """Every thread of a namespace; pages underneath."""
-    page: Page[ThreadRow] = engine.store.threads(namespace)
-    while True:
-        yield from page.items
-        if page.next is None:
-            return
-        page = engine.store.threads(namespace, after=page.next)
+    """Every thread of a namespace that has a checkpoint, those without a head too."""
+    for thread_id, _ in engine.store.heads(namespace):
+        row = engine.store.thread(ThreadKey(namespace, thread_id))
+        if row is not None and row.frames:
+            yield row
 
 
 # -- removing --------------------------------------------------------------------------------------
@@ -263,7 +261,7 @@ def _mend_thread(engine: Engine, row: ThreadRow) -> list[str]:
             rebase.append((seq, base, body))
     if not lost and not rebase:
         return []
-    head = row.head if row.head in frames else _newest_sound(row, frames)
+    head = row.head if row.head in frames or not row.head else _newest_sound(row, frames)
     engine.store.commit([Rewrite(key, tuple(lost), tuple(rebase), engine.wrapped(blobs), head=head, aside=True)])
     moved = f"; the head is now {frames[head].id if head else '(none)'}" if head != row.head else ""
     return [f"thread {key.id!r}: {len(lost)} checkpoints set aside, {len(rebase)} kept by joining the gap{moved}"]
@@ -314,7 +312,7 @@ def _copy_steadily(source: Engine, target: Engine, row: ThreadRow, key: ThreadKe
             return copied + _copy_thread(source, target, row, key)
         except CheckpointNotFound:
             found = source.store.thread(row.key)
-            if found is None or not found.head:
+            if found is None or not found.frames:
                 return copied
             row = found
     raise ConflictError(f"thread {key.id!r} keeps being pruned while it is copied; try again later")
@@ -356,6 +354,6 @@ def _copy_thread(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey)
     if batch:
         target.store.commit(batch)
     if head != row.head_id:
-        target.store.commit([MoveHead(key, numbers[row.head], head)])
+        target.store.commit([MoveHead(key, numbers[row.head] if row.head else 0, head)])
     target.cache.forget(key)
     return copied

@@ -189,7 +189,7 @@ class Vault:
     def stats(self) -> Stats:
         """How much there is."""
         rows = list(upkeep.thread_rows(self._engine, self.namespace))
-        return Stats(len(rows), sum(row.frames for row in rows), self.store.sizes(), self._engine.cache.bytes)
+        return Stats(sum(row.head > 0 for row in rows), sum(row.frames for row in rows), self.store.sizes(), self._engine.cache.bytes)
 
     def verify(self, progress: Callable[[int, int], None] = _quiet) -> Report:
         """Read every byte of this namespace and say what is damaged."""

@@ -64,9 +64,9 @@ def thread_sum(key: ThreadKey, row: Row, head_id: str | bytes | None) -> int:
 
 
 def thread_values(key: ThreadKey, row: Row) -> tuple[Any, ...]:
-    """The parameters of `set_thread`."""
+    """The parameters of `set_thread`, which leaves the agent as it is: its index need not be written then."""
     head_id = None if row.head_id is None else pack_id(row.head_id)
-    return (*row[1:3], head_id, *row[4:], thread_sum(key, row, head_id), row.no)
+    return (row.head, head_id, *row[4:], thread_sum(key, row, head_id), row.no)
 
 
 def read_thread(key: ThreadKey, columns: tuple[Any, ...]) -> Row:

@@ -178,6 +178,8 @@ class Changes:
         if not db.changes():
             return 0
         db.execute(SQL["add_frame"], frame_columns)
+        if new.agent != row.agent:
+            db.execute(SQL["set_agent"], (new.agent, row.no))
         if change.blobs:
             _put_blobs(db, change.key, row, change.blobs)
         self._new_rows[change.key] = new
@@ -226,16 +228,16 @@ class Changes:
         delta_sum = checksum(change.delta, salt, seq, base)
         return (
             new,
-            (agent, seq, stored_id, seq, floor, run, frames + 1, version + 1, total, no, version),
+            (seq, stored_id, seq, floor, run, frames + 1, version + 1, total, no, version),
             (frame_key, space, stored_id, base, run, change.meta, meta_sum, change.note, note_sum, change.delta, delta_sum),
         )
 
     def _move_head(self, db: apsw.Connection, change: MoveHead, row: Row) -> int:
         _check_head(change, row)
-        found = one_row(db, "frame_place", row.key(change.seq))
-        if found is None:
+        found = one_row(db, "frame_place", row.key(change.seq)) if change.seq else None
+        if change.seq and found is None:
             raise CheckpointNotFound(f"thread {change.key.id!r} has no frame {change.seq}")
-        self._set(db, change.key, row._replace(head=change.seq, head_id=unpack_id(found[2])))
+        self._set(db, change.key, row._replace(head=change.seq, head_id=None if found is None else unpack_id(found[2])))
         return 0
 
     def _put_note(self, db: apsw.Connection, change: PutNote, row: Row) -> int:
@@ -295,7 +297,7 @@ class Changes:
     def _after_rewrite(self, db: apsw.Connection, change: Rewrite, row: Row, head: int) -> int:
         count, newest = all_rows(db, "count_frames", row.low(), row.high())[0]
         found = one_row(db, "frame_place", row.key(head)) if head else None
-        if (found is None) != (count == 0) or (head and found is None):
+        if found is None and (head or (count and row.head)):
             raise InvalidInputError(f"thread {change.key.id!r}: its head cannot be {head or '(none)'} after that")
         last_is_there = newest is not None and newest & SEQ_MASK == row.last
         run = row.run if last_is_there else 0
@@ -349,7 +351,8 @@ def find(db: apsw.Connection, space: int, namespace: str, stored_id: str | bytes
 def _is_next(change: Append, row: Row) -> bool:
     """Whether an append continues a remembered row so plainly that nothing else has to be looked at."""
     held = row.owner is not None if change.epoch is None else change.epoch != row.epoch
-    return change.fresh and change.expect == row.head_id and change.base == row.head and row.last < SEQ_MASK and not held
+    same = change.expect == row.head_id and change.base == row.head and change.agent in (None, row.agent)
+    return change.fresh and same and row.last < SEQ_MASK and not held
 
 
 def _missing(change: StoreChange) -> int:

@@ -174,10 +174,11 @@ def _mend_row(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...], now
     except CorruptionError:
         head = newest
     else:
-        head = row.head if row.head and one_row(db, "frame_place", row.key(row.head)) else newest
+        head = row.head if not row.head or one_row(db, "frame_place", row.key(row.head)) else newest
         if (head, count) == (row.head, row.frames) and row.last >= newest:
             return []
     row = row._replace(head=head, head_id=id_of(db, row.key(head)), last=max(row.last, newest), frames=count, run=0)
     row = row._replace(version=now)  # larger than any that somebody may remember, whatever stands in a damaged row
     db.execute(SQL["set_thread"], thread_values(key, row))
+    db.execute(SQL["set_agent"], (row.agent, row.no))
     return [f"thread {key.id!r}: its row was built anew"]

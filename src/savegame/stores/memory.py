@@ -170,8 +170,11 @@ class MemoryStore(Store):
     def _move_head(self, batch: _Batch, change: MoveHead) -> None:
         self._guard_head(change.key, change.epoch, change.expect)
         thread = self._look(change.key)
-        frame = _frame(thread, change.seq)
-        batch.set(thread, "row", thread.row._replace(head=frame.seq, head_id=frame.id))
+        if change.seq or change.key not in self._threads:
+            head_id: str | None = _frame(thread, change.seq).id
+        else:
+            head_id = None
+        batch.set(thread, "row", thread.row._replace(head=change.seq, head_id=head_id))
 
     def _put_note(self, batch: _Batch, change: PutNote) -> None:
         thread = self._look(change.key)
@@ -281,6 +284,12 @@ class MemoryStore(Store):
             rows = [self._threads[key].row for key in sorted(self._threads) if key.namespace == namespace]
         wanted = (row for row in rows if row.head and agent in (None, row.agent) and (after is None or row.key.id > after))
         return _page(wanted, limit, lambda row: row.key.id)
+
+    def heads(self, namespace: str, *, agent: str | None = None) -> list[tuple[str, str | None]]:
+        """The id and the head's id of every thread."""
+        with self._locked():
+            rows = [self._threads[key].row for key in sorted(self._threads) if key.namespace == namespace]
+        return [(row.key.id, row.head_id) for row in rows if agent in (None, row.agent)]
 
     def find(self, namespace: str, id: str) -> tuple[ThreadKey, int] | None:  # noqa: A002 - as in the contract
         """Where the checkpoint with this id is."""
@@ -407,7 +416,7 @@ def _check_base(thread: _Thread, seq: int, base: int) -> None:
 
 def _with_head(thread: _Thread, head: int) -> ThreadRow:
     """The row after a rewrite. No head is right only for a thread that has nothing left."""
-    if head not in thread.frames and (head or thread.frames):
+    if head not in thread.frames and (head or (thread.frames and thread.row.head)):
         raise InvalidInputError(f"the head of thread {thread.row.key.id!r} must survive, but number {head} would not be there")
     head_id = thread.frames[head].id if head else None
     return thread.row._replace(head=head, head_id=head_id, frames=len(thread.frames))
@@ -423,7 +432,7 @@ def _base_problem(thread: _Thread, frame: Frame) -> str | None:
 
 def _problems(thread: _Thread) -> Iterator[Problem]:
     row = thread.row
-    if (row.head or thread.frames) and row.head not in thread.frames:
+    if row.head and row.head not in thread.frames:
         yield Problem(row.key.id, row.head_id, "head", f"number {row.head} is missing")
     if row.frames != len(thread.frames):
         yield Problem(row.key.id, None, "row", f"counts {row.frames} checkpoints, there are {len(thread.frames)}")

@@ -32,7 +32,7 @@ from savegame.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from savegame.frames import PLACE_STEP, checksum, pack_id, place_sum, thread_salt
+from savegame.frames import PLACE_STEP, checksum, pack_id, place_sum, thread_salt, unpack_id
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 from savegame.store import Append, Capability, Rewrite, Store, StoreChange
 from savegame.stores import _sqlite_file as file
@@ -199,9 +199,19 @@ class SQLiteStore(Store):
         self, namespace: str, *, after: str | None = None, limit: int = 100, agent: str | None = None
     ) -> Page[ThreadRow]:
         with self._reading() as db:
-            rows = all_rows(db, "threads", self._changes.space(db, namespace), after or "", agent, limit + 1)
+            space = self._changes.space(db, namespace)
+            if agent is None:
+                rows = all_rows(db, "threads", space, after or "", limit + 1)
+            else:
+                rows = all_rows(db, "threads_of_agent", space, agent, after or "", limit + 1)
         items = [read_thread(key := ThreadKey(namespace, columns[-1]), columns).public(key) for columns in rows[:limit]]
         return Page(items, items[-1].key.id if len(rows) > limit else None)
+
+    def heads(self, namespace: str, *, agent: str | None = None) -> list[tuple[str, str | None]]:
+        with self._reading() as db:
+            space = self._changes.space(db, namespace)
+            rows = all_rows(db, "heads", space) if agent is None else all_rows(db, "heads_of_agent", space, agent)
+        return [(id, None if head_id is None else unpack_id(head_id)) for id, head_id in rows]  # noqa: A001 - one word per idea
 
     def find(self, namespace: str, id: str) -> tuple[ThreadKey, int] | None:  # noqa: A002 - the contract's name
         with self._reading() as db:

@@ -162,6 +162,7 @@ VERBS: Final[dict[str, Callable[[Store], object]]] = {
     "renew": lambda store: store.renew(A, 1, MINUTE),
     "thread": lambda store: store.thread(A),
     "threads": lambda store: store.threads(SPACE),
+    "heads": lambda store: store.heads(SPACE),
     "find": lambda store: store.find(SPACE, "a-1"),
     "frames": lambda store: store.frames(A),
     "chain": lambda store: store.chain(A, 1),
@@ -337,6 +338,35 @@ class StoreContract:
         row = row_of(store, A)
         assert (row.head, row.head_id, row.last, row.frames) == (1, "a-1", 3, 3)
         assert store.commit([appended(A, 4, 1, expect="a-1")]) == [4]
+
+    def test_a_thread_may_be_left_without_a_head(self, store: Store) -> None:
+        """It leaves the listings; its frames stay, nothing is wrong with it, and it goes on from any of them."""
+        grown(store, A, 3)
+        assert store.commit([MoveHead(A, 0, expect="a-3")]) == [0]
+        row = row_of(store, A)
+        assert (row.head, row.head_id, row.last, row.frames) == (0, None, 3, 3)
+        assert store.threads(SPACE).items == []
+        assert store.heads(SPACE) == [(A.id, None)]
+        assert seqs(store.frames(A)) == [1, 2, 3]
+        assert list(store.check(SPACE)) == []
+        with pytest.raises(ConflictError):
+            store.commit([MoveHead(A, 1, expect="a-3")])
+        store.commit([Rewrite(A, drop=(3,))])
+        assert (row_of(store, A).head, row_of(store, A).frames) == (0, 2)
+        store.commit([MoveHead(A, 2, expect=None)])
+        assert row_of(store, A).head_id == "a-2"
+        with pytest.raises(NotFoundError):
+            store.commit([MoveHead(B, 0)])
+
+    def test_heads_tells_of_every_thread(self, store: Store) -> None:
+        """By id; those of one agent if asked for."""
+        store.commit([appended(B, 1, agent="x")])
+        grown(store, A, 2)
+        store.lease(ThreadKey(SPACE, "c"), "me", 1_000_000)
+        store.commit([appended(ThreadKey("elsewhere", "a"), 1, agent="x", id="other")])
+        assert store.heads(SPACE) == [(A.id, "a-2"), (B.id, "b-1"), ("c", None)]
+        assert store.heads(SPACE, agent="x") == [(B.id, "b-1")]
+        assert store.heads("nowhere") == []
 
     def test_an_agent_stays_until_another_is_named(self, store: Store) -> None:
         """None says nothing about the agent."""

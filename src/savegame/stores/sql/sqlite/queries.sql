@@ -9,18 +9,27 @@ INSERT INTO namespace (no, name, sum) VALUES (?, ?, ?)
 SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum FROM thread WHERE space = ? AND id = ?
 -- name: threads
 SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum, id
-FROM thread WHERE space = ? AND id > ? AND head > 0 AND (?3 IS NULL OR agent = ?3) ORDER BY id LIMIT ?4
+FROM thread WHERE space = ? AND id > ? AND head > 0 ORDER BY id LIMIT ?
+-- name: threads_of_agent
+SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum, id
+FROM thread WHERE space = ? AND agent = ? AND id > ? AND head > 0 ORDER BY id LIMIT ?
+-- name: heads
+SELECT id, head_id FROM thread WHERE space = ? ORDER BY id
+-- name: heads_of_agent
+SELECT id, head_id FROM thread WHERE space = ? AND agent = ? ORDER BY id
 -- name: all_threads
 SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum, id FROM thread WHERE space = ? ORDER BY id
 -- name: add_thread
 INSERT INTO thread (space, id, head, last, floor, run, count, epoch, expires, version, sum) VALUES (?, ?, 0, 0, 0, 0, 0, 0, 0, 0, 0) RETURNING no
 -- name: set_thread
-UPDATE thread SET agent = ?, head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, epoch = ?, owner = ?, expires = ?, version = ?, sum = ? WHERE no = ?
+UPDATE thread SET head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, epoch = ?, owner = ?, expires = ?, version = ?, sum = ? WHERE no = ?
+-- name: set_agent
+UPDATE thread SET agent = ? WHERE no = ?
 -- name: advance_thread
-UPDATE thread SET agent = ?, head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, version = ?, sum = ? WHERE no = ? AND version = ?
+UPDATE thread SET head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, version = ?, sum = ? WHERE no = ? AND version = ?
 -- name: advance_threads
-WITH new (agent, head, head_id, last, floor, run, count, version, sum, no, before) AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
-UPDATE thread SET agent = new.agent, head = new.head, head_id = new.head_id, last = new.last, floor = new.floor, run = new.run,
+WITH new (head, head_id, last, floor, run, count, version, sum, no, before) AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+UPDATE thread SET head = new.head, head_id = new.head_id, last = new.last, floor = new.floor, run = new.run,
 count = new.count, version = new.version, sum = new.sum FROM new WHERE thread.no = new.no AND thread.version = new.before
 -- name: delete_thread
 DELETE FROM thread WHERE no = ?

@@ -24,6 +24,7 @@ CREATE TABLE thread (
     sum INTEGER NOT NULL,
     UNIQUE (space, id)
 ) STRICT;
+CREATE INDEX thread_by_agent ON thread (space, agent, id) WHERE agent IS NOT NULL;
 
 -- key = thread.no << 32 | sequence number, so that a thread's frames lie together, in order.
 -- space: the namespace in which the id has to be looked up; NULL if the id itself tells the key.
