@@ -27,7 +27,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=170)
-    contestants = {"floor", "savegame"}
+    contestants = {"floor", "savegame", "savegame_file"}
     if _installed("langgraph.checkpoint.sqlite"):
         contestants.add("sqlitesaver")
     else:

@@ -14,9 +14,12 @@ from pathlib import Path
 from bench.sizes import Sizes
 
 SAVERS = ("saver_savegame", "saver_sqlite", "saver_delta")
-MODULES = {"floor": "bench.floor", "savegame": "bench.ours", "sqlitesaver": "bench.sqlitesaver"} | dict.fromkeys(
-    SAVERS, "bench.savers"
-)
+MODULES = {
+    "floor": "bench.floor",
+    "savegame": "bench.ours",
+    "savegame_file": "bench.many",
+    "sqlitesaver": "bench.sqlitesaver",
+} | dict.fromkeys(SAVERS, "bench.savers")
 
 
 def main(name: str, task: str, directory: str, sizes: str) -> None:

@@ -30,7 +30,7 @@ class Row:
 def rows(results: Results) -> list[Row]:
     """Every row whose contestants were there, in the order of the issue."""
     makers: tuple[Callable[[Results], list[Row]], ...] = (
-        _update, _flat, _save, _load, _older, _history, _disk, _edits, _threads, _memory, _savers,
+        _update, _flat, _save, _load, _older, _history, _disk, _edits, _threads, _memory, _many, _savers,
     )  # fmt: skip
     return [row for maker in makers for row in maker(results)]
 
@@ -180,6 +180,25 @@ def _memory(results: Results) -> list[Row]:
             most = MEMORY_SLACK * cache
             limit, ok = (f"≤ {MEMORY_SLACK} x the cache", growth <= most) if cache else ("", None)
             found.append(Row(key, what, size_text(growth), other, growth / cache if cache else None, None, limit, ok))
+    return found
+
+
+def _many(results: Results) -> list[Row]:
+    """The same work with ten times as many conversations, on both stores."""
+    found: list[Row] = []
+    verbs = {
+        "list": "conversations(agent), 100 each",
+        "add_message": "add_message",
+        "search": "search after a message was added",
+        "checkpoint_agent": "checkpoint_agent",
+    }
+    for name, store in (("savegame", "SQLite"), ("savegame_file", "file")):
+        for entry in results.get(name, "many"):
+            for key, what in verbs.items():
+                all_us, few_us = (entry[f"{size}_{key}"]["median_us"] for size in ("many", "few"))
+                other = f"with a tenth of them {time_text(few_us)}"
+                text = f"10,000 conversations, {store}: {what}"
+                found.append(Row(f"many_{store.lower()}_{key}", text, time_text(all_us), other, all_us / few_us))
     return found
 
 

@@ -34,6 +34,9 @@ class Sizes:
     touched: int = 10_000
     cache_bytes: int = 16 * 1024 * 1024
     turns: int = 1000  # of the chat through a LangGraph graph
+    conversations: int = 10_000
+    per_agent: int = 100
+    said: int = 50  # messages of each conversation
 
     def to_text(self) -> str:
         """As an argument for a contestant's process."""
@@ -67,5 +70,8 @@ QUICK = Sizes(
     touched=500,
     cache_bytes=512 * 1024,
     turns=60,
+    conversations=200,
+    per_agent=10,
+    said=10,
 )
 """For a smoke test: the figures mean little, and limits may be missed."""

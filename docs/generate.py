@@ -123,7 +123,7 @@ def _entry(name: str, thing: Any) -> Iterator[str]:
         yield "Values: " + ", ".join(f"`{member.value}`" for member in thing) + "."
     elif fields := _fields(thing):
         yield "Fields: " + ", ".join(f"`{field}`" for field in fields) + "."
-    for method, member in vars(thing).items():
+    for method, member in _members(thing).items():
         if not method.startswith("_"):
             yield from _method(thing, method, member)
 
@@ -131,8 +131,19 @@ def _entry(name: str, thing: Any) -> Iterator[str]:
 _WHAT = {"MISSING": "stands in a `Change` for a place that one of the two states does not have."}
 
 
+def _members(cls: type) -> dict[str, Any]:
+    """What a class and those of ours that it builds on define."""
+    ours = [base for base in reversed(cls.__mro__) if base.__module__.partition(".")[0] == "savegame"]
+    return {name: member for base in ours for name, member in vars(base).items()}
+
+
+_MADE_BY_USERS = (
+    "AgentState", "Attachment", "Conversation", "Message", "Retention", "Status", "Strategy", "ToolCall",
+)  # fmt: skip
+
+
 def _shows_constructor(cls: type) -> bool:
-    return cls.__name__ in ("Retention", "Status")
+    return cls.__name__ in _MADE_BY_USERS
 
 
 def _fields(cls: type) -> list[str]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import savegame
 
 SINCE_0_1 = {
-    "MISSING", "AlreadyExistsError", "Busy", "Change", "Checkpoint", "CheckpointNotFound", "ClosedError", "ConflictError",
-    "CorruptionError", "Diff", "Fenced", "InvalidInputError", "InvalidState", "Kind", "NotFoundError", "OutOfSpace",
-    "OutcomeError", "Paused", "Problem", "Report", "Retention", "SavegameError", "Stats", "Status", "StoreNotFound", "Thread",
-    "ThreadInfo", "ThreadNotFound", "UnavailableError", "Unknown", "UnsupportedError", "Vault", "open",
+    "AgentInfo", "AgentState", "AlreadyExistsError", "AsyncAutosave", "AsyncThread", "AsyncVault", "Attachment",
+    "AttachmentType", "Autosave", "Busy", "Change", "Checkpoint", "CheckpointNotFound", "ClosedError", "ConflictError",
+    "Conversation", "ConversationInfo", "CorruptionError", "Diff", "Erased", "Event", "Fenced", "Hit", "Hits",
+    "InvalidInputError", "InvalidState", "Kind", "MISSING", "Message", "NotFoundError", "OutOfSpace", "OutcomeError",
+    "Paused", "Problem", "Report", "Retention", "Role", "SavegameError", "Stats", "Status", "StoreNotFound", "Strategy",
+    "Thread", "ThreadInfo", "ThreadNotFound", "ToolCall", "ToolCallStatus", "UnavailableError", "Unknown",
+    "UnsupportedError", "Usage", "Vault", "open", "open_async",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 from weakref import WeakSet
@@ -35,7 +35,7 @@ from savegame.frames import (
 )
 from savegame.model import Chain, Frame, ThreadKey, ThreadRow
 from savegame.policy import Retention
-from savegame.store import ANY, Append, PutKeyframe, Store
+from savegame.store import ANY, Append, PutKeyframe, Store, StoreChange
 from savegame.tree import Node, size_of
 
 logger = logging.getLogger("savegame")
@@ -63,11 +63,12 @@ EMPTY = Point(0, "", 0, b"", None, 0, 0)
 
 
 class Draft(NamedTuple):
-    """What a save adds besides the state. Without an id it gets a new one."""
+    """What a save adds besides the state. Without an id it gets a new one. `derived`: its metadata follows from the state."""
 
     meta: Meta
     id: str | None = None
     note: bytes | None = None
+    derived: bool = False
 
 
 class Cache:
@@ -126,6 +127,8 @@ class Engine:
         self.compress = compress
         self.cache = Cache(cache_bytes)
         self.after_keyframe: Callable[[Engine, ThreadKey], None] | None = None
+        self.pinned: Callable[[ThreadRow], Collection[str]] = lambda row: ()
+        """The checkpoints of a thread that others name, by id: retention and pruning leave them."""
         self._locks: dict[ThreadKey, threading.RLock] = {}
         _engines.add(self)
 
@@ -285,8 +288,9 @@ class Engine:
         *,
         expect: str | None,
         epoch: int | None = None,
+        beside: Sequence[StoreChange] = (),
     ) -> Point:
-        """Save one frame on top of `base`; its metadata is completed on the way. Raises what the store raises."""
+        """Save one frame on top of `base`, with `beside` in the same commit; its metadata is completed on the way."""
         smaller, blobs = take_out_ops(ops)
         payload = deltas.dump(smaller)
         meta = draft.meta
@@ -309,7 +313,7 @@ class Engine:
             self.wrapped(blobs) if blobs else (),
             draft.id is None,
         )
-        (seq,) = self.store.commit([change])
+        seq = self.store.commit([change, *beside])[0]
         point = Point(seq, id, meta.step, meta.digest, node, base.rows + 1, base.bytes + len(body))
         if keyframe_due(meta.size_bytes, point.rows, point.bytes):
             point = self._write_keyframe(key, point)

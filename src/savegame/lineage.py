@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from savegame.engine import Engine
-from savegame.errors import CheckpointNotFound, InvalidInputError, ThreadNotFound
+from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError, ThreadNotFound
 from savegame.frames import load_meta, load_note
 from savegame.model import Checkpoint, Frame, ThreadKey, ThreadRow
 
@@ -54,6 +54,49 @@ def visible(engine: Engine, row: ThreadRow, frame: Frame) -> bool:
         created_us=load_meta(frame.meta).created_us,
         now_us=engine.store.clock(),
     )
+
+
+class Listed(NamedTuple):
+    """A thread as a listing meets it: its row and the frame of its head, or what is wrong with them."""
+
+    id: str
+    row: ThreadRow | None
+    head: Frame | None
+    damage: CorruptionError | None = None
+
+
+def listed(
+    engine: Engine, namespace: str, *, agent: str | None = None, after: str | None = None, page: int = PAGE
+) -> Iterator[Listed]:
+    """Threads that have a head, by id; pages underneath. One that is damaged does not stop the listing of the others."""
+    store = engine.store
+    while True:
+        try:
+            found = store.threads(namespace, after=after, limit=page, agent=agent)
+            heads = store.head_frames(found.items)
+        except CorruptionError:
+            yield from _one_by_one(engine, namespace, agent, after)
+            return
+        for row, head in zip(found.items, heads, strict=True):
+            if head is not None:
+                yield Listed(row.key.id, row, head)
+        if found.next is None:
+            return
+        after = found.next
+
+
+def _one_by_one(engine: Engine, namespace: str, agent: str | None, after: str | None) -> Iterator[Listed]:
+    for thread_id, head_id in engine.store.heads(namespace, agent=agent):
+        if head_id is None or thread_id <= (after or ""):
+            continue
+        try:
+            row = engine.store.thread(ThreadKey(namespace, thread_id))
+            head = engine.store.head_frames([row])[0] if row is not None and row.head else None
+        except CorruptionError as error:
+            yield Listed(thread_id, None, None, error)
+            continue
+        if head is not None:
+            yield Listed(thread_id, row, head)
 
 
 def existing(engine: Engine, key: ThreadKey) -> ThreadRow:

@@ -225,7 +225,7 @@ def _filled(fields: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
-    """A thread as a listing shows it."""
+    """A thread as a listing shows it. If its head is damaged, `damage` says so and nothing but the id is known."""
 
     id: str
     agent_id: str | None
@@ -237,6 +237,13 @@ class ThreadInfo:
     created_at: dt.datetime
     updated_at: dt.datetime
     forked_from: str | None = None
+    damage: str | None = None
+
+    @classmethod
+    def damaged(cls, thread_id: str, damage: str) -> ThreadInfo:
+        """A thread that cannot be read."""
+        never = dt.datetime.fromtimestamp(0, dt.UTC)
+        return cls(thread_id, None, CheckpointId(""), 0, 0, 0, Status("in_progress"), never, never, damage=damage)
 
 
 @dataclass(frozen=True, slots=True)

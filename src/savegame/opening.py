@@ -1,4 +1,4 @@
-"""From a URL to a vault: which store speaks the scheme, and with which options. Touches vault, stores, policy.
+"""From a URL to a vault: which store speaks the scheme, and with which options. Touches aio, vault, stores, policy.
 
 Stores are found through the entry points `savegame.stores`, so that others can be installed beside ours; each is a
 function `open_url(url, *, durability, read_only) -> Store`.
@@ -6,21 +6,28 @@ function `open_url(url, *, durability, read_only) -> Store`.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+from savegame.aio import Opening
 from savegame.errors import InvalidInputError, StoreNotFound, UnsupportedError
 from savegame.policy import Retention
 from savegame.store import Store
 from savegame.vault import DEFAULT_CACHE, Vault
 
-BUILT_IN = {"memory": "savegame.stores.memory", "sqlite": "savegame.stores.sqlite"}
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BUILT_IN = {"file": "savegame.stores.file", "memory": "savegame.stores.memory", "sqlite": "savegame.stores.sqlite"}
 """Found without installed metadata, so that a source tree works too."""
 
-LATER = {"file": "the readable file store", "postgresql": "PostgreSQL", "postgres": "PostgreSQL"}
+LATER = {"postgresql": "PostgreSQL", "postgres": "PostgreSQL"}
 
 
 def open_vault(
@@ -45,6 +52,23 @@ def open_vault(
         raise UnsupportedError("encryption (key=...) is not there yet; leave key out, or encrypt the disk")
     store = open_store(url, durability=durability, read_only=read_only)
     return Vault(store, namespace=namespace, retention=retention, compress=compress, cache_bytes=cache_bytes)
+
+
+def _with_parameters_of(target: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """For a function that passes everything on: it has the parameters of what it passes them to."""
+
+    def named(function: Callable[..., T]) -> Callable[P, T]:
+        signature = inspect.signature(target).replace(return_annotation=function.__annotations__["return"])
+        setattr(function, "__signature__", signature)  # noqa: B010 - functions have it, their type does not say so
+        return function
+
+    return named
+
+
+@_with_parameters_of(open_vault)
+def open_async(*args: Any, **options: Any) -> Opening:
+    """`open`, for asyncio: `vault = await open_async(...)`, or `async with open_async(...) as vault:`, gives an AsyncVault."""
+    return Opening(partial(open_vault, *args, **options))
 
 
 def open_store(url: str | os.PathLike[str], **options: Any) -> Store:

@@ -3,9 +3,99 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
+import re
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Final
 
 from savegame.errors import InvalidInputError
+
+
+class Event(StrEnum):
+    """What an agent's loop has just done. Its text is also the kind of a checkpoint that is saved because of it."""
+
+    TOOL_CALL = "tool_call"
+    LLM_RESPONSE = "llm_response"
+    ITERATION = "iteration"
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """When a loop saves: `after_tool_call` (the default), `after_llm_response`, `every(n)`, `interval(seconds)`, `never`.
+
+    `Strategy("every(3)")` reads what `str(Strategy.every(3))` writes.
+    """
+
+    name: str = "after_tool_call"
+    amount: int | float | None = None
+
+    after_tool_call: ClassVar[Strategy]
+    after_llm_response: ClassVar[Strategy]
+    never: ClassVar[Strategy]
+
+    def __post_init__(self) -> None:
+        written = re.fullmatch(r"(every|interval)\((.+)\)", str(self.name)) if self.amount is None else None
+        if written:
+            object.__setattr__(self, "name", written[1])
+            object.__setattr__(self, "amount", _amount(written[2]))
+        if self.name == "every":
+            if type(self.amount) is not int or self.amount < 1:
+                raise InvalidInputError(f"every(n) needs a whole number of iterations, at least 1, not {self.amount!r}")
+        elif self.name == "interval":
+            if type(self.amount) not in (int, float) or not 0 < self.amount < math.inf:  # type: ignore[operator]
+                raise InvalidInputError(f"interval(seconds) needs a number of seconds above 0, not {self.amount!r}")
+        elif self.name not in _AFTER or self.amount is not None:
+            raise InvalidInputError(
+                f"strategy {str(self)!r} is unknown; "
+                "one of: after_tool_call, after_llm_response, every(n), interval(seconds), never"
+            )
+
+    def __str__(self) -> str:
+        return self.name if self.amount is None else f"{self.name}({self.amount})"
+
+    @classmethod
+    def every(cls, n: int) -> Strategy:
+        """Save at the end of every n-th iteration, whatever happened in it."""
+        return cls("every", n)
+
+    @classmethod
+    def interval(cls, seconds: float) -> Strategy:
+        """Save at the first event, and at each that comes that long after the last save."""
+        return cls("interval", seconds)
+
+    def should_save(self, iteration: int, event: str, *, since_last: dt.timedelta | None = None) -> bool:
+        """Whether to save now: `event` has just happened in this iteration (counted from 1; 0 is before any work).
+
+        `since_last` is how long ago the last save was, for `interval`; None means that there was none.
+        """
+        happened = _event(event)
+        if self.name == "every":
+            return happened is Event.ITERATION and iteration > 0 and iteration % (self.amount or 1) == 0
+        if self.name == "interval":
+            return since_last is None or since_last.total_seconds() >= (self.amount or 0)
+        return happened is _AFTER[self.name]
+
+
+_AFTER: Final = {"after_tool_call": Event.TOOL_CALL, "after_llm_response": Event.LLM_RESPONSE, "never": None}
+
+Strategy.after_tool_call = Strategy()
+Strategy.after_llm_response = Strategy("after_llm_response")
+Strategy.never = Strategy("never")
+
+
+def _amount(text: str) -> float | None:
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return None
+
+
+def _event(text: str) -> Event:
+    try:
+        return Event(text)
+    except ValueError as error:
+        raise InvalidInputError(f"event {text!r} is unknown; one of: {', '.join(Event)}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ one or several threads, and makes all of them durable or none.
 
 Every store may be shared between threads. Every write that returned survives what the store's durability promises.
 A write that raised left nothing behind, unless the error has `unknown` set. Damaged bytes raise CorruptionError naming
-the place; they are never returned. Touches model and errors.
+the place; they are never returned. Touches index, model and errors.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
 from savegame.errors import UnsupportedError
+from savegame.index import Index
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 
 ANY = "\0any"
@@ -31,6 +32,7 @@ class Capability(StrEnum):
     DURABLE = "durable"
     CONNECTION = "connection"
     BACKUP = "backup"
+    SEARCH = "search"
 
 
 class Append(NamedTuple):
@@ -95,10 +97,10 @@ class PutKeyframe(NamedTuple):
 class Rewrite(NamedTuple):
     """Remove frames (their keyframes too) and give others a new base and delta, keeping their place, id and meta.
 
-    The head must survive, or `head` names another; 0 is right where no frame is left or there was no head. `keep_blobs` lists every blob
-    that the thread needs afterwards (`new_blobs` included); the others are removed. With `aside`, what is removed is
-    kept in a place of its own, as it is: repair never deletes. Without it, a frame that has a note is removed only if it is
-    in `noted`; else ConflictError, since somebody gave it that note meanwhile.
+    The head must survive, or `head` names another; 0 is right where no frame is left or there was no head. `keep_blobs`
+    lists every blob that the thread needs afterwards (`new_blobs` included); the others are removed. With `aside`, what is
+    removed is kept in a place of its own, as it is: repair never deletes. Without it, a frame that has a note is removed
+    only if it is in `noted`; else ConflictError, since somebody gave it that note meanwhile.
     """
 
     key: ThreadKey
@@ -128,6 +130,8 @@ class Store(ABC):
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     scheme: ClassVar[str]
+    readable: ClassVar[bool] = False
+    """Whether people read what it keeps, so that nothing in it should be compressed."""
     width: ClassVar[int] = 1
     """How many operations can really run at once: what an asynchronous caller makes its pool as wide as."""
 
@@ -195,6 +199,10 @@ class Store(ABC):
     ) -> list[Frame]:
         """Frames with `low <= seq <= high`, in order; without deltas unless asked for; `noted`: only those with a note."""
 
+    def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
+        """The frames of the heads that rows tell of, without their deltas; None for one that is gone meanwhile."""
+        return [next(iter(self.frames(row.key, low=row.head, high=row.head)), None) for row in rows]
+
     @abstractmethod
     def chain(self, key: ThreadKey, seq: int, *, keyframes: bool = True, after: int = 0) -> Chain:
         """What brings the state at `seq` back, read at one moment; begins after `after` if that lies on the way.
@@ -205,6 +213,10 @@ class Store(ABC):
     @abstractmethod
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         """Records of one kind, by name."""
+
+    @abstractmethod
+    def kinds(self, key: ThreadKey) -> list[str]:
+        """The kinds of records that a thread has, in order."""
 
     @abstractmethod
     def blob(self, key: ThreadKey, digest: bytes) -> bytes | None:
@@ -245,6 +257,10 @@ class Store(ABC):
     def backup(self, path: str, progress: Callable[[int, int], None]) -> None:
         """Copy the whole store to a new file, consistently, while others write."""
         raise UnsupportedError(f"a {self.scheme} store has no backup; use copy_to")
+
+    def index(self) -> Index:
+        """The index of words beside this store, always the same one. Nothing is made before something is put into it."""
+        raise UnsupportedError(f"a {self.scheme} store has no search")
 
     def borrowed(self) -> bool:
         """Whether the calling thread is inside `connection()`: nobody else can write until it leaves."""

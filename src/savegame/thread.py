@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from savegame import delta as deltas
-from savegame import lineage, upkeep
+from savegame import lineage, subjects, upkeep
+from savegame.autosave import Autosave
 from savegame.changes import Diff, changes_between
 from savegame.engine import EMPTY, Draft, Engine, Point
 from savegame.errors import (
@@ -37,8 +38,9 @@ from savegame.model import (
     checked_id,
 )
 from savegame.policy import spared_by_prune
-from savegame.store import ANY, DeleteThread, MoveHead, PutNote, PutRecord
+from savegame.store import ANY, MoveHead, PutNote, PutRecord
 from savegame.tree import Node, Shared, to_bytes, value_of
+from savegame.watch import Watcher, follow
 
 logger = logging.getLogger("savegame")
 
@@ -111,10 +113,11 @@ class Thread:
         """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one."""
         draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
         draft.meta.external_id = external_id
-        wanted = self._expectation(expect, parent, force=force, otherwise=self._known)
         if id is not None:
             draft.meta.request = request_digest(self._engine.codec.encode(state))
-        return self._append(lambda node: deltas.difference(self._engine.codec, node, state), draft, parent, wanted)
+        with self._engine.alone(self._key):  # an autosave of this handle may be moving the head that we expect
+            wanted = self._expectation(expect, parent, force=force, otherwise=self._known)
+            return self._append(lambda node: deltas.difference(self._engine.codec, node, state), draft, parent, wanted)
 
     def update(
         self,
@@ -164,6 +167,33 @@ class Thread:
             except ConflictError as error:
                 last = error
         raise last
+
+    def _change(
+        self,
+        make: Callable[[Node | None], tuple[list[deltas.Op], Node, Mapping[str, Any]]],
+        *,
+        asked: Any = None,
+        label: str | None = None,
+        description: str | None = None,
+        kind: str = Kind.MANUAL,
+        id: str | None = None,  # noqa: A002 - the design's name
+        expect: str | None = None,
+    ) -> Checkpoint:
+        """For the rooms above: append what `make` makes of the head's state as it is: operations, new state, metadata.
+
+        `asked` is what the caller wants, by which a retry with the same `id` is told from something else.
+        """
+        draft = self._draft(id, label, (), description, None, kind, "in_progress", None, None, None, None)
+        draft = draft._replace(derived=True)
+        if id is not None:
+            draft.meta.request = request_digest(self._engine.codec.encode(asked))
+
+        def made(node: Node | None) -> tuple[list[deltas.Op], Node]:
+            ops, after, metadata = make(node)
+            draft.meta.metadata = self._engine.codec.encode(dict(metadata), ("metadata",))
+            return ops, after
+
+        return self._append(made, draft, None, ANY if expect is None else expect)
 
     def _draft(
         self,
@@ -218,16 +248,17 @@ class Thread:
             if twin is not None:
                 return twin
         base = None if parent is None else self._point(self._resolve(parent))
-        try:
-            point = self._engine.save(self._key, make, draft, expect=expect, base=base)
-        except AlreadyExistsError:  # somebody saved the same id between our look and our commit
-            twin = None if draft.id is None else self._twin(make, draft, draft.id)
-            if twin is None:
-                raise
-            return twin
-        # Inside connection() the save may yet be rolled back: then nothing is known of the head.
-        self._known = _NOTHING_KNOWN if self._engine.store.borrowed() else point.id
-        self._step = point.step
+        with self._engine.alone(self._key):  # an autosave of this handle looks at both, the head and what we know of it
+            try:
+                point = self._engine.save(self._key, make, draft, expect=expect, base=base)
+            except AlreadyExistsError:  # somebody saved the same id between our look and our commit
+                twin = None if draft.id is None else self._twin(make, draft, draft.id)
+                if twin is None:
+                    raise
+                return twin
+            # Inside connection() the save may yet be rolled back: then nothing is known of the head.
+            self._known = _NOTHING_KNOWN if self._engine.store.borrowed() else point.id
+            self._step = point.step
         logger.debug("saved %s: thread %r step %d", point.id, self.id, point.step)
         return self._checkpoint(Frame(point.seq, point.id, 0, b"", draft.note, None), draft.meta, node=point.node)
 
@@ -246,8 +277,9 @@ class Thread:
             raise AlreadyExistsError(f"the id {id!r} is taken by a checkpoint of thread {key.id!r}; choose another")
         meta = load_meta(frame.meta)
         there = self._point(frame)
-        fixed = ("kind", "status", "reason", "iteration", "tokens_used", "cost", "description", "resume_hint", "metadata")
+        fixed = ("kind", "status", "reason", "iteration", "tokens_used", "cost", "description", "resume_hint")
         same = all(getattr(meta, name) == getattr(draft.meta, name) for name in fixed)
+        same = same and (draft.derived or meta.metadata == draft.meta.metadata)
         if meta.request is not None:
             same = same and meta.request == draft.meta.request
         elif same:  # it was saved without id=: what would be saved now is compared with what is there
@@ -290,6 +322,13 @@ class Thread:
             except CheckpointNotFound as error:
                 self._engine.refuse_missing_head(row, seen, error)
                 seen, row = row, lineage.existing(self._engine, self._key)
+
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint that loads; damage is no reason to raise here, `latest` tells of it."""
+        try:
+            return self.latest(skip_damaged=True) is not None
+        except CorruptionError:
+            return False
 
     def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
         """A checkpoint with its state: by id, unique prefix, label, `head~n`, step, or the newest `at` a time."""
@@ -399,7 +438,9 @@ class Thread:
         draft = Draft(begin, None, frame.note)
         ops = deltas.whole(point.node)
         try:
-            begun = self._engine.append(key, EMPTY._replace(digest=point.digest), ops, point.node, draft, expect=None)
+            start = EMPTY._replace(digest=point.digest)
+            beside = subjects.inherited(self._engine, self._key, key)
+            begun = self._engine.append(key, start, ops, point.node, draft, expect=None, beside=beside)
         except ConflictError as error:
             raise AlreadyExistsError(f"thread {id!r} exists already; choose another id for the fork") from error
         logger.info("forked thread %r at %s as %r", self.id, frame.id, id)
@@ -441,13 +482,8 @@ class Thread:
 
     def records(self, kind: str) -> dict[str, Any]:
         """The records of one kind beside this thread, by name."""
-        found: dict[str, Any] = {}
-        page = self._engine.store.records(self._key, kind)
-        while True:
-            found.update((record.name, self._codec.decode(unwrap(record.value)[1])) for record in page.items)
-            if page.next is None:
-                return found
-            page = self._engine.store.records(self._key, kind, after=page.next)
+        found = upkeep.records(self._engine, self._key, kind)
+        return {record.name: self._codec.decode(unwrap(record.value)[1]) for record in found}
 
     def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:
         """Set records by (kind, name), all or none; a value of None removes one."""
@@ -457,6 +493,14 @@ class Thread:
             body = None if data is None else wrap(data, compress=self._engine.compress, least=RECORD_COMPRESS_FROM)
             changes.append(PutRecord(self._key, kind, name, body))
         self._engine.store.commit(changes)
+
+    def attach_subject(self, *names: str) -> None:
+        """Say that this thread holds data of these subjects (people, customers): `vault.erase(subject)` will take it."""
+        subjects.attach(self._engine, self._key, names)
+
+    def subjects(self) -> list[str]:
+        """The subjects whose data this thread holds, by name."""
+        return subjects.subjects_of(self._engine, self._key)
 
     # -- removing ----------------------------------------------------------------------------------
 
@@ -477,7 +521,10 @@ class Thread:
         raise last
 
     def prune(self, *, keep: int | None = None, older_than: dt.timedelta | None = None, include_labelled: bool = False) -> int:
-        """Delete old checkpoints; the number removed. The head, the newest `keep`, younger and labelled ones stay."""
+        """Delete old checkpoints; the number removed. The head, the newest `keep`, younger and labelled ones stay.
+
+        So do those that a checkpoint of its agent names. `include_labelled` deletes both.
+        """
         if keep is None and older_than is None:
             raise InvalidInputError("prune needs keep=, older_than= or both")
         if keep is not None and keep < 1:
@@ -501,6 +548,8 @@ class Thread:
                     include_labelled=include_labelled,
                 )
             }
+            if not include_labelled:
+                drop = upkeep.unpinned(self._engine, row, frames, drop)
             try:
                 removed = upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id)
             except (Busy, Fenced):
@@ -514,15 +563,46 @@ class Thread:
 
     def delete(self) -> bool:
         """Delete the thread with everything beside it. True if there was one."""
-        row = self._engine.store.thread(self._key)
-        with self._engine.alone(self._key):
-            self._engine.store.commit([DeleteThread(self._key)])
-            self._engine.cache.forget(self._key)
+        found = upkeep.delete(self._engine, [self._key]).threads
         self._known, self._step = _NOTHING_KNOWN, 0
-        if not self._engine.store.purge():
-            logger.warning("thread %r: somebody still reads; the deleted bytes leave the files when it is done", self.id)
         logger.info("deleted thread %r", self.id)
-        return row is not None and row.frames > 0
+        return found > 0
+
+    # -- going on by itself ------------------------------------------------------------------------
+
+    def autosave(
+        self,
+        get_state: Callable[[], Any],
+        every: dt.timedelta = dt.timedelta(minutes=5),
+        *,
+        keep: int | None = None,
+        on_error: Callable[[Exception], object] | None = None,
+        description: str = "Automatic checkpoint",
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Autosave:
+        """Save what `get_state()` gives, at once and then `every` so often, in a background thread, through this handle.
+
+        A context manager; `stop()` ends it too. What has not changed is not saved. With `keep`, only the newest so many
+        automatic checkpoints stay, and labelled ones. Errors are logged, handed to `on_error` and kept; a ConflictError
+        among them until this handle reads the thread again. Raises AlreadyExistsError while another one runs.
+        """
+        details = {"description": description, "tags": tags, "metadata": metadata}
+        return Autosave(self, self._engine, self._key, get_state, every=every, keep=keep, on_error=on_error, **details)
+
+    def watch(
+        self,
+        *,
+        since: Ref | None = None,
+        poll: dt.timedelta = dt.timedelta(milliseconds=200),
+        timeout: dt.timedelta | None = None,
+    ) -> Iterator[Checkpoint]:
+        """New checkpoints without their states as anybody saves them, branches too, oldest first; waits for more.
+
+        New are those after `since`, or after the newest there is at the time of the call. Ends after `timeout` without
+        any, else never; raises ClosedError when the vault is closed. A thread that is deleted is waited for.
+        """
+        return follow(Watcher(self._engine, self._key, since, self._checkpoint), poll, timeout)
 
     # -- helpers -----------------------------------------------------------------------------------
 

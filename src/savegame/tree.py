@@ -251,6 +251,18 @@ def _opened(node: bytes, tag: bytes, fields: dict[Any, Any]) -> Node:
     return Dict(tag, children) if len(children) == len(fields) else node  # two keys may be NaN: then it stays closed
 
 
+def child_of(node: Node, name: str) -> Node | None:
+    """What a dict has under a name; None if it has nothing there, or is no dict."""
+    opened = open_node(node)
+    return opened.children.get(pack_raw(name)) if isinstance(opened, Dict) else None
+
+
+def count_of(node: Node) -> int | None:
+    """How many items a list has; None if it is none."""
+    opened = node if isinstance(node, List) else open_node(node)
+    return opened.count if isinstance(opened, List) else None
+
+
 def edit(node: Node, path: Path, change: Callable[[Node], Node], *, own: bool) -> Node:
     """The tree with `change` applied at `path`; nodes on the way are copied unless `own`ed. Raises KeyError."""
     if not path:

@@ -7,17 +7,17 @@ builds on goes, its delta is written anew against the nearest ancestor that stay
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from savegame import delta as deltas
 from savegame.codec import unpack_raw
 from savegame.engine import Engine
-from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError
+from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, SavegameError
 from savegame.frames import DIGEST_BYTES, PLAIN, digest, load_meta, references, take_out_ops, unwrap, wrap
 from savegame.lineage import PAGE, everything, visible
-from savegame.model import Frame, Problem, Report, ThreadKey, ThreadRow
-from savegame.store import Append, MoveHead, PutNote, Rewrite, StoreChange
+from savegame.model import Frame, Problem, Record, Report, ThreadKey, ThreadRow
+from savegame.store import Append, Capability, DeleteThread, MoveHead, PutNote, PutRecord, Rewrite, StoreChange
 from savegame.tree import to_bytes
 
 logger = logging.getLogger("savegame")
@@ -28,8 +28,15 @@ COPY_TRIES: Final = 20
 Progress = Callable[[int, int], None]
 
 
+class Deleted(NamedTuple):
+    """How many threads with checkpoints were deleted, and what of their bytes could not be reached."""
+
+    threads: int
+    left: tuple[str, ...]
+
+
 def thread_rows(engine: Engine, namespace: str) -> Iterator[ThreadRow]:
-    """Every thread of a namespace that has a checkpoint, those without a head too."""
+    """Every thread of a namespace that has a checkpoint, those without a head too. Raises CorruptionError."""
     for thread_id, _ in engine.store.heads(namespace):
         row = engine.store.thread(ThreadKey(namespace, thread_id))
         if row is not None and row.frames:
@@ -67,9 +74,39 @@ def remove(
     gone = tuple(sorted(drop))
     new = engine.wrapped(new_blobs)
     engine.store.commit([Rewrite(key, gone, tuple(rebase), new, frozenset(keep), expect, head=head, noted=noted)])
-    if not engine.store.purge():
-        logger.warning("thread %r: somebody still reads; the removed bytes leave the files when it is done", key.id)
+    freed(engine, [key])
     return len(drop)
+
+
+def delete(engine: Engine, keys: Sequence[ThreadKey]) -> Deleted:
+    """Delete threads with everything beside them, all or none; how many of them had checkpoints, and what `freed` gives."""
+    rows = [engine.store.thread(key) for key in keys]
+    engine.store.commit([DeleteThread(key) for key in keys])
+    for key in keys:
+        engine.cache.forget(key)
+    return Deleted(sum(row is not None and row.frames > 0 for row in rows), freed(engine, keys))
+
+
+def freed(engine: Engine, keys: Sequence[ThreadKey]) -> tuple[str, ...]:
+    """After something of these threads was removed: make its bytes leave the files. Says what could not be reached."""
+    left = [] if engine.store.purge() else ["somebody still reads; the removed bytes leave the files when it is done"]
+    left += _forget_words(engine, keys)
+    names = ", ".join(repr(key.id) for key in keys[:3]) + (", ..." if len(keys) > 3 else "")
+    for what in left:
+        logger.warning("thread %s: %s", names, what)
+    return tuple(left)
+
+
+def _forget_words(engine: Engine, keys: Sequence[ThreadKey]) -> list[str]:
+    """Take threads out of the search index, unless only their heads are in it; says what could not be reached."""
+    if Capability.SEARCH not in engine.store.capabilities:
+        return []
+    rows = {key: engine.store.thread(key) for key in keys}
+    try:
+        engine.store.index().forget({key: row.head_id if row else None for key, row in rows.items()})
+    except SavegameError as error:  # what was asked for is done: only the derived words are left
+        return [f"removed words stay in the search index until the next search: {error}"]
+    return []
 
 
 def free_hidden(engine: Engine, key: ThreadKey) -> None:
@@ -78,7 +115,13 @@ def free_hidden(engine: Engine, key: ThreadKey) -> None:
     if row is not None and row.head:
         frames = list(everything(engine, key))
         drop = {frame.seq for frame in frames if not visible(engine, row, frame)}
-        remove(engine, key, frames, drop, expect=row.head_id)
+        remove(engine, key, frames, unpinned(engine, row, frames, drop), expect=row.head_id)
+
+
+def unpinned(engine: Engine, row: ThreadRow, frames: list[Frame], drop: set[int]) -> set[int]:
+    """What of `drop` no agent's checkpoint names."""
+    pinned = engine.pinned(row) if drop else ()
+    return {frame.seq for frame in frames if frame.seq in drop and frame.id not in pinned}
 
 
 def with_delta(engine: Engine, key: ThreadKey, seq: int) -> Frame:
@@ -292,6 +335,24 @@ def copy(source: Engine, target: Engine, namespace: str, target_namespace: str, 
     return copied
 
 
+def _copy_records(source: Engine, target: Engine, from_key: ThreadKey, key: ThreadKey) -> None:
+    """Bring what stands beside a thread; what is there already and equal is passed over."""
+    for kind in source.store.kinds(from_key):
+        there = dict(record[1:] for record in records(target, key, kind))
+        new = [record for record in records(source, from_key, kind) if there.get(record.name) != record.value]
+        target.store.commit([PutRecord(key, kind, name, value) for _, name, value in new])
+
+
+def records(engine: Engine, key: ThreadKey, kind: str) -> Iterator[Record]:
+    """Every record of a kind beside a thread; pages underneath."""
+    page = engine.store.records(key, kind)
+    while True:
+        yield from page.items
+        if page.next is None:
+            return
+        page = engine.store.records(key, kind, after=page.next)
+
+
 def _large_value(engine: Engine, key: ThreadKey, checkpoint_id: str, name: bytes) -> bytes:
     body = engine.store.blob(key, name)
     if body is None:
@@ -353,6 +414,7 @@ def _copy_thread(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey)
             batch = []
     if batch:
         target.store.commit(batch)
+    _copy_records(source, target, row.key, key)
     if head != row.head_id:
         target.store.commit([MoveHead(key, numbers[row.head] if row.head else 0, head)])
     target.cache.forget(key)

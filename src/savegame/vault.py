@@ -6,17 +6,23 @@ Touches thread, engine, lineage, upkeep and what is below them.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
-from savegame import lineage, upkeep
+from savegame import exporting, importing, lineage, subjects, upkeep
+from savegame.agents import AgentInfo, Agents
 from savegame.changes import Diff, changes_between
 from savegame.codec import Codec, Upcast
+from savegame.conversations import ConversationInfo, Conversations
+from savegame.domain import AgentState, Conversation, Message
 from savegame.engine import Engine
 from savegame.errors import (
     CheckpointNotFound,
+    CorruptionError,
     InvalidInputError,
     NotFoundError,
 )
@@ -24,16 +30,19 @@ from savegame.frames import load_meta, load_note, recode
 from savegame.model import (
     Checkpoint,
     CheckpointId,
+    Kind,
     Report,
     Status,
     ThreadInfo,
     ThreadKey,
-    ThreadRow,
     checked_id,
 )
 from savegame.policy import Retention
-from savegame.store import Store
+from savegame.search import Hits, search
+from savegame.store import Capability, Store
+from savegame.subjects import Erased
 from savegame.thread import Thread
+from savegame.usage import Usage, usage
 
 DEFAULT_CACHE: Final = 64 * 1024 * 1024
 
@@ -44,10 +53,15 @@ def _quiet(done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of one namespace and true sizes of the whole store, in bytes."""
+    """Counts of one namespace and true sizes of the whole store, in bytes; that of the search index is not in `total`."""
 
     threads: int
     checkpoints: int
+    agents: int
+    conversations: int
+    """Threads whose head was saved as a conversation: no states are read for this."""
+    messages: int
+    """The messages of those."""
     sizes: Mapping[str, int]
     cache_bytes: int
 
@@ -74,8 +88,12 @@ class Vault:
         self.codec = Codec()
         if cache_bytes < 0:
             raise InvalidInputError(f"cache_bytes must not be negative, not {cache_bytes}")
+        compress = compress and not store.readable
         self._engine = Engine(store, self.codec, retention or Retention(), compress=compress, cache_bytes=cache_bytes)
         self._engine.after_keyframe = upkeep.free_hidden
+        self._conversations = Conversations(self._engine, self.namespace)
+        self._agents = Agents(self._engine, self.namespace, self._conversations)
+        self._engine.pinned = self._agents.pinned
 
     def __enter__(self) -> Vault:
         return self
@@ -120,28 +138,30 @@ class Vault:
         limit: int | None = 100,
         after: str | None = None,
     ) -> Iterator[ThreadInfo]:
-        """Threads by id, pages underneath; `after` continues behind an id. `status` is that of the head."""
-        wanted = None if status is None else Status(status)
-        found = 0
-        while limit is None or found < limit:
-            page = self.store.threads(self.namespace, after=after, limit=100, agent=agent)
-            for row in page.items:
-                info = self._info(row)
-                if info is None:
-                    continue
-                fits = wanted is None or info.status == (wanted if wanted.reason is not None else str.__str__(wanted))
-                if fits and (tag is None or self._has_tag(row.key, tag)):
-                    yield info
-                    found += 1
-                    if found == limit:
-                        return
-            if page.next is None:
-                return
-            after = page.next
+        """Threads by id, pages underneath; `after` continues behind an id. `status` is that of the head.
 
-    def _info(self, row: ThreadRow) -> ThreadInfo | None:
+        A thread whose head is damaged is listed with `damage`, unless a status or tag is asked for.
+        """
+        wanted = None if status is None else Status(status)
+        threads = lineage.listed(self._engine, self.namespace, agent=agent, after=after)
+        found = (info for info in map(self._info, threads) if info is not None and self._fits(info, wanted, tag))
+        return islice(found, None if limit is None else max(limit, 0))
+
+    def _fits(self, info: ThreadInfo, wanted: Status | None, tag: str | None) -> bool:
+        if info.damage is not None:
+            return wanted is None and tag is None
+        right = wanted is None or info.status == (wanted if wanted.reason is not None else str.__str__(wanted))
+        return right and (tag is None or self._has_tag(ThreadKey(self.namespace, info.id), tag))
+
+    def _info(self, listed: lineage.Listed) -> ThreadInfo | None:
         """What a listing shows of a thread; None if it was deleted meanwhile."""
-        frames = [*self.store.frames(row.key, low=row.head, high=row.head), *self.store.frames(row.key, limit=1)]
+        if listed.row is None or listed.head is None:
+            return ThreadInfo.damaged(listed.id, str(listed.damage))
+        row = listed.row
+        try:
+            frames = [listed.head, *self.store.frames(row.key, limit=1)]
+        except CorruptionError as error:
+            return ThreadInfo.damaged(listed.id, str(error))
         if len(frames) < 2:
             return None
         head, first = (load_meta(frame.meta) for frame in frames)
@@ -184,12 +204,149 @@ class Vault:
         """What changed between two checkpoints, of whichever threads, by their ids."""
         return changes_between(self.codec, self.load(a).state, self.load(b).state)
 
+    def search(
+        self,
+        query: str,
+        *,
+        agent: str | None = None,
+        limit: int | None = 20,
+        markers: tuple[str, str] = ("[", "]"),
+        progress: Callable[[int, int], None] = _quiet,
+    ) -> Hits:
+        """Threads by the words of their messages, best first; what is new is indexed first.
+
+        Every word must be in one message, or begin one of its words; "quoted words" stand together. If there is none such,
+        the text is looked for as it stands, inside words too. An empty query finds every thread with a message.
+        """
+        wanted = None if agent is None else checked_id(agent, "the agent's id")
+        return search(self._engine, self.namespace, query, agent=wanted, limit=limit, markers=markers, progress=progress)
+
+    def drop_search_index(self) -> None:
+        """Remove the index that `search` made beside the store; the next search makes it anew."""
+        self.store.index().drop()
+
+    # -- agents and conversations ------------------------------------------------------------------
+
+    def save_agent(self, agent: AgentState | Mapping[str, Any], *, force: bool = False) -> Checkpoint:
+        """Save an agent by its id; its version goes up by one. One that was loaded is expected to be as it was then.
+
+        Raises ConflictError if somebody else saved it since; `force` saves it nevertheless.
+        """
+        return self._agents.save(agent, force=force)
+
+    def load_agent(self, agent_id: str) -> AgentState | None:
+        """The agent with this id; None if there is none."""
+        return self._agents.load(agent_id)
+
+    def delete_agent(self, agent_id: str) -> bool:
+        """Delete an agent with its conversations and every other thread of it, all or none. True if there was anything."""
+        return self._agents.delete(agent_id)
+
+    def agents(self) -> Iterator[AgentInfo]:
+        """Agents by id, without their states; pages underneath."""
+        return self._agents.every()
+
+    def save_conversation(self, conversation: Conversation | Mapping[str, Any], *, force: bool = False) -> Checkpoint:
+        """Save a whole conversation by its id; only what changed is written. One that was loaded expects the head of then.
+
+        Raises ConflictError if somebody else changed it since; `force` saves it nevertheless.
+        """
+        return self._conversations.save(conversation, force=force)
+
+    def load_conversation(self, conversation_id: str) -> Conversation | None:
+        """The conversation with this id, or any thread whose state has a list of messages; None if there is none."""
+        return self._conversations.load(conversation_id)
+
+    def add_message(
+        self,
+        conversation_id: str,
+        message: Message | Mapping[str, Any],
+        *,
+        id: str | None = None,  # noqa: A002 - the design's name
+    ) -> Checkpoint:
+        """Append one message, whoever else appends; costs that message only. `id` makes a retry safe, as in `save`.
+
+        Raises ThreadNotFound if there is no such conversation.
+        """
+        return self._conversations.add_message(conversation_id, message, id)
+
+    def delete_conversation(self, conversation_id: str) -> bool:
+        """Delete a conversation with everything beside it. True if there was one."""
+        return self._conversations.delete(conversation_id)
+
+    def conversations(
+        self,
+        agent: str | None = None,
+        *,
+        tag: str | None = None,
+        archived: bool | None = None,
+        limit: int | None = None,
+    ) -> Iterator[ConversationInfo]:
+        """Conversations, of one agent or all, without their messages; that with the newest message first."""
+        return self._conversations.every(agent=agent, tag=tag, archived=archived, limit=limit)
+
+    def checkpoint_agent(
+        self,
+        agent_id: str,
+        name: str | None = None,
+        kind: str = Kind.MANUAL,
+        *,
+        description: str | None = None,
+    ) -> Checkpoint:
+        """Keep an agent and the heads of all its conversations as they are at this moment. `name` becomes the label.
+
+        Raises NotFoundError if there is no such agent.
+        """
+        return self._agents.checkpoint(agent_id, name, kind, description)
+
+    def agent_checkpoints(self, agent_id: str, *, limit: int | None = None) -> Iterator[Checkpoint]:
+        """What `checkpoint_agent` made, and the undo points of `restore_agent`, newest first."""
+        return self._agents.checkpoints(agent_id, limit)
+
+    def restore_agent(self, checkpoint_id: str, *, skip_missing: bool = False) -> AgentState:
+        """Move an agent and all its conversations back to where they were, all or none; gives the agent as it was.
+
+        What came later stays as branches; conversations that were begun later leave the listings. A checkpoint of kind
+        recovery is made first: restoring that one undoes it. Conversations that were deleted since raise
+        CheckpointNotFound, unless `skip_missing`.
+        """
+        return self._agents.restore(checkpoint_id, skip_missing=skip_missing)
+
+    def delete_checkpoint(self, id: str) -> bool:  # noqa: A002 - the design's name
+        """Delete one checkpoint, of whichever thread. True if there was one."""
+        found = self._engine.find(self.namespace, checked_id(id, "a checkpoint's id"))
+        return found is not None and Thread(self._engine, found[0], None, None).remove(id) > 0
+
+    def erase(self, subject: str) -> Erased:
+        """Delete every thread of a subject and all that were forked from them; says what it could not reach."""
+        return subjects.erase(self._engine, self.namespace, subject)
+
     # -- looking after -----------------------------------------------------------------------------
 
     def stats(self) -> Stats:
         """How much there is."""
         rows = list(upkeep.thread_rows(self._engine, self.namespace))
-        return Stats(sum(row.head > 0 for row in rows), sum(row.frames for row in rows), self.store.sizes(), self._engine.cache.bytes)
+        conversations = list(self._conversations.infos(None, read=False))
+        return Stats(
+            threads=sum(row.head > 0 for row in rows),
+            checkpoints=sum(row.frames for row in rows),
+            agents=sum(1 for _ in self.agents()),
+            conversations=len(conversations),
+            messages=sum(info.message_count for info in conversations),
+            sizes=self._sizes(),
+            cache_bytes=self._engine.cache.bytes,
+        )
+
+    def usage(self, *, by: str = "agent") -> list[Usage]:
+        """Tokens and cost by "agent" or by "day" (UTC): the sums over all checkpoints, branches too, in the order of the keys.
+
+        `tokens_used` of a checkpoint counts as what was used for that checkpoint alone, not up to it; likewise `cost`.
+        """
+        return usage(self._engine, self.namespace, by)
+
+    def _sizes(self) -> dict[str, int]:
+        found = self.store.sizes()
+        return {**found, "search": self.store.index().size()} if Capability.SEARCH in self.store.capabilities else found
 
     def verify(self, progress: Callable[[int, int], None] = _quiet) -> Report:
         """Read every byte of this namespace and say what is damaged."""
@@ -207,18 +364,23 @@ class Vault:
         include_labelled: bool = False,
         progress: Callable[[int, int], None] = _quiet,
     ) -> int:
-        """`Thread.prune` for every thread; the number removed."""
-        rows = list(upkeep.thread_rows(self._engine, self.namespace))
-        removed = 0
-        for done, row in enumerate(rows, 1):
-            thread = Thread(self._engine, row.key, None, None)
-            removed += thread.prune(keep=keep, older_than=older_than, include_labelled=include_labelled)
-            progress(done, len(rows))
+        """`Thread.prune` for every thread; the number removed. Damaged ones are left, and raise CorruptionError at the end."""
+        ids = [thread_id for thread_id, _ in self.store.heads(self.namespace)]
+        removed, damage = 0, []
+        for done, thread_id in enumerate(ids, 1):
+            thread = self.thread(thread_id)
+            try:
+                removed += thread.prune(keep=keep, older_than=older_than, include_labelled=include_labelled)
+            except CorruptionError as error:
+                damage.append(error)
+            progress(done, len(ids))
+        if damage:
+            raise damage[0]
         return removed
 
     def compact(self, progress: Callable[[int, int], None] = _quiet) -> None:
         """Make the store as small as it can be; every checkpoint stays."""
-        self.store.compact(recode, progress)
+        self.store.compact(bytes if self.store.readable else recode, progress)
 
     def backup(self, path: str, progress: Callable[[int, int], None] = _quiet) -> None:
         """Copy the store to a new file while others write; the copy opens like any other."""
@@ -230,6 +392,28 @@ class Vault:
         What is there already is passed over, so a second call brings only what is new.
         """
         return upkeep.copy(self._engine, other._engine, self.namespace, other.namespace, progress)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        threads: Sequence[str] | None = None,
+        agent: str | None = None,
+        progress: Callable[[int, int], None] = _quiet,
+    ) -> int:
+        """Write every thread, those named, or those of an agent to a new file of JSON lines; the number of checkpoints.
+
+        Each thread is as it was at one moment; others may write meanwhile. The file appears whole, flushed, or not at all.
+        """
+        return exporting.export(self._engine, self.namespace, os.fspath(path), threads=threads, agent=agent, progress=progress)
+
+    def import_(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] = _quiet) -> int:
+        """Bring every thread of a file that `export` wrote, ids and digests unchanged; the number of checkpoints brought.
+
+        What is there already is passed over; an import that was interrupted carries on. The whole file is checked first:
+        a damaged one, or a thread that went its own way here (ConflictError), changes nothing.
+        """
+        return importing.import_file(self._engine, self.namespace, os.fspath(path), progress)
 
     def connection(self) -> AbstractContextManager[Any]:
         """A transaction on the store's own database: the only way to keep own tables in the same file."""

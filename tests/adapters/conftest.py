@@ -15,9 +15,10 @@ from savegame.vault import Vault
 Opener = Callable[..., Vault]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "file", "sqlite"])
 def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Vault]:
-    with savegame.open("memory:" if request.param == "memory" else str(tmp_path / "vault.db")) as vault:
+    path = tmp_path / "vault.db"
+    with savegame.open({"memory": "memory:", "file": f"file:{path}", "sqlite": str(path)}[request.param]) as vault:
         yield vault
 
 

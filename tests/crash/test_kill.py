@@ -13,12 +13,18 @@ import savegame
 from savegame.testing.faults import Child, Mouth, Oracle, a_state, fingerprint, save_for_ever
 
 
-def kill_over_and_over(path: Path, rounds: int, *, mode: str = "power", only: str = "") -> Oracle:
-    """Start a writer on one file, kill it at a random moment, compare, carry on."""
+@pytest.fixture(params=["file", "sqlite"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a vault may be, for each store that outlives a process."""
+    return f"{request.param}:{tmp_path}/v.db"
+
+
+def kill_over_and_over(path: str, rounds: int, *, mode: str = "power", only: str = "") -> Oracle:
+    """Start a writer on one vault, kill it at a random moment, compare, carry on."""
     oracle = Oracle()
     chance = random.Random()
     for number in range(1, rounds + 1):
-        with Child(save_for_ever, str(path), 3, mode, only) as child:
+        with Child(save_for_ever, path, 3, mode, only) as child:
             if chance.random() < 0.9:  # else it may be killed while it opens
                 oracle.hear([child.next()])
             if only:
@@ -39,35 +45,36 @@ def kill_over_and_over(path: Path, rounds: int, *, mode: str = "power", only: st
     return oracle
 
 
-def test_100_kills_lose_nothing(tmp_path: Path) -> None:
-    oracle = kill_over_and_over(tmp_path / "v.db", 100)
+def test_100_kills_lose_nothing(address: str) -> None:
+    oracle = kill_over_and_over(address, 100)
     assert not oracle.lost
     assert oracle.acked > 500
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(3600)
-def test_1000_kills_lose_nothing(tmp_path: Path) -> None:
-    oracle = kill_over_and_over(tmp_path / "v.db", 1000)
+def test_1000_kills_lose_nothing(address: str) -> None:
+    oracle = kill_over_and_over(address, 1000)
     assert not oracle.lost
     assert oracle.acked > 5000
 
 
-def test_a_writer_that_lies_is_caught(tmp_path: Path) -> None:
+def test_a_writer_that_lies_is_caught(address: str) -> None:
     """The negative control: a writer that says "saved" before it saves must be found out, or the tests above prove nothing."""
-    assert kill_over_and_over(tmp_path / "v.db", 60, mode="liar").lost
+    assert kill_over_and_over(address, 60, mode="liar").lost
 
 
 @pytest.mark.parametrize("what", ["compact", "backup", "prune", "delete"])
-def test_kills_in_the_middle_of(what: str, tmp_path: Path) -> None:
-    path = tmp_path / "v.db"
-    oracle = kill_over_and_over(path, 20, only=what)
+def test_kills_in_the_middle_of(what: str, address: str, tmp_path: Path) -> None:
+    oracle = kill_over_and_over(address, 20, only=what)
     assert not oracle.lost
     backups = sorted(tmp_path.glob("*.backup-*-*"))
     for backup in backups:
         if backup.suffix == ".partial" or backup.name.endswith(("-wal", "-shm", "-journal")):
             continue
-        with savegame.open(backup) as copy:  # a backup has its name only when it is whole
+        with savegame.open(
+            f"file:{backup}" if backup.is_dir() else backup
+        ) as copy:  # a backup has its name only when it is whole
             assert copy.verify().ok
 
 

@@ -63,14 +63,14 @@ def save_expecting(mouth: Mouth, path: str, who: str, rounds: int) -> None:
                 mouth.say("lost", error.expected, error.found)
 
 
-def test_two_processes_with_the_same_expected_head(tmp_path: Path) -> None:
-    path, rounds = tmp_path / "v.db", 50
+def test_two_processes_with_the_same_expected_head(scheme: str, tmp_path: Path) -> None:
+    path, rounds = f"{scheme}:{tmp_path}/v.db", 50
     with savegame.open(path) as vault:
         heads = [vault.thread(f"race {number}").save({"winner": None}).id for number in range(rounds)]
     with (
         savegame.open(path) as vault,
-        Child(save_expecting, str(path), "a", rounds) as a,
-        Child(save_expecting, str(path), "b", rounds) as b,
+        Child(save_expecting, path, "a", rounds) as a,
+        Child(save_expecting, path, "b", rounds) as b,
     ):
         assert a.next() == b.next() == ["ready"]
         for number, head in enumerate(heads):
@@ -103,9 +103,9 @@ def save_many(mouth: Mouth, path: str, name: str, count: int) -> None:
             thread.save({"name": name, "number": number})
 
 
-def test_8_processes_with_200_saves_to_8_threads(tmp_path: Path) -> None:
-    path = tmp_path / "v.db"
-    together(save_many, [(str(path), f"thread {number}", 200) for number in range(PROCESSES)])
+def test_8_processes_with_200_saves_to_8_threads(scheme: str, tmp_path: Path) -> None:
+    path = f"{scheme}:{tmp_path}/v.db"
+    together(save_many, [(path, f"thread {number}", 200) for number in range(PROCESSES)])
     with savegame.open(path) as vault:
         assert vault.stats().checkpoints == 1600
         for number in range(PROCESSES):
@@ -125,9 +125,9 @@ def append_many(mouth: Mouth, path: str, who: int, count: int) -> None:
             thread.update(append={"items": [[who, number]]})
 
 
-def test_8_processes_with_100_appends_to_one_thread(tmp_path: Path) -> None:
-    path = tmp_path / "v.db"
-    together(append_many, [(str(path), who, 100) for who in range(PROCESSES)])
+def test_8_processes_with_100_appends_to_one_thread(scheme: str, tmp_path: Path) -> None:
+    path = f"{scheme}:{tmp_path}/v.db"
+    together(append_many, [(path, who, 100) for who in range(PROCESSES)])
     with savegame.open(path) as vault:
         thread = vault.thread("shared")
         items = thread.state()["items"]
@@ -148,9 +148,9 @@ def add_one(mouth: Mouth, path: str, count: int) -> None:
             vault.thread("counter").modify(lambda number: (number or 0) + 1)
 
 
-def test_modify_counts_right_across_processes(tmp_path: Path) -> None:
-    path = tmp_path / "v.db"
-    together(add_one, [(str(path), 25)] * 4)
+def test_modify_counts_right_across_processes(scheme: str, tmp_path: Path) -> None:
+    path = f"{scheme}:{tmp_path}/v.db"
+    together(add_one, [(path, 25)] * 4)
     with savegame.open(path) as vault:
         assert vault.thread("counter").state() == 100
 
@@ -158,8 +158,8 @@ def test_modify_counts_right_across_processes(tmp_path: Path) -> None:
 # -- many threads ----------------------------------------------------------------------------------
 
 
-def test_32_threads_share_flushes_and_lose_nothing(tmp_path: Path) -> None:
-    with savegame.open(tmp_path / "v.db") as vault:
+def test_32_threads_share_flushes_and_lose_nothing(scheme: str, tmp_path: Path) -> None:
+    with savegame.open(f"{scheme}:{tmp_path}/v.db") as vault:
 
         def work(number: int) -> None:
             thread = vault.thread(f"thread {number}")
@@ -173,8 +173,8 @@ def test_32_threads_share_flushes_and_lose_nothing(tmp_path: Path) -> None:
         assert vault.verify().ok
 
 
-def test_losing_a_race_inside_a_group_undoes_only_the_loser(tmp_path: Path) -> None:
-    with savegame.open(tmp_path / "v.db") as vault:
+def test_losing_a_race_inside_a_group_undoes_only_the_loser(scheme: str, tmp_path: Path) -> None:
+    with savegame.open(f"{scheme}:{tmp_path}/v.db") as vault:
         first = vault.thread("contested").save(0)
         outcomes: list[str] = []
 
@@ -206,9 +206,9 @@ def save_in_threads(mouth: Mouth, path: str, who: int, count: int) -> None:
         in_threads(work, 4)
 
 
-def test_threads_and_processes_together(tmp_path: Path) -> None:
-    path = tmp_path / "v.db"
-    together(save_in_threads, [(str(path), who, 10) for who in range(4)])
+def test_threads_and_processes_together(scheme: str, tmp_path: Path) -> None:
+    path = f"{scheme}:{tmp_path}/v.db"
+    together(save_in_threads, [(path, who, 10) for who in range(4)])
     with savegame.open(path) as vault:
         items = vault.thread("shared").state()["items"]
         assert sorted(items) == [[who, number, step] for who in range(4) for number in range(4) for step in range(10)]
@@ -219,9 +219,9 @@ def test_threads_and_processes_together(tmp_path: Path) -> None:
         assert vault.verify().ok
 
 
-def test_closing_while_threads_save(tmp_path: Path) -> None:
+def test_closing_while_threads_save(scheme: str, tmp_path: Path) -> None:
     """Each save is there, or raised ClosedError; afterwards nothing holds the file open."""
-    path = tmp_path / "v.db"
+    path = f"{scheme}:{tmp_path}/v.db"
     for _ in range(10):
         vault = savegame.open(path)
         saved: list[str] = []
@@ -238,7 +238,7 @@ def test_closing_while_threads_save(tmp_path: Path) -> None:
         in_threads(work, 6)
         closer.join()
         names = {str(link.readlink()) for link in _descriptors()}
-        assert not [name for name in names if name.startswith(str(path))], "a connection outlived close()"
+        assert not [name for name in names if name.startswith(path)], "a connection outlived close()"
         with savegame.open(path) as again:
             assert all(again.find(one) is not None for one in saved)
 
@@ -269,10 +269,10 @@ def write_whole_states(mouth: Mouth, path: str) -> None:
                 thread.prune(keep=20)
 
 
-def test_readers_never_see_half_a_save(tmp_path: Path) -> None:
-    path = tmp_path / "v.db"
+def test_readers_never_see_half_a_save(scheme: str, tmp_path: Path) -> None:
+    path = f"{scheme}:{tmp_path}/v.db"
     savegame.open(path).close()
-    with Child(write_whole_states, str(path)) as child, savegame.open(path) as vault:
+    with Child(write_whole_states, path) as child, savegame.open(path) as vault:
         assert child.next() == ["ready"]
         until = time.monotonic() + 2
         seen: set[Any] = set()
@@ -299,8 +299,8 @@ def test_readers_never_see_half_a_save(tmp_path: Path) -> None:
 # -- looking after while others write ----------------------------------------------------------------
 
 
-def test_pruners_do_not_get_into_each_others_way(tmp_path: Path) -> None:
-    with savegame.open(tmp_path / "v.db", durability="process") as a, savegame.open(tmp_path / "v.db") as b:
+def test_pruners_do_not_get_into_each_others_way(scheme: str, tmp_path: Path) -> None:
+    with savegame.open(f"{scheme}:{tmp_path}/v.db", durability="process") as a, savegame.open(f"{scheme}:{tmp_path}/v.db") as b:
         for round_ in range(60):
             for number in range(12):
                 state = {"round": round_, "number": number, "text": "x" * 200}
@@ -326,9 +326,9 @@ def prune_and_append(mouth: Mouth, path: str) -> None:
                 vault.thread("t").prune(keep=8)
 
 
-def test_verify_copy_and_history_while_another_process_prunes(tmp_path: Path) -> None:
-    path = tmp_path / "v.db"
-    with savegame.open(path) as vault, Child(prune_and_append, str(path)) as child:
+def test_verify_copy_and_history_while_another_process_prunes(scheme: str, tmp_path: Path) -> None:
+    path = f"{scheme}:{tmp_path}/v.db"
+    with savegame.open(path) as vault, Child(prune_and_append, path) as child:
         assert child.next() == ["ready"]
         until = time.monotonic() + 2
         while time.monotonic() < until:
@@ -343,9 +343,9 @@ def test_verify_copy_and_history_while_another_process_prunes(tmp_path: Path) ->
         child.said()
 
 
-def test_compact_backup_and_verify_while_others_append(tmp_path: Path) -> None:
-    path = tmp_path / "v.db"
-    with savegame.open(path) as vault, Child(append_many, str(path), 0, 300) as a, Child(append_many, str(path), 1, 300) as b:
+def test_compact_backup_and_verify_while_others_append(scheme: str, tmp_path: Path) -> None:
+    path = f"{scheme}:{tmp_path}/v.db"
+    with savegame.open(path) as vault, Child(append_many, path, 0, 300) as a, Child(append_many, path, 1, 300) as b:
         assert a.next() == b.next() == ["ready"]
         a.go()
         b.go()
@@ -358,7 +358,7 @@ def test_compact_backup_and_verify_while_others_append(tmp_path: Path) -> None:
         assert sorted(vault.thread("shared").state()["items"]) == [[who, number] for who in (0, 1) for number in range(300)]
         assert vault.verify().ok
     for number in range(3):
-        with savegame.open(tmp_path / f"copy {number}.db") as copy:
+        with savegame.open(f"{scheme}:{tmp_path}/copy {number}.db") as copy:
             assert copy.verify().ok
             items = (copy.thread("shared").state() or {"items": []})["items"]
             for who in (0, 1):  # a consistent moment: no gap in what each had saved

@@ -206,7 +206,7 @@ PLACES = [
     ("frame", "meta_sum", "metadata of frame"),
     ("frame", "note", "label and tags of frame"),
     ("keyframe", "body", "keyframe of frame"),
-    ("record", "value", "record ledger"),
+    ("record", "value", "record "),
     ("blob", "body", "large value"),
     ("thread", "head", "thread row"),
     ("thread", "sum", "thread row"),

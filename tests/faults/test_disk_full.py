@@ -52,8 +52,8 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()} - {"v.db-wal", "v.db-shm"}
 
 
-def test_saving(disk: Path) -> None:
-    with savegame.open(disk / "v.db") as vault:
+def test_saving(scheme: str, disk: Path) -> None:
+    with savegame.open(f"{scheme}:{disk}/v.db") as vault:
         saved, error = fill(vault.thread("t"))
         assert isinstance(error, OutOfSpace)
         assert "full" in str(error)
@@ -67,21 +67,21 @@ def test_saving(disk: Path) -> None:
         again = vault.thread("t").update(append={"items": ["room"]})
         saved[again.id] = fingerprint(again.state)
         assert_all_there(vault, saved)
-    with savegame.open(disk / "v.db") as vault:
+    with savegame.open(f"{scheme}:{disk}/v.db") as vault:
         assert_all_there(vault, saved)
     assert names(disk) == {"v.db"}
 
 
-def test_reopening_a_full_disk_and_deleting_makes_room(disk: Path) -> None:
-    with savegame.open(disk / "v.db") as vault:
+def test_reopening_a_full_disk_and_deleting_makes_room(scheme: str, disk: Path) -> None:
+    with savegame.open(f"{scheme}:{disk}/v.db") as vault:
         vault.thread("small").save({"kept": True})
         vault.thread("big").save({"text": random.randbytes(300_000).hex()})
         saved, _ = fill(vault.thread("t"), least=0)
     try:
-        vault = savegame.open(disk / "v.db")
+        vault = savegame.open(f"{scheme}:{disk}/v.db")
     except UnavailableError:  # no room even for the -shm
         remount(disk, "size=2560k")
-        vault = savegame.open(disk / "v.db")
+        vault = savegame.open(f"{scheme}:{disk}/v.db")
     with vault:
         assert_all_there(vault, saved)
         assert vault.thread("small").state() == {"kept": True}
@@ -92,8 +92,8 @@ def test_reopening_a_full_disk_and_deleting_makes_room(disk: Path) -> None:
         assert_all_there(vault, saved)
 
 
-def test_compacting(disk: Path) -> None:
-    with savegame.open(disk / "v.db") as vault:
+def test_compacting(scheme: str, disk: Path) -> None:
+    with savegame.open(f"{scheme}:{disk}/v.db") as vault:
         saved, _ = fill(vault.thread("t"))
         got = _attempt(vault.compact)
         assert got is None or isinstance(got, OutOfSpace)
@@ -107,8 +107,8 @@ def test_compacting(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["prune", "delete", "rewind", "label", "fork", "repair", "copy_to"])
-def test_everything_else(what: str, disk: Path) -> None:
-    with savegame.open(disk / "v.db") as vault, savegame.open(disk / "other.db") as other:
+def test_everything_else(scheme: str, what: str, disk: Path) -> None:
+    with savegame.open(f"{scheme}:{disk}/v.db") as vault, savegame.open(f"{scheme}:{disk}/other.db") as other:
         thread = vault.thread("t")
         saved, _ = fill(thread, least=2)
         work: dict[str, Callable[[], Any]] = {
@@ -128,11 +128,11 @@ def test_everything_else(what: str, disk: Path) -> None:
         work[what]()
         assert vault.verify().ok
         thread.update(append={"items": ["afterwards"]}, force=True)
-    assert names(disk) == {"v.db", "other.db"}
+    assert names(disk) <= {"v.db", "other.db"}
 
 
-def test_backing_up(disk: Path, tmp_path: Path) -> None:
-    with savegame.open(tmp_path / "v.db") as vault:
+def test_backing_up(scheme: str, disk: Path, tmp_path: Path) -> None:
+    with savegame.open(f"{scheme}:{tmp_path}/v.db") as vault:
         for _ in range(80):
             vault.thread("t").update(append={"items": [random.randbytes(40_000).hex()]})
         with pytest.raises(OutOfSpace):
@@ -141,22 +141,22 @@ def test_backing_up(disk: Path, tmp_path: Path) -> None:
         assert vault.verify().ok
         remount(disk, "size=32m")
         vault.backup(str(disk / "copy.db"))
-    with savegame.open(disk / "copy.db") as copy:
+    with savegame.open(f"{scheme}:{disk}/copy.db") as copy:
         assert copy.verify().ok
     assert [path.name for path in disk.iterdir()] == ["copy.db"]
 
 
 @pytest.mark.parametrize("left", [0, 4, 8, 16, 24, 40, 60])
-def test_making_a_vault(left: int, disk: Path) -> None:
+def test_making_a_vault(scheme: str, left: int, disk: Path) -> None:
     (disk / "ballast").write_bytes(b"x" * (2048 - left) * 1024)
-    got = _attempt(lambda: savegame.open(disk / "v.db"))
+    got = _attempt(lambda: savegame.open(f"{scheme}:{disk}/v.db"))
     if isinstance(got, SavegameError):
         assert isinstance(got, UnavailableError)
         assert names(disk) - {"v.db"} == {"ballast"}
     else:
         got.close()
     (disk / "ballast").unlink()
-    with savegame.open(disk / "v.db") as vault:
+    with savegame.open(f"{scheme}:{disk}/v.db") as vault:
         vault.thread("t").save(1)
         assert vault.verify().ok
     assert names(disk) == {"v.db"}
@@ -178,7 +178,7 @@ while failed < 3:
         saved.append(thread.update(append={"items": [chance.randbytes(9_000).hex()]}).id)
     except UnavailableError as error:
         failed += 1
-for work in (vault.compact, lambda: vault.backup(sys.argv[1] + ".copy")):
+for work in (vault.compact, lambda: vault.backup(vault.store.path + ".copy")):
     try:
         work()
     except UnavailableError:
@@ -193,15 +193,15 @@ print(json.dumps([saved, failed]))
 """
 
 
-def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
+def test_a_file_that_may_not_grow(scheme: str, tmp_path: Path) -> None:
     """The same without root: a limit on the size of files; Python ignores the signal, so that writes fail."""
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(tmp_path / "v.db")], capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, "-c", LIMITED, f"{scheme}:{tmp_path}/v.db"], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr[-3000:]
     saved, failed = json.loads(done.stdout)
-    assert failed >= 4
-    with savegame.open(tmp_path / "v.db") as vault:
+    assert failed >= (3 if scheme == "file" else 4)  # journals that are written anew are small enough
+    with savegame.open(f"{scheme}:{tmp_path}/v.db") as vault:
         assert all(vault.find(one) is not None for one in saved)
         assert len(list(vault.thread("t").history())) == len(saved) + 1
         assert vault.verify().ok

@@ -44,25 +44,25 @@ def wait(*pids):
 """
 
 
-def play(path: Path, script: str) -> None:
+def play(path: str, script: str) -> None:
     """Run a script on a vault's path; whatever it asserts must hold."""
     text = HEAD + textwrap.dedent(script)
-    done = subprocess.run([sys.executable, "-c", text, str(path)], capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run([sys.executable, "-c", text, path], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "v.db"
+def path(scheme: str, tmp_path: Path) -> str:
+    return f"{scheme}:{tmp_path}/v.db"
 
 
-def assert_sound(path: Path) -> None:
+def assert_sound(path: str) -> None:
     with savegame.open(path) as vault:
         assert vault.verify().ok
         vault.thread("afterwards").save(1)
 
 
-def test_parent_and_child_both_go_on_saving(path: Path) -> None:
+def test_parent_and_child_both_go_on_saving(path: str) -> None:
     play(
         path,
         """
@@ -87,7 +87,7 @@ def test_parent_and_child_both_go_on_saving(path: Path) -> None:
     assert_sound(path)
 
 
-def test_the_childs_handle_knows_what_the_parent_saved_and_the_other_way_round(path: Path) -> None:
+def test_the_childs_handle_knows_what_the_parent_saved_and_the_other_way_round(path: str) -> None:
     play(
         path,
         """
@@ -114,7 +114,7 @@ def test_the_childs_handle_knows_what_the_parent_saved_and_the_other_way_round(p
     assert_sound(path)
 
 
-def test_forking_while_other_threads_save(path: Path) -> None:
+def test_forking_while_other_threads_save(path: str) -> None:
     play(
         path,
         """
@@ -156,7 +156,7 @@ def test_forking_while_other_threads_save(path: Path) -> None:
     assert_sound(path)
 
 
-def test_forking_while_other_threads_read(path: Path) -> None:
+def test_forking_while_other_threads_read(path: str) -> None:
     play(
         path,
         """
@@ -189,7 +189,7 @@ def test_forking_while_other_threads_read(path: Path) -> None:
     assert_sound(path)
 
 
-def test_multiprocessing_with_fork(path: Path) -> None:
+def test_multiprocessing_with_fork(path: str) -> None:
     play(
         path,
         """
@@ -217,7 +217,7 @@ def test_multiprocessing_with_fork(path: Path) -> None:
     assert_sound(path)
 
 
-def test_a_child_of_a_child(path: Path) -> None:
+def test_a_child_of_a_child(path: str) -> None:
     play(
         path,
         """
@@ -239,7 +239,8 @@ def test_a_child_of_a_child(path: Path) -> None:
     assert_sound(path)
 
 
-def test_forking_inside_connection_refuses_in_the_child(path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["sqlite"])
+def test_forking_inside_connection_refuses_in_the_child(path: str) -> None:
     play(
         path,
         """
@@ -276,7 +277,8 @@ def test_forking_inside_connection_refuses_in_the_child(path: Path) -> None:
     assert_sound(path)
 
 
-def test_a_child_that_leaves_the_parents_connection_block_commits_nothing(path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["sqlite"])
+def test_a_child_that_leaves_the_parents_connection_block_commits_nothing(path: str) -> None:
     """The parent's transaction is the parent's: a child that falls out of the block must not write it."""
     play(
         path,

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import savegame
+from savegame.model import ThreadKey
+from savegame.stores._file_disk import thread_directory
 from savegame.testing.faults import run_with_fault, why_no_strace
 
 REASON = why_no_strace()
@@ -54,25 +56,47 @@ MORE = {
     **CALLS,
     "pread64": ["EIO"],
     "fcntl": ["EIO", "ENOLCK"],
+    "flock": ["ENOLCK"],
+    "fsync": ["EIO"],
+    "rename": ["EIO", "ENOSPC"],
+    "mkdir": ["ENOSPC"],
     "openat": ["EIO", "EMFILE", "EACCES"],
     "mmap": ["ENOMEM"],
     "unlink": ["EIO"],
 }
 
 
-def one_fault(directory: Path, call: str, error: str, when: int, then: str) -> int:
+def files_of(scheme: str, path: Path) -> list[Path]:
+    """What a save to the thread of the script may touch."""
+    if scheme == "sqlite":
+        return [path.with_name(f"{path.name}{suffix}") for suffix in ("", "-wal", "-shm", "-journal")]
+    own = Path(thread_directory(str(path), ThreadKey("default", "t")))
+    ids = own.parent / "ids"
+    return [
+        path,
+        own.parent,
+        own,
+        own / "journal.jsonl",
+        own / "journal.new",
+        ids,
+        *(ids / f"{number:x}" for number in range(16)),
+    ]
+
+
+def one_fault(scheme: str, directory: Path, call: str, error: str, when: int, then: str) -> int:
     """One run with one fault; how many calls failed (0: there were not so many)."""
-    path = directory / f"{call}-{error}-{when}-{then}" / "v.db"
+    place = directory / f"{call}-{error}-{when}-{then}" / "v.db"
+    path = f"{scheme}:{place}"
     with savegame.open(path) as vault:
         vault.thread("before").save("untouched")
     script = directory / "script.py"
     script.write_text(SCRIPT)
     lines, faults = run_with_fault(
-        [str(script), str(path), then],
+        [str(script), path, then],
         call=call,
         error=error,
         when=str(when),
-        files=[f"{path}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")],
+        files=[str(file) for file in files_of(scheme, place)],
         log=directory / "strace.log",
     )
     with savegame.open(path) as vault:
@@ -107,17 +131,17 @@ def one_fault(directory: Path, call: str, error: str, when: int, then: str) -> i
         ("ftruncate", "EIO", 1),
     ],
 )
-def test_a_call_that_fails(call: str, error: str, when: int, then: str, tmp_path: Path) -> None:
-    assert one_fault(tmp_path, call, error, when, then) == 1
+def test_a_call_that_fails(scheme: str, call: str, error: str, when: int, then: str, tmp_path: Path) -> None:
+    assert one_fault(scheme, tmp_path, call, error, when, then) == 1
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("then", ["carry on", "die"])
 @pytest.mark.parametrize(("call", "error"), [(call, error) for call, errors in MORE.items() for error in errors])
-def test_the_nth_call_fails_for_all_n(call: str, error: str, then: str, tmp_path: Path) -> None:
-    figures = {"call": call, "error": error, "then": then, "runs": 0, "faults": 0}
+def test_the_nth_call_fails_for_all_n(scheme: str, call: str, error: str, then: str, tmp_path: Path) -> None:
+    figures = {"store": scheme, "call": call, "error": error, "then": then, "runs": 0, "faults": 0}
     for when in range(1, 15):
         figures["runs"] += 1  # type: ignore[operator]
-        figures["faults"] += one_fault(tmp_path, call, error, when, then)  # type: ignore[operator]
+        figures["faults"] += one_fault(scheme, tmp_path, call, error, when, then)  # type: ignore[operator]
     print(json.dumps(figures), file=sys.stderr)

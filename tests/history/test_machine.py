@@ -1,4 +1,4 @@
-"""Both stores, driven step by step against a plain model."""
+"""Every store, driven step by step against a plain model."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ class SQLiteMachine(VaultMachine):
                 shutil.rmtree(self.directory)
 
 
+class FileMachine(SQLiteMachine):
+    def make_vault(self) -> Vault:
+        self.directory = Path(tempfile.mkdtemp(prefix="savegame-machine-"))
+        return savegame.open(f"file:{self.directory}/vault", durability="process")
+
+    def reopen(self, vault: Vault) -> Vault | None:
+        vault.close()
+        return savegame.open(f"file:{self.directory}/vault", durability="process")
+
+
 class SmallCacheMachine(SQLiteMachine):
     """A cache that holds a state now and then, bodies never compressed."""
 
@@ -58,12 +68,14 @@ TestMemory = MemoryMachine.TestCase
 TestMemory.settings = HURRIED
 TestSQLite = SQLiteMachine.TestCase
 TestSQLite.settings = HURRIED
+TestFile = FileMachine.TestCase
+TestFile.settings = HURRIED
 TestSmallCache = SmallCacheMachine.TestCase
 TestSmallCache.settings = settings(HURRIED, max_examples=20)
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("machine", [MemoryMachine, SQLiteMachine, SmallCacheMachine])
+@pytest.mark.parametrize("machine", [MemoryMachine, FileMachine, SQLiteMachine, SmallCacheMachine])
 def test_campaign(machine: type[VaultMachine]) -> None:
     run_state_machine_as_test(machine, settings=LONG)

@@ -14,13 +14,13 @@ from savegame.vault import Vault
 Opener = Callable[..., Vault]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "file", "sqlite"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens vaults with the options given, on the store of the day; all are closed at the end."""
     made: list[Vault] = []
 
     def open_one(name: str = "vault.db", **options: Any) -> Vault:
-        url = "memory:" if request.param == "memory" else str(tmp_path / name)
+        url = {"memory": "memory:", "file": f"file:{tmp_path / name}", "sqlite": str(tmp_path / name)}[request.param]
         made.append(savegame.open(url, **options))
         return made[-1]
 

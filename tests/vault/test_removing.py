@@ -211,11 +211,11 @@ def test_a_large_value_is_kept_once(opened: Opener) -> None:
         thread.save({"n": number, "image": image, "text": text})
         thread.save({"n": number})
         thread.save({"deep": [{"image": (image,)}, text]})
-    assert 110_000 <= vault.stats().sizes["blobs"] < 112_000
+    assert 110_000 <= vault.stats().sizes["blobs"] < 130_000  # text takes a third more than the bytes of an image
     assert vault.stats().sizes["frames"] < 20_000
     assert same(thread.state(4), {"n": 1, "image": image, "text": text})
     thread.prune(keep=2)
-    assert 110_000 <= vault.stats().sizes["blobs"] < 112_000
+    assert 110_000 <= vault.stats().sizes["blobs"] < 130_000
     cold = Vault(vault.store, cache_bytes=0).thread("t")
     assert same(states(cold), [{"deep": [{"image": (image,)}, text]}, {"n": 4}])
     vault.compact()

@@ -142,7 +142,7 @@ def test_an_unchanged_state_costs_a_metadata_row(vault: Vault) -> None:
     before = vault.stats().sizes["frames"]
     for _ in range(10):
         thread.save({"big": "x" * 4000, "list": list(range(1000))})
-    assert vault.stats().sizes["frames"] - before < 10 * 200
+    assert vault.stats().sizes["frames"] - before < 10 * (350 if vault.store.readable else 200)
     assert thread.step == 11
 
 

@@ -3,24 +3,22 @@
 A LangGraph thread is a thread of the vault, and each subgraph namespace of it another one. A checkpoint's state is
 LangGraph's own dict with every item of a list or dict channel as a leaf of its own: plain data as it is, everything else
 as LangGraph's serializer wrote it. So a growing `messages` channel costs what is new, and people without LangGraph can
-read it. Pending writes are records beside the thread. Touches the vault, foreign, errors; never a store.
+read it. Pending writes are records beside the thread. Touches the vault, aio, foreign, errors; never a store.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import contextvars
 import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, cast
 
 import blake3
 import ormsgpack
 
+from savegame.aio import AsyncVault
 from savegame.errors import (
     AlreadyExistsError,
     CheckpointNotFound,
@@ -54,8 +52,6 @@ try:
     from pydantic import BaseModel
 except ImportError as error:
     raise UnsupportedError('LangGraph is not installed: pip install "savegame[langgraph]"') from error
-
-T = TypeVar("T")
 
 with contextlib.suppress(ImportError):  # there may be the checkpoint package alone
     from langgraph._internal import _serde
@@ -155,6 +151,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         super().__init__(serde=serde or strict)
         self._stock = isinstance(self.serde, JsonPlusSerializer)
         self.vault = vault
+        self._aio = AsyncVault(vault)
         self._latest: OrderedDict[Place, Known] = OrderedDict()
         self._chosen: OrderedDict[tuple[Place, str], None] = OrderedDict()
         self._empty: OrderedDict[Place, None] = OrderedDict()
@@ -512,17 +509,17 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
         """`put`, awaited."""
-        return await _hop(self.put, config, checkpoint, metadata, new_versions)
+        return await self._aio.call(lambda _: self.put(config, checkpoint, metadata, new_versions))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """`put_writes`, awaited."""
-        await _hop(self.put_writes, config, writes, task_id, task_path)
+        await self._aio.call(lambda _: self.put_writes(config, writes, task_id, task_path))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`get_tuple`, awaited."""
-        return await _hop(self.get_tuple, config)
+        return await self._aio.call(lambda _: self.get_tuple(config))
 
     async def alist(
         self,
@@ -534,31 +531,31 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     ) -> AsyncIterator[CheckpointTuple]:
         """`list`, awaited page by page."""
         found = self.list(config, filter=filter, before=before, limit=limit)
-        while page := await _hop(lambda: list(islice(found, PAGE))):
+        while page := await self._aio.call(lambda _: list(islice(found, PAGE))):
             for item in page:
                 yield item
 
     async def adelete_thread(self, thread_id: str) -> None:
         """`delete_thread`, awaited."""
-        await _hop(self.delete_thread, thread_id)
+        await self._aio.call(lambda _: self.delete_thread(thread_id))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """`delete_for_runs`, awaited."""
-        await _hop(self.delete_for_runs, run_ids)
+        await self._aio.call(lambda _: self.delete_for_runs(run_ids))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """`copy_thread`, awaited."""
-        await _hop(self.copy_thread, source_thread_id, target_thread_id)
+        await self._aio.call(lambda _: self.copy_thread(source_thread_id, target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """`prune`, awaited."""
-        await _hop(partial(self.prune, thread_ids, strategy=strategy))
+        await self._aio.call(lambda _: self.prune(thread_ids, strategy=strategy))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """`get_delta_channel_history`, awaited."""
-        return await _hop(partial(self.get_delta_channel_history, config=config, channels=channels))
+        return await self._aio.call(lambda _: self.get_delta_channel_history(config=config, channels=channels))
 
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Whole numbers; where a thread was imported from a stock saver, texts as that saver makes them."""
@@ -697,14 +694,3 @@ def _shown(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return [type(value).__module__, type(value).__qualname__, value.__dict__, value.__pydantic_extra__]
     raise TypeError(f"{type(value).__qualname__} has to be serialised to be compared")
-
-
-async def _hop(call: Callable[..., T], *args: Any) -> T:
-    """One call in a worker thread. What has begun is waited for, also if the caller is cancelled meanwhile."""
-    context = contextvars.copy_context()
-    work = asyncio.get_running_loop().run_in_executor(None, partial(context.run, call, *args))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise

@@ -11,7 +11,7 @@ import typer
 
 import savegame
 from savegame.cli import demo as demo_command
-from savegame.cli import import_command
+from savegame.cli import export_command, import_command
 
 app = typer.Typer(
     name="savegame",
@@ -23,7 +23,7 @@ import_app = typer.Typer(no_args_is_help=True)
 app.add_typer(
     import_app,
     name="import",
-    help="Bring in what other checkpointers kept: savegame import langgraph OLD.db --store NEW.db (LangGraph's SqliteSaver).",
+    help="Bring in an exported file (savegame import file), or what LangGraph's SqliteSaver kept (savegame import langgraph).",
 )
 
 
@@ -53,9 +53,33 @@ def bench(context: typer.Context) -> None:
     raise typer.Exit(measure(context.args))
 
 
+@app.command()
+def export(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="The vault to export from, a path or URL; it is only read.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The new file of JSON lines; never overwritten.")],
+    thread: Annotated[list[str] | None, typer.Option(help="Export this thread only; may be given several times.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Export the threads of this agent only.")] = None,
+    namespace: Annotated[str, typer.Option(help="The namespace to export.")] = "default",
+) -> None:
+    """Write threads with their whole history to one checksummed file that people and other programs can read."""
+    export_command.export(store, path, thread, agent, namespace)
+
+
 @import_app.callback()
 def import_root() -> None:
-    """Bring in what other checkpointers kept."""
+    """Bring in an exported file, or what other checkpointers kept."""
+
+
+@import_app.command("file")
+def import_file(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that savegame export wrote; it is only read.")],
+    store: Annotated[
+        str, typer.Option("--store", "-s", metavar="URL", help="The vault to import into; made if it is not there.")
+    ],
+    namespace: Annotated[str, typer.Option(help="The namespace to import into.")] = "default",
+) -> None:
+    """Check a whole exported file, then bring its threads; run again after a crash, it carries on."""
+    export_command.import_file(path, store, namespace)
 
 
 @import_app.command("langgraph")

@@ -311,6 +311,7 @@ class Changes:
             db.execute(SQL[name], (row.low(), row.high()))
         for name in ("delete_records", "delete_blobs", "delete_thread"):
             db.execute(SQL[name], (row.no,))
+        db.execute(SQL["delete_aside"], (change.key.id, self.space(db, change.key.namespace)))
         self._new_rows.pop(change.key, None)
         return 0
 

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 import apsw
@@ -46,9 +47,9 @@ def migrations() -> list[tuple[int, str]]:
     return sorted((int(entry.name[:4]), entry.read_text()) for entry in found)
 
 
-def queries() -> dict[str, str]:
-    """The named statements of queries.sql."""
-    parts = re.split(r"^-- name: (\w+)$", (_SQL / "queries.sql").read_text(), flags=re.MULTILINE)
+def queries(source: Traversable = _SQL / "queries.sql") -> dict[str, str]:
+    """The named statements of a file."""
+    parts = re.split(r"^-- name: (\w+)$", source.read_text(), flags=re.MULTILINE)
     return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
@@ -145,6 +146,8 @@ def checked_path(path: str) -> str:
         raise InvalidInputError(f"{text!r} is not valid Unicode; choose another path") from error
     if "\0" in text:
         raise InvalidInputError(f"{text!r} contains a NUL character; choose another path")
+    if text == ":memory:":
+        raise InvalidInputError("a vault in memory is savegame.open('memory:'), without SQLite")
     return os.path.realpath(text)
 
 

@@ -2,7 +2,7 @@
 
 A thread is one `_Thread`; everything that a verb gives back is immutable. A batch changes things in place and notes, before
 each change, how to take it back; if it fails, everything is taken back, newest first. Nothing outlives the process.
-Touches store, model and errors.
+Touches store, _fts, model and errors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,20 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import ANY, Append, DeleteThread, MoveHead, PutKeyframe, PutNote, PutRecord, Rewrite, Store, StoreChange
+from savegame.store import (
+    ANY,
+    Append,
+    Capability,
+    DeleteThread,
+    MoveHead,
+    PutKeyframe,
+    PutNote,
+    PutRecord,
+    Rewrite,
+    Store,
+    StoreChange,
+)
+from savegame.stores._fts import FtsIndex
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -78,6 +91,7 @@ class MemoryStore(Store):
     """Keeps everything in this process and forgets it on `close`. `clock` gives microseconds since 1970."""
 
     scheme: ClassVar[str] = "memory"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset((Capability.SEARCH,))
 
     def __init__(self, clock: Callable[[], int] | None = None, *, read_only: bool = False) -> None:
         self.read_only = read_only
@@ -87,6 +101,7 @@ class MemoryStore(Store):
         self._threads: dict[ThreadKey, _Thread] = {}
         self._ids: dict[tuple[str, str], tuple[ThreadKey, int]] = {}
         self._epoch = 0
+        self._index = FtsIndex()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -339,6 +354,11 @@ class MemoryStore(Store):
         wanted = (Record(kind, name, value) for (its, name), value in kept if its == kind and name > after)
         return _page(wanted, limit, lambda record: record.name)
 
+    def kinds(self, key: ThreadKey) -> list[str]:
+        """The kinds of records that a thread has."""
+        with self._locked():
+            return sorted({kind for kind, _ in self._look(key).records})
+
     def blob(self, key: ThreadKey, digest: bytes) -> bytes | None:
         """The bytes of a blob of a thread."""
         with self._locked():
@@ -384,11 +404,17 @@ class MemoryStore(Store):
                 progress(done, total)
             batch.pop_all()
 
+    def index(self) -> FtsIndex:
+        """An index in memory."""
+        with self._locked():
+            return self._index
+
     def close(self) -> None:
         """Forget everything. A second call does nothing."""
         with self._lock:
             self._closed = True
             self._threads, self._ids = {}, {}
+        self._index.close()
 
 
 def _empty(key: ThreadKey) -> _Thread:

@@ -37,6 +37,7 @@ from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey
 from savegame.store import Append, Capability, Rewrite, Store, StoreChange
 from savegame.stores import _sqlite_file as file
 from savegame.stores import _sqlite_upkeep as sqlite_upkeep
+from savegame.stores._fts import FtsIndex
 from savegame.stores._group import Group, Pending
 from savegame.stores._rows import SEQ_MASK, Row, blob_checksum, damaged, read_frame, read_thread, record_checksum
 from savegame.stores._sqlite_changes import Changes, find, space_names
@@ -55,6 +56,9 @@ _REFUSALS: Final = (
 
 SYNCHRONOUS: Final = {"power": 2, "process": 1}
 
+PURGE_MS: Final = 2_000
+"""How long removed bytes wait for a reader to finish, while nobody can write: longer than our own readers ever take."""
+
 
 def open_url(url: str, *, durability: str = "power", read_only: bool = False) -> SQLiteStore:
     """A store from `sqlite:PATH` or a bare path."""
@@ -65,7 +69,9 @@ class SQLiteStore(Store):
     """Keeps frames in an SQLite file. May be shared between threads; safe for several processes; survives `os.fork`."""
 
     scheme = "sqlite"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset((Capability.DURABLE, Capability.CONNECTION, Capability.BACKUP))
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        (Capability.DURABLE, Capability.CONNECTION, Capability.BACKUP, Capability.SEARCH)
+    )
     width = 4
 
     def __init__(self, path: str, *, durability: str = "power", read_only: bool = False) -> None:
@@ -74,6 +80,7 @@ class SQLiteStore(Store):
         self.path = file.checked_path(path)
         self.read_only = read_only
         file.prepare(self.path, read_only=read_only)
+        self._index = FtsIndex(self.path + "-search", read_only=read_only)
         self._connections = Connections(self.path, read_only=read_only, synchronous=SYNCHRONOUS[durability])
         self._connections.after_fork = self._begin_group  # in the child, nobody is here who waited in the group
         self._begin_group()
@@ -240,6 +247,13 @@ class SQLiteStore(Store):
                 return frames
             return [frame._replace(delta=self._stretch(db, key, row, 0, frame.seq, frame.seq)[1][0]) for frame in frames]
 
+    def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
+        with self._reading(snapshot=True) as db:
+            found = [
+                one_row(db, "head_frame", row.head, self._changes.space(db, row.key.namespace), row.key.id) for row in rows
+            ]
+        return [None if columns is None else read_frame(row.key, columns) for row, columns in zip(rows, found, strict=True)]
+
     def chain(self, key: ThreadKey, seq: int, *, keyframes: bool = True, after: int = 0) -> Chain:
         with self._reading(snapshot=True) as db:
             row = self._changes.row(db, key)
@@ -312,6 +326,11 @@ class SQLiteStore(Store):
         items = [Record(kind, name, value) for name, value, _ in found[:limit]]
         return Page(items, items[-1].name if len(found) > limit else None)
 
+    def kinds(self, key: ThreadKey) -> list[str]:
+        with self._reading() as db:
+            row = self._changes.row(db, key)
+            return [] if row is None else [kind for (kind,) in all_rows(db, "kinds", row.no)]
+
     def blob(self, key: ThreadKey, digest: bytes) -> bytes | None:
         with self._reading() as db:
             row = self._changes.row(db, key)
@@ -345,15 +364,23 @@ class SQLiteStore(Store):
             return [*done, *sqlite_upkeep.mend(db, namespace, self._changes.space(db, namespace), self.clock())]
 
     def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
+        try:
+            self._recode(recode, progress)
+        except UnavailableError as error:
+            if not isinstance(error.__cause__, apsw.FullError):
+                raise
+            # Whether the last page was written does not matter: it says the same either way.
+            raise OutOfSpace(
+                f"{self.path}: the disk is full: every checkpoint is as it was; make room and try again"
+            ) from error
+        self._shrink()
+
+    def _recode(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
         total = self.sizes()["count"]
         done = key = 0
         while True:
             with self._writing() as db:
-                page = all_rows(
-                    db,
-                    "recode_page",
-                    key,
-                )
+                page = all_rows(db, "recode_page", key)
                 if not page:
                     db.execute(SQL["drop_keyframes"])
                     break
@@ -366,7 +393,6 @@ class SQLiteStore(Store):
                         db.execute(SQL["set_delta"], (smaller, checksum(smaller, salt, key & SEQ_MASK, base), key))
             done += len(page)
             progress(done, total)
-        self._shrink()
 
     def _shrink(self) -> None:
         """Give free space back and empty the -wal, so that what was deleted is in no file."""
@@ -377,7 +403,12 @@ class SQLiteStore(Store):
     def purge(self) -> bool:
         try:
             with self._connections.lock, file.translated(self.path):
-                blocked, _, _ = self._connections.writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+                db = self._connections.writer()
+                db.set_busy_timeout(PURGE_MS)
+                try:
+                    blocked, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+                finally:
+                    db.set_busy_timeout(file.BUSY_MS)
                 return not blocked
         except UnavailableError:  # what was removed is removed; its bytes leave the files when the disk has room again
             return False
@@ -419,6 +450,10 @@ class SQLiteStore(Store):
                 finally:
                     own.borrowed_by = None
 
+    def index(self) -> FtsIndex:
+        self._check_open()
+        return self._index
+
     def borrowed(self) -> bool:
         return self._connections.borrowed_by == threading.get_ident()
 
@@ -434,6 +469,7 @@ class SQLiteStore(Store):
 
     def close(self) -> None:
         self._connections.close()
+        self._index.close()
 
     def _check_open(self, *, writing: bool = False) -> None:
         self._connections.check_open()

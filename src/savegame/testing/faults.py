@@ -183,8 +183,7 @@ def save_for_ever(mouth: Mouth, path: str, threads: int = 3, mode: str = "power"
     """
     vault = savegame.open(path, durability="process" if mode == "process" else "power")
     if mode == "off":
-        vault.store._connections._synchronous = 0  # type: ignore[attr-defined]
-        vault.store._connections.drop()  # type: ignore[attr-defined]
+        _stop_flushing(vault.store)
     workers = [
         threading.Thread(target=_save_to, args=(mouth, vault, f"thread {number}", mode == "liar")) for number in range(threads)
     ]
@@ -192,9 +191,17 @@ def save_for_ever(mouth: Mouth, path: str, threads: int = 3, mode: str = "power"
     for worker in workers:
         worker.start()
     if only:
-        _over_and_over(mouth, vault, path, only)
+        _over_and_over(mouth, vault, only)
     for worker in workers:
         worker.join()
+
+
+def _stop_flushing(store: Any) -> None:
+    if store.scheme == "file":
+        store._disk._flush = False
+    else:
+        store._connections._synchronous = 0
+        store._connections.drop()
 
 
 def _save_to(mouth: Mouth, vault: savegame.Vault, name: str, lie: bool) -> None:  # noqa: FBT001 - a private helper
@@ -235,7 +242,7 @@ def _one_save(mouth: Mouth, thread: savegame.Thread, state: dict[str, Any], chan
         mouth.say(*line)
 
 
-def _over_and_over(mouth: Mouth, vault: savegame.Vault, path: str, what: str) -> None:
+def _over_and_over(mouth: Mouth, vault: savegame.Vault, what: str) -> None:
     for number in range(1_000_000):
         doomed = vault.thread(f"doomed {os.getpid()} {number}")
         if what in ("delete", "prune"):
@@ -245,7 +252,7 @@ def _over_and_over(mouth: Mouth, vault: savegame.Vault, path: str, what: str) ->
         if what == "compact":
             vault.compact()
         elif what == "backup":
-            vault.backup(f"{path}.backup-{os.getpid()}-{number}")
+            vault.backup(f"{vault.store.path}.backup-{os.getpid()}-{number}")  # type: ignore[attr-defined]
         elif what == "prune":
             doomed.prune(keep=2)
         else:
@@ -344,13 +351,13 @@ def flipped(value: Any, chance: random.Random) -> Any:
 # -- disks -----------------------------------------------------------------------------------------
 
 
-def why_no_disks() -> str | None:
+def why_no_disks(kind: str = "ext4") -> str | None:
     """Why file systems cannot be mounted here; None if they can."""
     if sys.platform != "linux":
         return "mounting needs Linux"
     if os.geteuid():
         return "mounting needs root"
-    missing = [name for name in ("mount", "umount", "mkfs.ext4") if _tool(name) is None]
+    missing = [name for name in ("mount", "umount", f"mkfs.{kind}") if _tool(name) is None]
     return f"{', '.join(missing)} not installed" if missing else None
 
 
@@ -373,18 +380,18 @@ def remount(directory: Path, options: str) -> None:
 
 
 class LoopDisk:
-    """An ext4 in a file, mounted; `cut` is a power cut: whatever was not flushed is gone. Raises OSError if not permitted."""
+    """A file system in a file, mounted; `cut` is a power cut: what was not flushed is gone. Raises OSError if not permitted."""
 
     SHUTDOWN: Final = 0x8004587D
     NO_LOG_FLUSH: Final = 2
 
-    def __init__(self, directory: Path, megabytes: int = 96) -> None:
+    def __init__(self, directory: Path, megabytes: int = 96, *, kind: str = "ext4") -> None:
         self.image = directory / "disk.img"
         self.mounted_on = directory / "disk"
         self.mounted_on.mkdir()
         with self.image.open("wb") as image:
             image.truncate(megabytes << 20)
-        _command("mkfs.ext4", "-q", "-F", str(self.image))
+        _command(f"mkfs.{kind}", "-q", "-f" if kind == "xfs" else "-F", str(self.image))
         self._mount()
 
     def __enter__(self) -> LoopDisk:

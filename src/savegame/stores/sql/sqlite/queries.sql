@@ -48,6 +48,9 @@ SELECT base, run, id FROM frame WHERE key = ?
 SELECT key, id, base, run, space, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?
 -- name: frames_down
 SELECT key, id, base, run, space, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT ?
+-- name: head_frame
+SELECT frame.key, frame.id, base, frame.run, frame.space, meta, meta_sum, note, note_sum
+FROM thread JOIN frame ON frame.key = thread.no << 32 | ? WHERE thread.space = ? AND thread.id = ?
 -- name: noted_up
 SELECT key, id, base, run, space, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? AND note IS NOT NULL ORDER BY key LIMIT ?
 -- name: noted_down
@@ -85,6 +88,8 @@ DELETE FROM keyframe WHERE key BETWEEN ? AND ?
 SELECT value FROM record WHERE thread = ? AND kind = ? AND name = ?
 -- name: records
 SELECT name, value, sum FROM record WHERE thread = ? AND kind = ? AND name > ? ORDER BY name LIMIT ?
+-- name: kinds
+SELECT DISTINCT kind FROM record WHERE thread = ? ORDER BY kind
 -- name: all_records
 SELECT kind, name, value, sum FROM record WHERE thread = ?
 -- name: put_record
@@ -112,16 +117,18 @@ DELETE FROM blob WHERE thread = ?
 
 -- name: frame_aside
 INSERT INTO aside (at, space, thread, what, seq, id, base, meta, note, body)
-SELECT ?, (SELECT space FROM thread WHERE no = key >> 32), ?, 'frame', key & 4294967295, id, base, meta, note, delta FROM frame WHERE key = ?
+SELECT ?, (SELECT space FROM thread WHERE no = key >> 32), ?, 'frame', key & 4294967295, id, CAST(base AS INTEGER), CAST(meta AS BLOB), CAST(note AS BLOB), CAST(delta AS BLOB) FROM frame WHERE key = ?
+-- name: delete_aside
+DELETE FROM aside WHERE thread = ? AND (space = ? OR space IS NULL)
 -- name: lost_values
 SELECT 'large value ' || hex(digest) FROM blob WHERE thread NOT IN (SELECT no FROM thread)
 UNION ALL SELECT 'record ' || kind || ' ' || name FROM record WHERE thread NOT IN (SELECT no FROM thread)
 -- name: lost_blobs_aside
-INSERT INTO aside (at, what, body) SELECT ?, 'large value ' || hex(digest), body FROM blob WHERE thread NOT IN (SELECT no FROM thread)
+INSERT INTO aside (at, what, body) SELECT ?, 'large value ' || hex(digest), CAST(body AS BLOB) FROM blob WHERE thread NOT IN (SELECT no FROM thread)
 -- name: delete_lost_blobs
 DELETE FROM blob WHERE thread NOT IN (SELECT no FROM thread)
 -- name: lost_records_aside
-INSERT INTO aside (at, what, body) SELECT ?, 'record ' || kind || ' ' || name, value FROM record WHERE thread NOT IN (SELECT no FROM thread)
+INSERT INTO aside (at, what, body) SELECT ?, 'record ' || kind || ' ' || name, CAST(value AS BLOB) FROM record WHERE thread NOT IN (SELECT no FROM thread)
 -- name: delete_lost_records
 DELETE FROM record WHERE thread NOT IN (SELECT no FROM thread)
 -- name: thread_spaces
@@ -135,7 +142,7 @@ SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires,
 -- name: orphans
 SELECT key FROM frame WHERE key >> 32 NOT IN (SELECT no FROM thread)
 -- name: value_aside
-INSERT INTO aside (at, thread, what, body) VALUES (?, ?, ?, ?)
+INSERT INTO aside (at, thread, what, body) VALUES (?, ?, ?, CAST(? AS BLOB))
 
 -- name: recode_page
 SELECT frame.key, frame.base, frame.delta, frame.delta_sum, thread.space, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32

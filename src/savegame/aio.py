@@ -1,0 +1,438 @@
+"""The asynchronous face: AsyncVault and AsyncThread, the same verbs with the same parameters, awaited.
+
+Nothing is done here: each verb is the synchronous one in a worker thread, one hop for each operation, or each page of a
+listing. A worker gets a copy of a thread's handle; the one that the user holds moves on the loop, when the outcome is
+delivered. On a memory store, which never waits, a thread's verbs run where they are called. `watch` and `autosave` wait on
+the loop, never in a worker. Touches vault, thread, autosave, watch, _offload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext, suppress
+from copy import copy
+from functools import partial, wraps
+from itertools import islice
+from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, TypeVar
+
+from savegame._offload import Offload
+from savegame.autosave import AutomaticSaves
+from savegame.codec import Upcast
+from savegame.errors import Busy, ClosedError, ConflictError, Fenced, InvalidInputError, UnsupportedError
+from savegame.lineage import Ref
+from savegame.model import Checkpoint
+from savegame.store import ANY
+from savegame.stores.memory import MemoryStore
+from savegame.thread import TRIES, Thread
+from savegame.vault import Vault, _quiet
+from savegame.watch import Watcher, follow
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+PAGE: Final = 100
+"""Entries of a listing that are fetched in one hop."""
+
+STATES: Final = 8
+"""The same where each entry brings its whole state along."""
+
+
+class _Face(Generic[S]):
+    """What both faces share: the synchronous thing behind it and the workers."""
+
+    def __init__(self, sync: S, offload: Offload, *, inline: bool) -> None:
+        self._sync = sync
+        self._offload = offload
+        self._inline = inline
+
+    def _lend(self) -> S:
+        """What a worker gets to work on."""
+        return self._sync
+
+    def _turn(self) -> AbstractAsyncContextManager[Any]:
+        """What is entered for the time of one operation."""
+        return nullcontext()
+
+    async def _read(self, call: Callable[[S], T]) -> T:
+        if self._inline:
+            return call(self._sync)
+        async with self._turn():
+            mine, lent = self._sync, self._lend()
+            found = await self._offload.read(lambda: call(lent))
+            self._move(mine, lent)
+            return found
+
+    async def _write(self, call: Callable[[S], T]) -> T:
+        if self._inline:
+            return call(self._sync)
+        async with self._turn():
+            mine, lent = self._sync, self._lend()
+            try:
+                return await self._offload.write(lambda: call(lent))
+            finally:  # also when cancelled: it has ended, and the handle's head tells whether it happened
+                self._move(mine, lent)
+
+    def _move(self, mine: S, lent: S) -> None:
+        if vars(lent) != vars(mine):
+            self._sync = lent
+
+
+def _reads(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Face[S], P], Coroutine[Any, Any, T]]:
+    """A verb, awaited; abandoned if the caller is cancelled."""
+
+    @wraps(verb)
+    async def awaited(self: _Face[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._read(lambda sync: verb(sync, *args, **kwargs))
+
+    return awaited
+
+
+def _writes(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Face[S], P], Coroutine[Any, Any, T]]:
+    """A verb, awaited; once begun it ends, also if the caller is cancelled."""
+
+    @wraps(verb)
+    async def awaited(self: _Face[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._write(lambda sync: verb(sync, *args, **kwargs))
+
+    return awaited
+
+
+def _lists(
+    verb: Callable[Concatenate[S, P], Iterable[T]], page: int = PAGE
+) -> Callable[Concatenate[_Face[S], P], AsyncIterator[T]]:
+    """A verb that gives an iterator, as an asynchronous one; no worker is held between pages."""
+
+    @wraps(verb)
+    async def listed(self: _Face[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        def entries() -> Iterator[T]:  # begun by a worker: a verb that gives a list reads all of it when it is called
+            yield from verb(lent, *args, **kwargs)
+
+        lent, found = self._lend(), entries()
+        while True:
+            fetched = await self._read(lambda _: list(islice(found, page)))
+            for entry in fetched:
+                yield entry
+            if len(fetched) < page:
+                return
+
+    return listed
+
+
+class AsyncThread(_Face[Thread]):
+    """A Thread whose verbs are awaited. Made by `AsyncVault.thread`. What is called on one handle happens in that order.
+
+    `load(entry)` is how an entry of a listing gets its state here; its own `.load()` would block the loop.
+    """
+
+    _turns: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+
+    def __repr__(self) -> str:
+        return f"<AsyncThread {self.id!r} step {self.step}>"
+
+    def _lend(self) -> Thread:
+        return copy(self._sync)
+
+    def _turn(self) -> asyncio.Lock:
+        """One operation after the other; a lock is of one loop, so another loop gets another."""
+        loop = asyncio.get_running_loop()
+        if self._turns is None or self._turns[0] is not loop:
+            self._turns = loop, asyncio.Lock()
+        return self._turns[1]
+
+    @property
+    def id(self) -> str:
+        """The thread's id."""
+        return self._sync.id
+
+    @property
+    def head(self) -> str | None:
+        """The id of the head that this handle last read, saved or moved; None if it knows of none."""
+        return self._sync.head
+
+    @property
+    def step(self) -> int:
+        """The step of that head; 0 if this handle knows of none."""
+        return self._sync.step
+
+    save = _writes(Thread.save)
+    update = _writes(Thread.update)
+
+    async def modify(self, change: Callable[[Any], Any], **details: Any) -> Checkpoint:
+        """Read, `change(state)`, save; done again whenever somebody else was quicker. None means an empty thread.
+
+        `change` may be asynchronous. It is called on the loop, not in a worker.
+        """
+        own = AsyncThread(self._lend(), self._offload, inline=self._inline)  # no other task moves what its save expects
+        for _ in range(TRIES):
+            found = await own.latest()
+            state = await _settled(change(None if found is None else found.state))
+            try:
+                return await own.save(state, **details)
+            except (Busy, Fenced):
+                raise
+            except ConflictError as error:
+                last = error
+            finally:
+                self._sync = own._sync
+        raise last
+
+    latest = _reads(Thread.latest)
+    load = _reads(Thread.load)
+    has_checkpoint = _reads(Thread.has_checkpoint)
+    state = _reads(Thread.state)
+    history = _lists(Thread.history)
+    replay = _lists(Thread.replay, STATES)
+    diff = _reads(Thread.diff)
+    rewind = _writes(Thread.rewind)
+
+    async def fork(self, id: str, *, at: Ref | None = None) -> AsyncThread:  # noqa: A002 - the design's name
+        """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread."""
+        return AsyncThread(await self._write(lambda thread: thread.fork(id, at=at)), self._offload, inline=self._inline)
+
+    label = _writes(Thread.label)
+    tag = _writes(Thread.tag)
+    untag = _writes(Thread.untag)
+    records = _reads(Thread.records)
+    put_records = _writes(Thread.put_records)
+    attach_subject = _writes(Thread.attach_subject)
+    subjects = _reads(Thread.subjects)
+    remove = _writes(Thread.remove)
+    prune = _writes(Thread.prune)
+    delete = _writes(Thread.delete)
+
+    async def autosave(
+        self,
+        get_state: Callable[[], Any],
+        every: dt.timedelta = dt.timedelta(minutes=5),
+        *,
+        keep: int | None = None,
+        on_error: Callable[[Exception], object] | None = None,
+        description: str = "Automatic checkpoint",
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> AsyncAutosave:
+        """Save what `get_state()` gives, at once and then `every` so often, in a task of this loop, through this handle.
+
+        `get_state` may be asynchronous; it and `on_error` are called on the loop. The rest as in `Thread.autosave`.
+        """
+        if self._sync._known == ANY:
+            await self.latest()
+        details = {"description": description, "tags": tags, "metadata": metadata}
+        return AsyncAutosave(self, get_state, every=every, keep=keep, on_error=on_error, **details)
+
+    async def watch(
+        self,
+        *,
+        since: Ref | None = None,
+        poll: dt.timedelta = dt.timedelta(milliseconds=200),
+        timeout: dt.timedelta | None = None,
+    ) -> AsyncIterator[Checkpoint]:
+        """`Thread.watch`; without `since`, new is what comes after the iteration began. No worker waits meanwhile."""
+        watcher = await self._read(lambda thread: Watcher(thread._engine, thread._key, since, thread._checkpoint))
+        follow(watcher, poll, timeout)  # refuses what nobody can wait for
+        quiet_since = time.monotonic()
+        while True:
+            found = await self._read(lambda _: watcher.look())
+            for checkpoint in found:
+                yield checkpoint
+            if found or watcher.behind:
+                quiet_since = time.monotonic()
+            if watcher.behind:
+                continue
+            left = poll if timeout is None else timeout - dt.timedelta(seconds=time.monotonic() - quiet_since)
+            if left <= dt.timedelta(0):
+                return
+            await asyncio.sleep(min(poll, left).total_seconds())
+
+
+class AsyncAutosave(AutomaticSaves):
+    """A task that saves by itself: until `await stop()`, the end of its `async with` block, or the end of its loop.
+
+    A closed vault and a deleted thread end it too, at its next save; `last_error` says so then.
+    """
+
+    def __init__(self, face: AsyncThread, get_state: Callable[[], Any], **how: Any) -> None:
+        told = how.pop("on_error")
+        on_error = None if told is None else partial(asyncio.get_running_loop().call_soon_threadsafe, told)
+        super().__init__(face._sync, face._sync._engine, face._sync._key, on_error=on_error, **how)
+        self._face = face
+        self._get_state = get_state
+        self._stopping = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name=f"autosave of {face.id}")
+
+    async def __aenter__(self) -> AsyncAutosave:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def __repr__(self) -> str:
+        return f"<AsyncAutosave of {self._face.id!r}: {'running' if self.running else 'ended'}, {self.saved} saved>"
+
+    @property
+    def running(self) -> bool:
+        """Whether it may still save."""
+        return not self._task.done()
+
+    async def stop(self) -> None:
+        """End it; a save that is under way is waited for, and nothing is saved afterwards. A second call does nothing."""
+        self._stopping.set()
+        if asyncio.current_task() is not self._task:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while await self._tick() and not self._stopping.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), self._pause)
+        finally:
+            self._release()
+
+    async def _tick(self) -> bool:
+        expected = self._face._sync._known  # before the state is taken: what is saved after it must not be covered up by it
+        try:
+            state = await _settled(self._get_state())
+        except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is reported
+            self._report(error)
+            return True
+        try:
+            return await self._face._write(lambda thread: self._save_through(thread, state, expected))
+        except ClosedError as error:
+            self._report(error)
+            return False
+
+    def _save_through(self, thread: Thread, state: Any, expected: str | None) -> bool:
+        self._thread = thread
+        return self._save(state, expected)
+
+
+class AsyncVault(_Face[Vault]):
+    """A Vault whose verbs are awaited, over a pool of threads as wide as its store. Belongs to no event loop.
+
+    Functions that are passed on (`progress`) are called in a worker.
+    """
+
+    def __init__(self, vault: Vault) -> None:
+        super().__init__(vault, Offload(vault.store.width), inline=False)
+
+    async def __aenter__(self) -> AsyncVault:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def sync(self) -> Vault:
+        """The synchronous vault behind this one; what is called on it blocks."""
+        return self._sync
+
+    async def close(self) -> None:
+        """Let go of the store when everything that was begun has ended. A second call does nothing."""
+        await self._offload.close(self._sync.close)
+
+    async def call(self, work: Callable[[Vault], T]) -> T:
+        """`work(vault)` with the synchronous vault, in a worker: several verbs in one hop, or a whole transaction.
+
+        Once begun it ends, also if the caller is cancelled.
+        """
+        if inspect.iscoroutinefunction(work):
+            raise InvalidInputError("call() runs an ordinary function in a worker; await an asynchronous one yourself")
+        return await self._write(work)
+
+    def connection(self) -> NoReturn:
+        """Raises UnsupportedError: a transaction belongs to one thread and holds up every writer; see `call`."""
+        raise UnsupportedError(
+            "a transaction belongs to one thread, which must not wait for the loop; write an ordinary function that says "
+            "`with vault.connection() as db:` and use `await vault.call(function)`"
+        )
+
+    def thread(
+        self,
+        id: str,  # noqa: A002 - the design's names
+        *,
+        agent: str | None = None,
+        type: type | None = None,  # noqa: A002
+        foreign: Callable[[str, bytes], Any] | None = None,
+    ) -> AsyncThread:
+        """A handle on a thread, as `Vault.thread` gives it. Nothing is read, so it is not awaited."""
+        thread = self._sync.thread(id, agent=agent, type=type, foreign=foreign)
+        return AsyncThread(thread, self._offload, inline=_never_waits(self._sync))
+
+    def register(self, cls: type, *, schema_version: int = 1, upcast: Upcast | None = None, name: str | None = None) -> None:
+        """`Vault.register`. Nothing is read, so it is not awaited."""
+        self._sync.register(cls, schema_version=schema_version, upcast=upcast, name=name)
+
+    threads = _lists(Vault.threads)
+    find = _reads(Vault.find)
+    load = _reads(Vault.load)
+    diff = _reads(Vault.diff)
+    search = _reads(Vault.search)
+    drop_search_index = _writes(Vault.drop_search_index)
+    save_agent = _writes(Vault.save_agent)
+    load_agent = _reads(Vault.load_agent)
+    delete_agent = _writes(Vault.delete_agent)
+    agents = _lists(Vault.agents)
+    save_conversation = _writes(Vault.save_conversation)
+    load_conversation = _reads(Vault.load_conversation)
+    add_message = _writes(Vault.add_message)
+    delete_conversation = _writes(Vault.delete_conversation)
+    conversations = _lists(Vault.conversations)
+    checkpoint_agent = _writes(Vault.checkpoint_agent)
+    agent_checkpoints = _lists(Vault.agent_checkpoints)
+    restore_agent = _writes(Vault.restore_agent)
+    delete_checkpoint = _writes(Vault.delete_checkpoint)
+    erase = _writes(Vault.erase)
+    stats = _reads(Vault.stats)
+    usage = _reads(Vault.usage)
+    verify = _reads(Vault.verify)
+    repair = _writes(Vault.repair)
+    prune = _writes(Vault.prune)
+    compact = _writes(Vault.compact)
+    backup = _writes(Vault.backup)
+    export = _writes(Vault.export)
+    import_ = _writes(Vault.import_)
+
+    async def copy_to(self, other: AsyncVault | Vault, progress: Callable[[int, int], None] = _quiet) -> int:
+        """`Vault.copy_to`; the other vault may be of either kind."""
+        target = other.sync if isinstance(other, AsyncVault) else other
+        return await self._write(lambda vault: vault.copy_to(target, progress))
+
+
+async def _settled(value: Any) -> Any:
+    """What a function gave that may be asynchronous."""
+    return await value if inspect.isawaitable(value) else value
+
+
+def _never_waits(vault: Vault) -> bool:
+    return type(vault.store) is MemoryStore  # what builds on it may well wait
+
+
+class Opening(Awaitable[AsyncVault]):
+    """A vault that is about to be opened: await it, or enter it with `async with`, which closes it at the end."""
+
+    def __init__(self, make: Callable[[], Vault]) -> None:
+        self._make = make
+
+    def __await__(self) -> Generator[Any, Any, AsyncVault]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncVault:
+        self._vault = await self._open()
+        return self._vault
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._vault.close()
+
+    async def _open(self) -> AsyncVault:
+        """Open it in a worker; whoever is cancelled meanwhile leaves no open vault behind."""
+        offload, opened = Offload(1), ExitStack()
+        try:
+            return AsyncVault(await offload.write(lambda: opened.enter_context(self._make())))
+        except BaseException:
+            await offload.close(opened.close)
+            raise

@@ -1,0 +1,218 @@
+"""Saving by itself: a loop that saves what a function gives, at once and then again every so often.
+
+An autosave saves through the handle that it was started on, as if its owner had called `save`: the saves of both follow
+one another, and what anybody else saved is never covered up. It writes nothing while nothing changes, and nothing after
+`stop()` returned. Every error is logged, kept and handed on; none ends the loop but a closed vault and a deleted thread.
+Touches lineage, upkeep, engine and what is below them; is handed the Thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime as dt
+import logging
+import os
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from savegame import delta as deltas
+from savegame import upkeep
+from savegame.engine import Engine
+from savegame.errors import (
+    AlreadyExistsError,
+    CheckpointNotFound,
+    ClosedError,
+    ConflictError,
+    InvalidInputError,
+    ThreadNotFound,
+)
+from savegame.frames import load_meta, load_note
+from savegame.lineage import everything
+from savegame.model import Frame, Kind, ThreadKey
+from savegame.store import ANY
+
+if TYPE_CHECKING:
+    from savegame.thread import Thread
+
+logger = logging.getLogger("savegame")
+
+ERRORS_KEPT: Final = 100
+EXIT_WAIT_S: Final = 2.0
+"""How long the end of the interpreter waits for a save that is under way."""
+
+
+class AutomaticSaves:
+    """The automatic saves of one thread, one at a time; who waits between them, and how, is for a subclass."""
+
+    def __init__(
+        self,
+        thread: Thread,
+        engine: Engine,
+        key: ThreadKey,
+        *,
+        every: dt.timedelta,
+        keep: int | None,
+        on_error: Callable[[Exception], object] | None,
+        **details: Any,
+    ) -> None:
+        if every <= dt.timedelta(0):
+            raise InvalidInputError(f"every must be longer than zero, not {every}")
+        if keep is not None and keep < 1:
+            raise InvalidInputError(f"keep must be at least 1, not {keep}: the newest automatic checkpoint stays")
+        self.saved = 0
+        """How many checkpoints it made."""
+        self._pause = min(every.total_seconds(), threading.TIMEOUT_MAX)
+        self._thread, self._engine, self._key = thread, engine, key
+        self._keep = keep
+        self._on_error = on_error
+        self._details = {"kind": Kind.AUTOMATIC, **details}
+        self._errors: deque[Exception] = deque(maxlen=ERRORS_KEPT)
+        if thread._known == ANY:  # what others save from now on is not to be covered up
+            head = engine.head(key)
+            thread._known, thread._step = head.id or None, head.step
+        if _loops.setdefault((id(engine), key), self) is not self:
+            raise AlreadyExistsError(f"thread {key.id!r} has a running autosave and takes no second one; stop that one first")
+
+    @property
+    def errors(self) -> tuple[Exception, ...]:
+        """The newest errors, oldest first; a hundred at most."""
+        return tuple(self._errors)
+
+    @property
+    def last_error(self) -> Exception | None:
+        """The newest error; None if there was none."""
+        return self._errors[-1] if self._errors else None
+
+    def _save(self, state: Any, expected: str | None) -> bool:
+        """Save a state that was taken when the handle knew the head `expected`. False if there is nothing left to save to."""
+        try:
+            with self._engine.alone(self._key):
+                made = self._save_changed(state, expected)
+            if made and self._keep is not None:
+                self._prune(self._keep)
+        except (ClosedError, ThreadNotFound) as error:
+            self._report(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - nobody is there to catch it: it is reported, and the loop goes on
+            self._report(error)
+        return True
+
+    def _save_changed(self, state: Any, expected: str | None) -> bool:
+        if self._thread._known != expected:  # the handle saved or moved meanwhile: what is there is newer than `state`
+            return False
+        head = self._engine.head(self._key)
+        if not head.id and expected is not None:
+            raise ThreadNotFound(f"thread {self._key.id!r} was deleted: its autosave ended; start another to make it anew")
+        if expected in (head.id, ANY) and not deltas.difference(self._engine.codec, head.node, state)[0]:
+            return False
+        self._thread.save(state, **self._details)
+        self.saved += 1
+        return True
+
+    def _prune(self, keep: int) -> None:
+        """Remove automatic checkpoints but the newest; neither labelled ones nor the head."""
+        row = self._engine.store.thread(self._key)
+        frames = list(everything(self._engine, self._key))
+        drop = {frame.seq for frame in list(filter(_automatic, frames))[keep:]}
+        if row is None or not drop:
+            return
+        try:
+            upkeep.remove(self._engine, self._key, frames, drop - {row.head}, expect=row.head_id)
+        except (ConflictError, CheckpointNotFound) as error:  # somebody saved, labelled or pruned meanwhile
+            logger.debug("thread %r: old automatic checkpoints stay until the next save: %s", self._key.id, error)
+
+    def _report(self, error: Exception) -> None:
+        logger.warning("thread %r: an automatic save failed: %r", self._key.id, error, exc_info=error)
+        self._errors.append(error)
+        try:
+            if self._on_error is not None:
+                self._on_error(error)
+        except Exception:
+            logger.exception("thread %r: on_error of its autosave failed", self._key.id)
+        traceback.clear_frames(error.__traceback__)  # they hold states
+
+    def _release(self) -> None:
+        """Let another autosave of the thread begin."""
+        _loops.pop((id(self._engine), self._key), None)
+
+
+class Autosave(AutomaticSaves):
+    """A background thread that saves by itself: until `stop()`, the end of its `with` block, or the end of the program.
+
+    A closed vault and a deleted thread end it too, at its next save; `last_error` says so then. `saved` is the number of
+    checkpoints that it made, `errors` are the newest hundred errors, oldest first.
+    """
+
+    def __init__(self, thread: Thread, engine: Engine, key: ThreadKey, get_state: Callable[[], Any], **how: Any) -> None:
+        super().__init__(thread, engine, key, **how)
+        self._get_state = get_state
+        self._stopping = threading.Event()
+        self._worker = threading.Thread(target=self._run, name=f"autosave of {key.id}", daemon=True)
+        try:
+            self._worker.start()
+        except RuntimeError:  # no more threads
+            self._release()
+            raise
+
+    def __enter__(self) -> Autosave:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Autosave of {self._key.id!r}: {'running' if self.running else 'ended'}, {self.saved} saved>"
+
+    @property
+    def running(self) -> bool:
+        """Whether it may still save."""
+        return self._worker.is_alive()
+
+    def stop(self) -> None:
+        """End it; a save that is under way is waited for, and nothing is saved afterwards. A second call does nothing."""
+        self._stopping.set()
+        if threading.current_thread() is not self._worker:
+            self._worker.join()
+
+    def _run(self) -> None:
+        try:
+            while self._tick() and not self._stopping.wait(self._pause):
+                pass
+        finally:
+            self._release()
+
+    def _tick(self) -> bool:
+        expected = self._thread._known  # before the state is taken: what is saved after it must not be covered up by it
+        try:
+            state = self._get_state()
+        except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is reported
+            self._report(error)
+            return True
+        return self._save(state, expected)
+
+
+_loops: dict[tuple[int, ThreadKey], AutomaticSaves] = {}
+"""Those that run, by engine and thread: one for each."""
+
+
+def _automatic(frame: Frame) -> bool:
+    return load_meta(frame.meta).kind == Kind.AUTOMATIC and load_note(frame.note)[0] is None
+
+
+@atexit.register
+def _end_all() -> None:
+    """Wait for saves that are under way, but for nobody who hangs."""
+    running = [loop for loop in _loops.values() if isinstance(loop, Autosave)]
+    for loop in running:
+        loop._stopping.set()
+    deadline = time.monotonic() + EXIT_WAIT_S
+    for loop in running:
+        loop._worker.join(max(0.0, deadline - time.monotonic()))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_loops.clear)  # their threads do not exist in the child

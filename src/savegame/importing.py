@@ -1,0 +1,239 @@
+"""Bringing what `exporting.py` wrote into any store. Touches _export_lines, upkeep, lineage, engine, frames.
+
+A file is read twice. First every line is checked by itself, each history against its digests, and each thread against the
+one that is there already; only if all of that holds is anything written. Then thread by thread: its checkpoints are appended
+in batches that leave the head where it was, their states are loaded once, and the head moves last. So a thread that was
+not there appears whole, and an import that was interrupted carries on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from savegame._export_lines import Beside, Head, Large, Part, Point, Reader, opened
+from savegame.engine import Engine
+from savegame.errors import AlreadyExistsError, ConflictError, CorruptionError
+from savegame.frames import DIGEST_BYTES, WITH_BLOBS, digest, load_meta, references, unwrap, wrap
+from savegame.lineage import everything
+from savegame.model import Frame, ThreadKey
+from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
+from savegame.upkeep import Progress, records, remove
+
+BATCH: Final = 64
+BATCH_BYTES: Final = 8 * 1024 * 1024
+
+
+class Waiting(NamedTuple):
+    """A thread that has something to bring, and the head that it has in the store."""
+
+    head: str | None
+
+
+def import_file(engine: Engine, namespace: str, path: str, progress: Progress) -> int:
+    """Bring every thread of a file; what is there already is passed over. Gives the number of checkpoints brought."""
+    with opened(path) as file:
+        plan: dict[str, Waiting | None] = {}
+        reader = Reader(file, path, progress, 0)
+        for thread, items in reader.threads():
+            if thread.id in plan:
+                raise reader.damaged(f"thread {thread.id!r} begins a second time")
+            plan[thread.id] = _check(engine, ThreadKey(namespace, thread.id), items, reader)
+        brought = 0
+        reader = Reader(file, path, progress, 1)
+        for thread, items in reader.threads():
+            waiting = plan[thread.id]
+            if waiting is not None:
+                brought += _Bringing(engine, ThreadKey(namespace, thread.id), thread.agent, waiting, reader).bring(items)
+        return brought
+
+
+def check_first_line(path: str) -> None:
+    """Raise what `import_file` would for a file that is missing, foreign or of a newer format."""
+    with opened(path) as file:
+        Reader(file, path, lambda done, total: None, 0)
+
+
+# -- checking --------------------------------------------------------------------------------------
+
+
+def _check(engine: Engine, key: ThreadKey, items: Iterator[Part], reader: Reader) -> Waiting | None:
+    """Check one thread, against itself and against what is there; None if it has nothing to bring."""
+    there = {frame.id: frame.meta[:DIGEST_BYTES] for frame in everything(engine, key)}
+    digests: dict[str | None, bytes] = {None: b""}
+    large: set[bytes] = set()
+    head: str | None = None
+    is_after = False
+    for item in items:
+        if is_after and isinstance(item, (Large, Point)):
+            raise reader.damaged("it comes after a record, where no checkpoint may be")
+        match item:
+            case Large():
+                large.add(item.name)
+            case Point():
+                _check_point(key, item, digests, large, reader)
+                _check_place(engine, key, item, there.get(item.id))
+            case Beside():
+                is_after = True
+            case Head():
+                head = item.id
+    if head not in digests:
+        raise reader.damaged(f"the head {head} is no checkpoint of the thread")
+    row = engine.store.thread(key)
+    found = row.head_id if row else None
+    missing = digests.keys() - there.keys() - {None}
+    if missing and found not in digests:
+        raise ConflictError(
+            f"thread {key.id!r} went its own way: its head {found} is not in the file, and {len(missing)} checkpoints of the "
+            "file are not in it; nothing was imported, delete one of them or use another namespace",
+            expected=head,
+            found=found,
+        )
+    is_behind = found in digests and found != head and head is not None
+    return Waiting(found) if missing or found is None or is_behind else None
+
+
+def _check_point(key: ThreadKey, point: Point, digests: dict[str | None, bytes], large: set[bytes], reader: Reader) -> None:
+    if point.id in digests:
+        raise reader.damaged(f"checkpoint {point.id} comes a second time")
+    if point.base not in digests:
+        raise reader.damaged(f"checkpoint {point.id} builds on {point.base}, which did not come before it")
+    if not large.issuperset(references(point.delta)):
+        raise reader.damaged(f"a large value of checkpoint {point.id} did not come before it")
+    meta = load_meta(point.meta)
+    packed, payload = point.meta[DIGEST_BYTES:], unwrap(point.delta)[1]
+    is_original = point.base == meta.parent_id and meta.forked_from is None
+    if is_original and digest(digests[point.base], key.id, point.id, packed, payload) != meta.digest:
+        raise reader.damaged(f"the history of checkpoint {point.id} does not add up to its digest")
+    digests[point.id] = meta.digest
+
+
+def _check_place(engine: Engine, key: ThreadKey, point: Point, there: bytes | None) -> None:
+    """Whether the id of a checkpoint is free, or has this very checkpoint, whose digest is `there`."""
+    if there is not None:
+        if there != point.meta[:DIGEST_BYTES]:
+            raise ConflictError(
+                f"thread {key.id!r} went its own way: checkpoint {point.id} is another one than in the file; "
+                "nothing was imported, delete one of them or use another namespace",
+                expected=point.id,
+                found=point.id,
+            )
+        return
+    found = engine.store.find(key.namespace, point.id)
+    if found is not None and found[0] != key:
+        raise AlreadyExistsError(
+            f"checkpoint {point.id} of thread {key.id!r} is there already, in thread {found[0].id!r}; "
+            "nothing was imported, use another namespace"
+        )
+
+
+# -- bringing --------------------------------------------------------------------------------------
+
+
+class _Bringing:
+    """Brings one thread whose lines were checked."""
+
+    def __init__(self, engine: Engine, key: ThreadKey, agent: str | None, waiting: Waiting, reader: Reader) -> None:
+        self._engine, self._key, self._agent, self._reader = engine, key, agent, reader
+        row = engine.store.thread(key)
+        self._head, self._head_id, self._last = (row.head, row.head_id, row.last) if row else (0, None, 0)
+        if self._head_id != waiting.head:
+            raise _changed(key, waiting.head, self._head_id)
+        self._there = {frame.id: frame for frame in everything(engine, key)}
+        self._numbers: dict[str | None, int] = {None: 0} | {name: frame.seq for name, frame in self._there.items()}
+        self._large: dict[bytes, int] = {}
+        self._ends: dict[str | None, int] = {}
+        self._notes: list[PutNote] = []
+        self._records: dict[str, dict[str, bytes]] = {}
+        self._batch: list[StoreChange] = []
+        self._bytes, self._before = 0, self._head_id
+        self._new: dict[str, int] = {}
+
+    def bring(self, items: Iterator[Part]) -> int:
+        """Append what is missing, load the new states, set notes and records, and move the head. Gives how many are new."""
+        for item in items:
+            if len(self._batch) >= BATCH or self._bytes >= BATCH_BYTES:
+                self._flush()
+            match item:
+                case Large():
+                    self._large[item.name] = self._reader.start
+                case Point() if item.id in self._there:
+                    self._compare_note(self._there[item.id], item)
+                case Point():
+                    self._append(item)
+                case Beside():
+                    if self._ends or self._notes:
+                        self._settle()
+                    self._put_record(item)
+                case Head():
+                    self._settle()
+                    self._finish(item.id)
+        return len(self._new)
+
+    def _append(self, point: Point) -> None:
+        flags, payload = unwrap(point.delta)
+        body = wrap(payload, compress=self._engine.compress, with_blobs=bool(flags & WITH_BLOBS))
+        contents = {name: unwrap(self._reader.large(self._large[name]).body)[1] for name in references(point.delta)}
+        base, blobs, expect = self._numbers[point.base], self._engine.wrapped(contents), self._before
+        change = Append(self._key, point.id, base, point.meta, body, point.note, expect, agent=self._agent, blobs=blobs)
+        self._put(change, len(body) + sum(map(len, contents.values())))
+        self._before = point.id
+        self._last += 1
+        self._numbers[point.id] = self._new[point.id] = self._ends[point.id] = self._last
+        self._ends.pop(point.base, None)
+
+    def _compare_note(self, frame: Frame, point: Point) -> None:
+        if frame.note != point.note:
+            self._notes.append(PutNote(self._key, frame.seq, point.note, frame.note))
+
+    def _put_record(self, record: Beside) -> None:
+        kind = record.kind
+        if kind not in self._records:
+            self._records[kind] = {found.name: found.value for found in records(self._engine, self._key, kind)}
+        if self._records[kind].get(record.name) != record.value:
+            self._put(PutRecord(self._key, kind, record.name, record.value), len(record.value))
+
+    def _put(self, change: StoreChange, size: int) -> None:
+        self._batch.append(change)
+        self._bytes += size
+
+    def _flush(self) -> None:
+        """Make the batch durable, with the head back where it was: until all is there, nobody sees any of it."""
+        appended = [change.id for change in self._batch if isinstance(change, Append)]
+        if appended:
+            self._batch.append(MoveHead(self._key, self._head, self._before))
+        if self._batch:
+            made = self._engine.store.commit(self._batch)
+            if [seq for seq in made if seq] != [self._new[name] for name in appended]:  # their bases are wrong, too
+                self._take_away()
+                raise _changed(self._key, self._head_id, None)
+        self._batch, self._bytes, self._before = [], 0, self._head_id
+
+    def _settle(self) -> None:
+        """After the last checkpoint: load the state at the end of every new line. If one does not load, all go again."""
+        self._flush()
+        engine = self._engine.without_cache()
+        try:
+            for seq in self._ends.values():
+                engine.point(self._key, seq)
+        except CorruptionError as error:
+            self._take_away()
+            raise self._reader.damaged(f"the thread before it does not load: {error}") from error
+        self._batch.extend(self._notes)
+        self._ends, self._notes = {}, []
+
+    def _take_away(self) -> None:
+        frames = list(everything(self._engine, self._key))
+        new = {frame.seq for frame in frames if frame.id in self._new}
+        remove(self._engine, self._key, frames, new, expect=self._head_id)
+
+    def _finish(self, head: str | None) -> None:
+        self._flush()
+        if head not in (None, self._head_id):
+            self._engine.store.commit([MoveHead(self._key, self._numbers[head], self._head_id)])
+        self._engine.cache.forget(self._key)
+
+
+def _changed(key: ThreadKey, expected: str | None, found: str | None) -> ConflictError:
+    message = f"thread {key.id!r} was changed while it was imported; import again, which carries on"
+    return ConflictError(message, expected=expected, found=found)

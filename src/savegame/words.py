@@ -1,0 +1,118 @@
+"""Words of any script, for searching: what a query asks for, how text is cut into words, where it was found. Touches nothing.
+
+Scripts that are written without spaces are searched character by character: `spaced` puts every such character apart, in
+what is indexed and in what is asked for, so that a run of them is found wherever it stands.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Final, NamedTuple
+
+_NO_SPACES: Final = (
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\uaa60-\uaa7f\ua9e0-\ua9ff"  # Burmese, Khmer
+    "\u2e80-\u2fdf\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+    "\u3041-\u30ff\u31f0-\u31ff"  # kana
+    "\u1100-\u11ff\uac00-\ud7ff"  # hangul: it has spaces, but words grow together
+)
+_ALONE: Final = re.compile(f"[{_NO_SPACES}]")
+_WORD: Final = re.compile(rf"[{_NO_SPACES}]|(?:[^\W_{_NO_SPACES}])+")
+_TERM: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
+_NOTHING: Final = re.compile(r"(?!)")
+
+WIDTH: Final = 80
+"""Characters of a snippet: about a dozen words."""
+
+MANY: Final = 200
+"""So many places of one text are looked at for the best snippet."""
+
+
+class Term(NamedTuple):
+    """What must be in a message: words in this order. The last may go on (`refun` finds refund), unless it was quoted."""
+
+    text: str
+    open: bool
+
+
+def terms_of(query: str) -> list[Term]:
+    """What a query asks for: each word, each quoted phrase; signs without a letter or digit are left out."""
+    found = [Term(spaced(quoted or word), not quoted) for quoted, word in _TERM.findall(query)]
+    return [term for term in dict.fromkeys(found) if any(map(str.isalnum, term.text))]
+
+
+def spaced(text: str) -> str:
+    """Text for an index that knows words by the spaces between them."""
+    if text.isascii():
+        return text
+    return _ALONE.sub(r" \g<0> ", unicodedata.normalize("NFKC", text))
+
+
+def pattern_of(terms: Sequence[Term]) -> re.Pattern[str]:
+    """Finds the words of terms in folded text; which term it was is the number of the group."""
+    return re.compile("|".join(f"({_term_pattern(term)})" for term in terms)) if terms else _NOTHING
+
+
+def literal_pattern(text: str) -> re.Pattern[str]:
+    """Finds a text, as it stands, in folded text."""
+    return re.compile(f"({re.escape(_folded(text)[0])})") if text else _NOTHING
+
+
+def _term_pattern(term: Term) -> str:
+    words = _WORD.findall(_folded(term.text)[0])
+    begin = "" if not words or _ALONE.match(words[0]) else r"(?<![^\W_])"
+    end = "" if not words or _ALONE.match(words[-1]) else r"[^\W_]*" if term.open else r"(?![^\W_])"
+    return begin + r"[\W_]*".join(map(re.escape, words)) + end
+
+
+def snippet(text: str, pattern: re.Pattern[str], markers: tuple[str, str]) -> str:
+    """The stretch of a text where most of what was looked for stands together, with the found words marked."""
+    text = re.sub(r"\s", " ", text)
+    folded, places = _folded(text)
+    matches = islice((match for match in pattern.finditer(folded) if match.group()), MANY)
+    spans = [(places[match.start()], places[match.end()], match.lastindex) for match in matches]
+    low, high = _stretch(text, max(spans, key=lambda span: _terms_near(spans, span[0]), default=(0, 0, 0))[:2])
+    parts, at = ["… " if low else ""], low
+    for start, end, _ in spans:
+        if at <= start and end <= high:
+            parts += [text[at:start], markers[0], text[start:end], markers[1]]
+            at = end
+    parts += [text[at:high], " …" if high < len(text) else ""]
+    return " ".join("".join(parts).split())
+
+
+def _terms_near(spans: Sequence[tuple[int, int, int | None]], begin: int) -> int:
+    return len({term for start, _, term in spans if begin <= start < begin + WIDTH // 2})
+
+
+def _stretch(text: str, span: tuple[int, int]) -> tuple[int, int]:
+    """Where a snippet round a place begins and ends: between words, where there are spaces."""
+    start, end = span
+    low = max(0, min(start - WIDTH // 3, len(text) - WIDTH))
+    if low:
+        low = text.find(" ", low, start) + 1 or low
+    high = max(end, low + WIDTH)
+    if high < len(text):
+        space = text.rfind(" ", end, high)
+        high = space if space > end else high
+    return low, min(high, len(text))
+
+
+def _folded(text: str) -> tuple[str, Sequence[int]]:
+    """Text in lower case without accents, and for each of its characters (and its end) the place that it came from."""
+    if text.isascii():
+        return text.lower(), range(len(text) + 1)
+    plain = [_plain(character) for character in text]
+    places = [place for place, part in enumerate(plain) for _ in part]
+    return "".join(plain), [*places, len(text)]
+
+
+@lru_cache(maxsize=4096)
+def _plain(character: str) -> str:
+    apart = unicodedata.normalize("NFKD", character)
+    bare = "".join(part for part in apart if unicodedata.category(part) != "Mn")
+    return (unicodedata.normalize("NFKC", character) if bare == apart else bare).casefold()

@@ -1,0 +1,184 @@
+"""Conversations: plain threads, no message lost, listed without being read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+
+import pytest
+
+from savegame import Attachment, Conversation, Message
+from savegame.errors import AlreadyExistsError, ConflictError, InvalidInputError, ThreadNotFound
+from savegame.vault import Vault
+from tests.vault.conftest import Opener
+
+
+def test_a_conversation_comes_back_as_it_was_saved(vault: Vault) -> None:
+    conversation = Conversation("helper", title="Refund", tags=["vip"], max_context_tokens=1000, metadata={"k": "v"})
+    conversation.add_message(Message.user("hello", attachments=[Attachment("code", "a.py", "text/x-python", "print()")]))
+    conversation.add_message(Message.assistant("", tool_calls=[{"id": "c1", "name": "find", "arguments": {"n": 1}}]))
+    conversation.add_message(Message.tool_result("c1", {"found": [1, 2.0, None]}))
+    vault.save_conversation(conversation)
+    assert vault.load_conversation(conversation.id) == conversation
+    assert vault.load_conversation("nothing") is None
+
+
+def test_it_is_a_thread(vault: Vault) -> None:
+    """Everything that threads can do is there, and the other way round."""
+    conversation = Conversation("helper", messages=[{"role": "user", "content": "hi"}])
+    vault.save_conversation(conversation)
+    thread = vault.thread(conversation.id)
+    assert thread.state()["messages"][0]["content"] == "hi"
+    thread.update(append={"messages": [{"role": "assistant", "content": "hello"}]})
+    assert [message.text for message in vault.load_conversation(conversation.id).messages] == ["hi", "hello"]  # type: ignore[union-attr]
+    assert [(info.id, info.message_count) for info in vault.conversations()] == [(conversation.id, 2)]
+    thread.rewind("head~1")
+    assert [info.message_count for info in vault.conversations()] == [1]
+
+
+def test_a_plain_thread_with_messages_is_a_conversation(vault: Vault) -> None:
+    vault.thread("plain", agent="helper").save({"messages": [{"role": "user", "content": "hi"}], "scratch": 1})
+    found = vault.load_conversation("plain")
+    assert found is not None
+    assert (found.id, found.agent_id, found.messages[0].text) == ("plain", "helper", "hi")
+    assert [info.id for info in vault.conversations("helper")] == ["plain"]
+    vault.thread("other").save({"n": 1})
+    with pytest.raises(InvalidInputError, match="thread 'other' holds no conversation"):
+        vault.load_conversation("other")
+    assert [info.id for info in vault.conversations()] == ["plain"]
+
+
+def test_messages_that_many_add_at_once_are_all_there(vault: Vault) -> None:
+    conversation = Conversation("helper")
+    vault.save_conversation(conversation)
+
+    def add(who: int) -> None:
+        for number in range(25):
+            vault.add_message(conversation.id, Message.user(f"{who}:{number}"))
+
+    threads = [threading.Thread(target=add, args=(who,)) for who in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = vault.load_conversation(conversation.id)
+    assert found is not None
+    assert sorted(message.text for message in found.messages) == sorted(f"{who}:{n}" for who in range(8) for n in range(25))
+    assert [info.message_count for info in vault.conversations()] == [200]
+
+
+def test_a_message_added_again_with_the_same_id_is_there_once(vault: Vault) -> None:
+    conversation = Conversation("helper", messages=[{"role": "user", "content": "hi"}])
+    vault.save_conversation(conversation)
+    message = Message.user("again")
+    first = vault.add_message(conversation.id, message, id="webhook-1")
+    assert vault.add_message(conversation.id, message, id="webhook-1").id == first.id
+    assert len(vault.load_conversation(conversation.id).messages) == 2  # type: ignore[union-attr, arg-type]
+    with pytest.raises(AlreadyExistsError):
+        vault.add_message(conversation.id, Message.user("other"), id="webhook-1")
+
+
+def test_an_unknown_conversation_gets_no_message(vault: Vault) -> None:
+    with pytest.raises(ThreadNotFound, match="Conversation not found: 'nothing'"):
+        vault.add_message("nothing", Message.user("hi"))
+    assert vault.load_conversation("nothing") is None
+    vault.thread("odd").save({"messages": "none"})
+    with pytest.raises(InvalidInputError, match="messages"):
+        vault.add_message("odd", Message.user("hi"))
+    with pytest.raises(InvalidInputError, match="role"):
+        vault.add_message("odd", {"role": "nobody", "content": "hi"})
+
+
+def test_a_loaded_conversation_does_not_overwrite_what_somebody_added_since(vault: Vault) -> None:
+    conversation = Conversation("helper")
+    vault.save_conversation(conversation)
+    mine = vault.load_conversation(conversation.id)
+    assert mine is not None
+    vault.add_message(conversation.id, Message.user("theirs"))
+    mine.title = "mine"
+    with pytest.raises(ConflictError):
+        vault.save_conversation(mine)
+    vault.save_conversation(mine, force=True)
+    assert vault.load_conversation(conversation.id).message_count() == 0  # type: ignore[union-attr]
+    vault.save_conversation(mine)
+
+
+def test_the_last_message_has_its_own_time(vault: Vault) -> None:
+    """A message that was said earlier does not move the clock back, one from the future is believed."""
+    begun = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    conversation = Conversation("helper", created_at=begun)
+    vault.save_conversation(conversation)
+    for day, newest in ((5, 5), (3, 5), (9, 9)):
+        vault.add_message(conversation.id, Message.user("x", timestamp=begun.replace(day=day)))
+        assert [info.last_message_at.day for info in vault.conversations()] == [newest]
+        assert vault.load_conversation(conversation.id).last_message_at.day == newest  # type: ignore[union-attr]
+
+
+def test_conversations_are_listed_by_their_last_message(vault: Vault) -> None:
+    day = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    for number in range(6):
+        conversation = Conversation(
+            "even" if number % 2 == 0 else "odd",
+            id=f"c{number}",
+            title=f"number {number}",
+            created_at=day.replace(day=number + 1),
+            archived=number == 5,
+            tags=["low"] if number < 3 else [],
+        )
+        vault.save_conversation(conversation)
+    vault.add_message("c1", Message.user("late"))
+
+    def ids(**wanted: object) -> list[str]:
+        return [info.id for info in vault.conversations(**wanted)]  # type: ignore[arg-type]
+
+    assert ids() == ["c1", "c5", "c4", "c3", "c2", "c0"]
+    assert ids(limit=2) == ["c1", "c5"]
+    assert ids(agent="even") == ["c4", "c2", "c0"]
+    assert ids(tag="low") == ["c1", "c2", "c0"]
+    assert (ids(archived=True), ids(archived=False, limit=1), ids(limit=0)) == (["c5"], ["c1"], [])
+    first = next(vault.conversations())
+    assert (first.title, first.message_count, first.tags, first.agent_id) == ("number 1", 1, ("low",), "odd")
+    with pytest.raises(InvalidInputError, match="limit"):
+        vault.conversations(limit=-1)
+
+
+def test_listing_reads_no_states(on_disk: Opener) -> None:
+    """A conversation whose state is damaged is listed all the same."""
+    vault = on_disk()
+    conversation = Conversation("helper", title="readable")
+    vault.save_conversation(conversation)
+    vault.add_message(conversation.id, Message.user("hi"))
+    with vault.connection() as db:
+        db.execute("UPDATE frame SET delta = x'00'")
+    assert [info.title for info in on_disk().conversations()] == ["readable"]
+
+
+def test_deleting_a_conversation(vault: Vault) -> None:
+    conversation = Conversation("helper")
+    vault.save_conversation(conversation)
+    assert vault.delete_conversation(conversation.id) is True
+    assert vault.delete_conversation(conversation.id) is False
+    assert vault.load_conversation(conversation.id) is None
+
+
+def test_an_attachment_that_returns_is_kept_once(on_disk: Opener) -> None:
+    vault = on_disk(compress=False)
+    picture = bytes(range(256)) * 4096
+    conversation = Conversation("helper")
+    vault.save_conversation(conversation)
+    for number in range(5):
+        attachment = Attachment("image", f"{number}.png", "image/png", picture)
+        vault.add_message(conversation.id, Message.user("look", attachments=[attachment]))
+    found = vault.load_conversation(conversation.id)
+    assert found is not None
+    assert [message.attachments[0].content for message in found.messages] == [picture] * 5
+    assert len(picture) <= vault.stats().sizes["blobs"] < 2 * len(picture)
+
+
+def test_a_checkpoint_is_deleted_by_its_id(vault: Vault) -> None:
+    thread = vault.thread("t")
+    first = thread.save({"n": 1})
+    thread.save({"n": 2})
+    assert vault.delete_checkpoint(first.id) is True
+    assert vault.delete_checkpoint(first.id) is False
+    assert [entry.step for entry in thread.history()] == [2]
