@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,12 +19,14 @@ import blake3
 
 from savegame import delta as deltas
 from savegame import upkeep
+from savegame.autosave import Loop, Reporting, claim, prune_automatic
 from savegame.conversations import Conversations
 from savegame.domain import AgentState
 from savegame.engine import Engine
 from savegame.errors import (
     Busy,
     CheckpointNotFound,
+    ClosedError,
     ConflictError,
     CorruptionError,
     Fenced,
@@ -197,6 +199,22 @@ class Agents:
         summary = _summary_of(value_of(self._engine.codec, agent))
         return ops, after, {SUMMARY: summary, HEADS: len(named)}
 
+    def checkpoint_changed(self, agent_id: str, keep: int | None) -> bool:
+        """An automatic checkpoint, unless nothing changed since the last one, or there is no such agent."""
+        key = self._key(agent_id)
+        heads = dict(self._heads(agent_id))
+        own = heads.pop(key.id, None)
+        if own is None:
+            return False
+        found = self._thread(agent_id).load(own)
+        if HEADS in found.metadata and _state_of(found)[HEADS] == [head for head in heads.values() if head]:
+            return False
+        now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=self._engine.store.clock())
+        self.checkpoint(agent_id, f"Auto checkpoint {now:%Y-%m-%d %H:%M:%S}", Kind.AUTOMATIC, None)
+        if keep is not None:
+            prune_automatic(self._engine, key, keep)
+        return True
+
     def checkpoints(self, agent_id: str, limit: int | None) -> Iterator[Checkpoint]:
         """`Vault.agent_checkpoints`."""
         found = 0
@@ -304,6 +322,47 @@ class Agents:
 
     def _thread(self, agent_id: str) -> Thread:
         return Thread(self._engine, self._key(agent_id), agent_id, None)
+
+
+class AgentSaves(Reporting):
+    """Automatic checkpoints of agents, all in turn; who waits between them, and how, is for a subclass."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        agent_ids: Iterable[str],
+        *,
+        every: dt.timedelta,
+        keep: int | None,
+        on_error: Callable[[Exception], object] | None,
+    ) -> None:
+        self._agents = agents
+        self._ids = sorted({checked_id(agent_id, "the agent's id") for agent_id in agent_ids})
+        super().__init__(f"agents {', '.join(self._ids)}", every, keep, on_error)
+        claim(agents._engine, [agents._key(agent_id) for agent_id in self._ids], self)
+
+    def _save_all(self) -> bool:
+        """Checkpoint each agent that exists and changed. False if there is nothing left to save to."""
+        for agent_id in self._ids:
+            try:
+                self.saved += self._agents.checkpoint_changed(agent_id, self._keep)
+            except ClosedError as error:
+                self._report(error)
+                return False
+            except Exception as error:  # noqa: BLE001 - nobody is there to catch it: it is reported, and the others follow
+                self._report(error)
+        return True
+
+
+class AgentAutosave(AgentSaves, Loop):
+    """A background thread that checkpoints agents by itself: until `stop()`, the end of its `with` block, or of the program."""
+
+    def __init__(self, agents: Agents, agent_ids: Iterable[str], **how: Any) -> None:
+        super().__init__(agents, agent_ids, **how)
+        self._begin()
+
+    def _tick(self) -> bool:
+        return self._save_all()
 
 
 def own_thread(agent_id: str) -> str:

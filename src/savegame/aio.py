@@ -15,12 +15,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext, suppress
 from copy import copy
-from functools import partial, wraps
+from functools import wraps
 from itertools import islice
-from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 from savegame._offload import Offload
-from savegame.autosave import AutomaticSaves
+from savegame.agents import AgentSaves
+from savegame.autosave import AutomaticSaves, Reporting, release
 from savegame.codec import Upcast
 from savegame.errors import Busy, ClosedError, ConflictError, Fenced, InvalidInputError, UnsupportedError
 from savegame.lineage import Ref
@@ -250,29 +251,21 @@ class AsyncThread(_Face[Thread]):
             await asyncio.sleep(min(poll, left).total_seconds())
 
 
-class AsyncAutosave(AutomaticSaves):
-    """A task that saves by itself: until `await stop()`, the end of its `async with` block, or the end of its loop.
+class _AsyncLoop(Reporting):
+    """A task that saves at once and then every so often, until `await stop()` or the end of its `async with` block."""
 
-    A closed vault and a deleted thread end it too, at its next save; `last_error` says so then.
-    """
-
-    def __init__(self, face: AsyncThread, get_state: Callable[[], Any], **how: Any) -> None:
-        told = how.pop("on_error")
-        on_error = None if told is None else partial(asyncio.get_running_loop().call_soon_threadsafe, told)
-        super().__init__(face._sync, face._sync._engine, face._sync._key, on_error=on_error, **how)
-        self._face = face
-        self._get_state = get_state
+    def _begin(self) -> None:
         self._stopping = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name=f"autosave of {face.id}")
+        self._task = asyncio.create_task(self._run(), name=f"autosave of {self._name}")
 
-    async def __aenter__(self) -> AsyncAutosave:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     def __repr__(self) -> str:
-        return f"<AsyncAutosave of {self._face.id!r}: {'running' if self.running else 'ended'}, {self.saved} saved>"
+        return f"<{type(self).__name__} of {self._name}: {'running' if self.running else 'ended'}, {self.saved} saved>"
 
     @property
     def running(self) -> bool:
@@ -290,8 +283,28 @@ class AsyncAutosave(AutomaticSaves):
             while await self._tick() and not self._stopping.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), self._pause)
+        except ClosedError as error:
+            self._report(error)
         finally:
-            self._release()
+            release(self)
+
+    async def _tick(self) -> bool:
+        """Save once. False, or ClosedError, ends the loop."""
+        raise NotImplementedError
+
+
+class AsyncAutosave(AutomaticSaves, _AsyncLoop):
+    """A task that saves by itself: until `await stop()`, the end of its `async with` block, or the end of its loop.
+
+    A closed vault and a deleted thread end it too, at its next save; `last_error` says so then.
+    """
+
+    def __init__(self, face: AsyncThread, get_state: Callable[[], Any], **how: Any) -> None:
+        how["on_error"] = _on_this_loop(how["on_error"])
+        super().__init__(face._sync, face._sync._engine, face._sync._key, **how)
+        self._face = face
+        self._get_state = get_state
+        self._begin()
 
     async def _tick(self) -> bool:
         expected = self._face._sync._known  # before the state is taken: what is saved after it must not be covered up by it
@@ -300,15 +313,31 @@ class AsyncAutosave(AutomaticSaves):
         except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is reported
             self._report(error)
             return True
-        try:
-            return await self._face._write(lambda thread: self._save_through(thread, state, expected))
-        except ClosedError as error:
-            self._report(error)
-            return False
+        return await self._face._write(lambda thread: self._save_through(thread, state, expected))
 
     def _save_through(self, thread: Thread, state: Any, expected: str | None) -> bool:
         self._thread = thread
         return self._save(state, expected)
+
+
+class AsyncAgentAutosave(AgentSaves, _AsyncLoop):
+    """A task that checkpoints agents by itself: until `await stop()`, the end of its `async with` block, or of its loop."""
+
+    def __init__(self, face: AsyncVault, agent_ids: Iterable[str], **how: Any) -> None:
+        how["on_error"] = _on_this_loop(how["on_error"])
+        super().__init__(face.sync._agents, agent_ids, **how)
+        self._face = face
+        self._begin()
+
+    async def _tick(self) -> bool:
+        return await self._face._write(lambda _: self._save_all())
+
+
+def _on_this_loop(told: Callable[[Exception], object] | None) -> Callable[[Exception], object] | None:
+    if told is None:
+        return None
+    loop = asyncio.get_running_loop()
+    return lambda error: loop.call_soon_threadsafe(told, error)
 
 
 class AsyncVault(_Face[Vault]):
@@ -396,6 +425,17 @@ class AsyncVault(_Face[Vault]):
     backup = _writes(Vault.backup)
     export = _writes(Vault.export)
     import_ = _writes(Vault.import_)
+
+    async def autosave_agents(
+        self,
+        agent_ids: Iterable[str],
+        every: dt.timedelta = dt.timedelta(minutes=5),
+        *,
+        keep: int | None = None,
+        on_error: Callable[[Exception], object] | None = None,
+    ) -> AsyncAgentAutosave:
+        """`Vault.autosave_agents` as a task of the running loop; `on_error` is called on the loop."""
+        return AsyncAgentAutosave(self, agent_ids, every=every, keep=keep, on_error=on_error)
 
     async def copy_to(self, other: AsyncVault | Vault, progress: Callable[[int, int], None] = _quiet) -> int:
         """`Vault.copy_to`; the other vault may be of either kind."""

@@ -16,8 +16,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from savegame import delta as deltas
 from savegame import upkeep
@@ -45,7 +45,46 @@ EXIT_WAIT_S: Final = 2.0
 """How long the end of the interpreter waits for a save that is under way."""
 
 
-class AutomaticSaves:
+class Reporting:
+    """Errors that nobody is there to catch: logged, kept and handed on."""
+
+    def __init__(
+        self, name: str, every: dt.timedelta, keep: int | None, on_error: Callable[[Exception], object] | None
+    ) -> None:
+        if every <= dt.timedelta(0):
+            raise InvalidInputError(f"every must be longer than zero, not {every}")
+        if keep is not None and keep < 1:
+            raise InvalidInputError(f"keep must be at least 1, not {keep}: the newest automatic checkpoint stays")
+        self.saved = 0
+        """How many checkpoints it made."""
+        self._name = name
+        self._pause = min(every.total_seconds(), threading.TIMEOUT_MAX)
+        self._keep = keep
+        self._on_error = on_error
+        self._errors: deque[Exception] = deque(maxlen=ERRORS_KEPT)
+
+    @property
+    def errors(self) -> tuple[Exception, ...]:
+        """The newest errors, oldest first; a hundred at most."""
+        return tuple(self._errors)
+
+    @property
+    def last_error(self) -> Exception | None:
+        """The newest error; None if there was none."""
+        return self._errors[-1] if self._errors else None
+
+    def _report(self, error: Exception) -> None:
+        logger.warning("%s: an automatic save failed: %r", self._name, error, exc_info=error)
+        self._errors.append(error)
+        try:
+            if self._on_error is not None:
+                self._on_error(error)
+        except Exception:
+            logger.exception("%s: on_error of its autosave failed", self._name)
+        traceback.clear_frames(error.__traceback__)  # they hold states
+
+
+class AutomaticSaves(Reporting):
     """The automatic saves of one thread, one at a time; who waits between them, and how, is for a subclass."""
 
     def __init__(
@@ -59,33 +98,13 @@ class AutomaticSaves:
         on_error: Callable[[Exception], object] | None,
         **details: Any,
     ) -> None:
-        if every <= dt.timedelta(0):
-            raise InvalidInputError(f"every must be longer than zero, not {every}")
-        if keep is not None and keep < 1:
-            raise InvalidInputError(f"keep must be at least 1, not {keep}: the newest automatic checkpoint stays")
-        self.saved = 0
-        """How many checkpoints it made."""
-        self._pause = min(every.total_seconds(), threading.TIMEOUT_MAX)
+        super().__init__(f"thread {key.id!r}", every, keep, on_error)
         self._thread, self._engine, self._key = thread, engine, key
-        self._keep = keep
-        self._on_error = on_error
-        self._details = {"kind": Kind.AUTOMATIC, **details}
-        self._errors: deque[Exception] = deque(maxlen=ERRORS_KEPT)
+        self._details = {"kind": Kind.AUTOMATIC, "description": "Automatic checkpoint", **details}
         if thread._known == ANY:  # what others save from now on is not to be covered up
             head = engine.head(key)
             thread._known, thread._step = head.id or None, head.step
-        if _loops.setdefault((id(engine), key), self) is not self:
-            raise AlreadyExistsError(f"thread {key.id!r} has a running autosave and takes no second one; stop that one first")
-
-    @property
-    def errors(self) -> tuple[Exception, ...]:
-        """The newest errors, oldest first; a hundred at most."""
-        return tuple(self._errors)
-
-    @property
-    def last_error(self) -> Exception | None:
-        """The newest error; None if there was none."""
-        return self._errors[-1] if self._errors else None
+        claim(engine, [key], self)
 
     def _save(self, state: Any, expected: str | None) -> bool:
         """Save a state that was taken when the handle knew the head `expected`. False if there is nothing left to save to."""
@@ -93,7 +112,7 @@ class AutomaticSaves:
             with self._engine.alone(self._key):
                 made = self._save_changed(state, expected)
             if made and self._keep is not None:
-                self._prune(self._keep)
+                prune_automatic(self._engine, self._key, self._keep)
         except (ClosedError, ThreadNotFound) as error:
             self._report(error)
             return False
@@ -113,59 +132,27 @@ class AutomaticSaves:
         self.saved += 1
         return True
 
-    def _prune(self, keep: int) -> None:
-        """Remove automatic checkpoints but the newest; neither labelled ones nor the head."""
-        row = self._engine.store.thread(self._key)
-        frames = list(everything(self._engine, self._key))
-        drop = {frame.seq for frame in list(filter(_automatic, frames))[keep:]}
-        if row is None or not drop:
-            return
-        try:
-            upkeep.remove(self._engine, self._key, frames, drop - {row.head}, expect=row.head_id)
-        except (ConflictError, CheckpointNotFound) as error:  # somebody saved, labelled or pruned meanwhile
-            logger.debug("thread %r: old automatic checkpoints stay until the next save: %s", self._key.id, error)
 
-    def _report(self, error: Exception) -> None:
-        logger.warning("thread %r: an automatic save failed: %r", self._key.id, error, exc_info=error)
-        self._errors.append(error)
-        try:
-            if self._on_error is not None:
-                self._on_error(error)
-        except Exception:
-            logger.exception("thread %r: on_error of its autosave failed", self._key.id)
-        traceback.clear_frames(error.__traceback__)  # they hold states
+class Loop(Reporting):
+    """A background thread that saves at once and then every so often, until `stop()` or the end of its `with` block."""
 
-    def _release(self) -> None:
-        """Let another autosave of the thread begin."""
-        _loops.pop((id(self._engine), self._key), None)
-
-
-class Autosave(AutomaticSaves):
-    """A background thread that saves by itself: until `stop()`, the end of its `with` block, or the end of the program.
-
-    A closed vault and a deleted thread end it too, at its next save; `last_error` says so then. `saved` is the number of
-    checkpoints that it made, `errors` are the newest hundred errors, oldest first.
-    """
-
-    def __init__(self, thread: Thread, engine: Engine, key: ThreadKey, get_state: Callable[[], Any], **how: Any) -> None:
-        super().__init__(thread, engine, key, **how)
-        self._get_state = get_state
+    def _begin(self) -> None:
         self._stopping = threading.Event()
-        self._worker = threading.Thread(target=self._run, name=f"autosave of {key.id}", daemon=True)
+        self._worker = threading.Thread(target=self._run, name=f"autosave of {self._name}", daemon=True)
         try:
             self._worker.start()
         except RuntimeError:  # no more threads
-            self._release()
+            release(self)
             raise
 
-    def __enter__(self) -> Autosave:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"<Autosave of {self._key.id!r}: {'running' if self.running else 'ended'}, {self.saved} saved>"
+        return f"<{type(self).__name__} of {self._name}: {'running' if self.running else 'ended'}, {self.saved} saved>"
 
     @property
     def running(self) -> bool:
@@ -183,7 +170,23 @@ class Autosave(AutomaticSaves):
             while self._tick() and not self._stopping.wait(self._pause):
                 pass
         finally:
-            self._release()
+            release(self)
+
+    def _tick(self) -> bool:
+        """Save once. False ends the loop."""
+        raise NotImplementedError
+
+
+class Autosave(AutomaticSaves, Loop):
+    """A background thread that saves by itself: until `stop()`, the end of its `with` block, or the end of the program.
+
+    A closed vault and a deleted thread end it too, at its next save; `last_error` says so then.
+    """
+
+    def __init__(self, thread: Thread, engine: Engine, key: ThreadKey, get_state: Callable[[], Any], **how: Any) -> None:
+        super().__init__(thread, engine, key, **how)
+        self._get_state = get_state
+        self._begin()
 
     def _tick(self) -> bool:
         expected = self._thread._known  # before the state is taken: what is saved after it must not be covered up by it
@@ -195,7 +198,34 @@ class Autosave(AutomaticSaves):
         return self._save(state, expected)
 
 
-_loops: dict[tuple[int, ThreadKey], AutomaticSaves] = {}
+def prune_automatic(engine: Engine, key: ThreadKey, keep: int) -> None:
+    """Remove automatic checkpoints of a thread but the newest; neither labelled ones nor the head."""
+    row = engine.store.thread(key)
+    frames = list(everything(engine, key))
+    drop = {frame.seq for frame in list(filter(_automatic, frames))[keep:]}
+    if row is None or not drop:
+        return
+    try:
+        upkeep.remove(engine, key, frames, drop - {row.head}, expect=row.head_id)
+    except (ConflictError, CheckpointNotFound) as error:  # somebody saved, labelled or pruned meanwhile
+        logger.debug("thread %r: old automatic checkpoints stay until the next save: %s", key.id, error)
+
+
+def claim(engine: Engine, keys: Sequence[ThreadKey], loop: Reporting) -> None:
+    """Let nobody else save these threads by itself until `release`. Raises AlreadyExistsError."""
+    for key in keys:
+        if _loops.setdefault((id(engine), key), loop) is not loop:
+            release(loop)
+            raise AlreadyExistsError(f"thread {key.id!r} has a running autosave and takes no second one; stop that one first")
+
+
+def release(loop: Reporting) -> None:
+    """Let another autosave of its threads begin."""
+    for place in [place for place, owner in list(_loops.items()) if owner is loop]:
+        _loops.pop(place, None)
+
+
+_loops: dict[tuple[int, ThreadKey], Reporting] = {}
 """Those that run, by engine and thread: one for each."""
 
 
@@ -206,7 +236,7 @@ def _automatic(frame: Frame) -> bool:
 @atexit.register
 def _end_all() -> None:
     """Wait for saves that are under way, but for nobody who hangs."""
-    running = [loop for loop in _loops.values() if isinstance(loop, Autosave)]
+    running = {loop for loop in _loops.values() if isinstance(loop, Loop)}
     for loop in running:
         loop._stopping.set()
     deadline = time.monotonic() + EXIT_WAIT_S

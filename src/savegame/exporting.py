@@ -111,7 +111,7 @@ def _new_file(target: str) -> Iterator[BinaryIO]:
         raise _taken(target) from error
     except OSError as error:
         kind = OutOfSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
-        raise kind(f"{target}: the export cannot be written ({error.strerror}); nothing is left of it") from error
+        raise kind(f"{target}: the export cannot be written ({error.strerror}); make room, or choose another place") from error
 
 
 def _taken(target: str) -> AlreadyExistsError:

@@ -394,6 +394,8 @@ def _copy_thread(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey)
     copied = 0
     for frame in everything(source, row.key, newest_first=False):
         if frame.id in there:
+            if there[frame.id].meta[:DIGEST_BYTES] != frame.meta[:DIGEST_BYTES]:
+                raise ConflictError(f"thread {key.id!r}: checkpoint {frame.id} is another one in the copy; delete one of them")
             numbers[frame.seq] = there[frame.id].seq
             if there[frame.id].note != frame.note:
                 target.store.commit([PutNote(key, there[frame.id].seq, frame.note, there[frame.id].note)])

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 from savegame import exporting, importing, lineage, subjects, upkeep
-from savegame.agents import AgentInfo, Agents
+from savegame.agents import AgentAutosave, AgentInfo, Agents
 from savegame.changes import Diff, changes_between
 from savegame.codec import Codec, Upcast
 from savegame.conversations import ConversationInfo, Conversations
@@ -298,6 +298,22 @@ class Vault:
         Raises NotFoundError if there is no such agent.
         """
         return self._agents.checkpoint(agent_id, name, kind, description)
+
+    def autosave_agents(
+        self,
+        agent_ids: Iterable[str],
+        every: dt.timedelta = dt.timedelta(minutes=5),
+        *,
+        keep: int | None = None,
+        on_error: Callable[[Exception], object] | None = None,
+    ) -> AgentAutosave:
+        """`checkpoint_agent` of kind automatic for each of these agents, at once and then `every` so often, by itself.
+
+        A context manager; `stop()` ends it too. Agents that do not exist, or have not changed, are passed over. With
+        `keep`, only the newest so many automatic checkpoints of each stay. Errors are logged, handed to `on_error` and
+        kept. Raises AlreadyExistsError while another one runs for one of them.
+        """
+        return AgentAutosave(self._agents, agent_ids, every=every, keep=keep, on_error=on_error)
 
     def agent_checkpoints(self, agent_id: str, *, limit: int | None = None) -> Iterator[Checkpoint]:
         """What `checkpoint_agent` made, and the undo points of `restore_agent`, newest first."""

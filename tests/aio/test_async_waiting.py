@@ -179,3 +179,16 @@ async def test_a_thread_takes_no_second_one(vault: AsyncVault) -> None:
     async with await vault.thread("t").autosave(lambda: 1, HOUR):
         with pytest.raises(savegame.AlreadyExistsError):
             await vault.thread("t").autosave(lambda: 1, HOUR)
+
+
+@on_a_loop
+async def test_agents_are_saved_by_a_task(vault: AsyncVault) -> None:
+    await vault.save_agent({"agent_id": "helper", "name": "Helper", "agent_type": "scripted"})
+    async with await vault.autosave_agents(["helper", "nobody"], OFTEN) as saving:
+        await until(lambda: saving.saved == 1)
+        await vault.save_conversation({"id": "c", "agent_id": "helper", "messages": []})
+        await until(lambda: saving.saved == 2)
+        with pytest.raises(savegame.AlreadyExistsError):
+            await vault.autosave_agents(["helper"], HOUR)
+    assert not saving.running
+    assert [str(entry.kind) async for entry in vault.agent_checkpoints("helper")] == ["automatic", "automatic"]

@@ -15,14 +15,11 @@ PAIRS = ((Vault, AsyncVault), (Thread, AsyncThread))
 NOT_AWAITED = {"thread", "register", "connection"}
 """They read and write nothing; `connection` refuses."""
 
-FOR_THE_ROOMS_ABOVE = {"change"}
-"""Not for users."""
-
 
 def verbs() -> Iterator[tuple[type, type, str]]:
     for sync, face in PAIRS:
         for name, member in vars(sync).items():
-            if inspect.isfunction(member) and not name.startswith("_") and name not in FOR_THE_ROOMS_ABOVE:
+            if inspect.isfunction(member) and not name.startswith("_"):
                 yield sync, face, name
 
 
