@@ -99,8 +99,8 @@ class Rewrite(NamedTuple):
 
     The head must survive, or `head` names another; 0 is right where no frame is left or there was no head. `keep_blobs`
     lists every blob that the thread needs afterwards (`new_blobs` included); the others are removed. With `aside`, what is
-    removed is kept in a place of its own, as it is: repair never deletes. Without it, a frame that has a note is removed
-    only if it is in `noted`; else ConflictError, since somebody gave it that note meanwhile.
+    removed is kept in a place of its own, as it is: repair never deletes. Without it, ConflictError for a frame of `drop`
+    that is gone, or has a note and is not in `noted`: somebody removed it, or gave it that note, meanwhile.
     """
 
     key: ThreadKey

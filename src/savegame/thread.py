@@ -623,6 +623,7 @@ class Thread:
             self._engine.cache.put(self._key, point)
         found = self._checkpoint(frame, node=point.node)
         _ = found.state  # decoded now: what does not decode is reported here, not at the first look
+        logger.debug("loaded %s: thread %r step %d", frame.id, self.id, point.step)
         return found
 
     def _load_again(self, listed: Frame) -> Checkpoint:
@@ -646,17 +647,24 @@ class Thread:
                 except CorruptionError as another:
                     skipped.append(frame.id)
                     broken = another.seq
-        except CorruptionError as another:  # metadata on the way is damaged: the line is lost, but not what is older
-            return self._newest_before(another.seq or row.head, skipped)
+        except CorruptionError:  # metadata on the way is damaged: the line is lost, but not what is older
+            return self._newest_up_to(row.head)
         return None
 
-    def _newest_before(self, seq: int, skipped: list[str]) -> Checkpoint | None:
+    def _newest_up_to(self, seq: int) -> Checkpoint | None:
+        """The newest checkpoint that loads, of whichever line."""
+        skipped: list[str] = []
         for older in range(seq, 0, -1):
             try:
-                for frame in self._engine.store.frames(self._key, low=older, high=older):
-                    return replace(self._load_seq(frame.seq, frame), skipped=tuple(skipped))
+                frames = self._engine.store.frames(self._key, low=older, high=older)
             except CorruptionError as error:
                 skipped += [error.checkpoint_id] if error.checkpoint_id else []
+                continue
+            for frame in frames:
+                try:
+                    return replace(self._load_seq(frame.seq, frame), skipped=tuple(skipped))
+                except CorruptionError:
+                    skipped.append(frame.id)
         return None
 
     def _checkpoint(

@@ -240,3 +240,27 @@ def test_the_size_of_a_state_is_told_without_it(vault: Vault) -> None:
     thread.save(State(["long" * 1000]))
     sizes = [entry.size_bytes for entry in thread.history(newest_first=False)]
     assert 0 < sizes[0] < 4000 < sizes[1]
+
+
+def test_what_happens_is_logged(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
+    """B55. Debug for saves, loads and prunes with thread, id and step; info for forks, rewinds and deletes."""
+    caplog.set_level("DEBUG", "savegame")
+    thread = vault.thread("t")
+    thread.save({"n": 0})
+    first = thread.save({"n": 1})
+    thread.save({"n": 2})
+    thread.load(first.id)
+    thread.prune(keep=2)
+    thread.rewind(first.id)
+    thread.fork("copy")
+    thread.delete()
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "savegame"]
+    for level, begins in (
+        ("DEBUG", f"saved {first.id}: thread 't' step 2"),
+        ("DEBUG", f"loaded {first.id}: thread 't' step 2"),
+        ("INFO", f"rewound thread 't' to {first.id}"),
+        ("DEBUG", "pruned 1 checkpoints of thread 't'"),
+        ("INFO", f"forked thread 't' at {first.id} as 'copy'"),
+        ("INFO", "deleted thread 't'"),
+    ):
+        assert any(found == level and message.startswith(begins) for found, message in logged), (level, begins, logged)

@@ -49,7 +49,6 @@ class Overtaken(MemoryStore):
         return super().commit(changes)
 
 
-@pytest.mark.xfail(reason="a prune counts what somebody else removed meanwhile", strict=True)
 def test_z09_nothing_is_counted_twice() -> None:
     store = Overtaken()
     for number in range(20):

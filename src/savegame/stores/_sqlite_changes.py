@@ -277,6 +277,8 @@ class Changes:
         _put_blobs(db, change.key, row, change.new_blobs)
         for seq in change.drop:
             note = one_row(db, "note", row.key(seq))
+            if note is None and not change.aside:
+                raise ConflictError(f"thread {change.key.id!r}: somebody removed frame {seq} meanwhile")
             if note is not None and note[0] is not None and seq not in change.noted and not change.aside:
                 raise ConflictError(f"thread {change.key.id!r}: somebody labelled or tagged frame {seq} meanwhile")
             self._drop(db, change, row.key(seq))

@@ -229,6 +229,8 @@ class MemoryStore(Store):
                 if thread.frames[seq].note is not None and seq not in change.noted and not change.aside:
                     raise ConflictError(f"thread {change.key.id!r}: somebody labelled or tagged frame {seq} meanwhile")
                 aside.append(self._drop_frame(batch, thread, seq))
+            elif not change.aside:
+                raise ConflictError(f"thread {change.key.id!r}: somebody removed frame {seq} meanwhile")
         for seq, base, delta in change.rebase:
             _check_base(thread, seq, base)
             batch.put(thread.frames, seq, _frame(thread, seq)._replace(base=base, delta=delta))

@@ -632,6 +632,16 @@ class StoreContract:
             store.chain(A, 2)
         assert list(store.check(SPACE)) == []
 
+    def test_a_rewrite_of_what_somebody_else_removed_is_a_conflict(self, store: Store) -> None:
+        """Nothing is changed then; repair, which sets aside, goes on without it."""
+        grown(store, A, 4)
+        store.commit([Rewrite(A, drop=(1,), rebase=((2, 0, b"1.2."),))])
+        with pytest.raises(ConflictError):
+            store.commit([Rewrite(A, drop=(1, 2), rebase=((3, 0, b"1.2.3."),))])
+        assert seqs(store.frames(A)) == [2, 3, 4]
+        store.commit([Rewrite(A, drop=(1, 2), rebase=((3, 0, b"1.2.3."),), aside=True)])
+        assert seqs(store.frames(A)) == [3, 4]
+
     def test_a_rewrite_keeps_keyframes_of_what_stays(self, store: Store) -> None:
         """The state at a frame is the same, whatever it is based on."""
         grown(store, A, 3)
