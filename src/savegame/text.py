@@ -176,8 +176,10 @@ _NAMES: Final = {SET: "set", DELETE: "delete", APPEND: "append", SPLICE: "splice
 _CODES: Final = {name: code for code, name in _NAMES.items()}
 
 
-def _open_delta(body: bytes) -> list[Any]:
-    return [_open_op(op) for op in parse(frames.unwrap(body)[1])]
+def _open_delta(body: bytes) -> Any:
+    flags, payload = frames.unwrap(body)
+    ops = [_open_op(op) for op in parse(payload)]
+    return {"large": ops} if flags & frames.WITH_BLOBS else ops
 
 
 def _open_op(op: Op) -> list[Any]:
@@ -199,10 +201,8 @@ def _open_middle(data: bytes) -> Any:
 
 
 def _close_delta(text: Any) -> bytes:
-    if type(text) is not list:
-        raise TypeError(f"operations are a list, not {text!r}")
-    payload = dump([_close_op(*parts) for parts in text])
-    return frames.wrap(payload, compress=False, with_blobs=_mentions(text, "$large"))
+    ops, large = (text, False) if type(text) is list else (text["large"], True)
+    return frames.wrap(dump([_close_op(*parts) for parts in ops]), compress=False, with_blobs=large)
 
 
 def _close_op(name: str, path: Any, *rest: Any) -> Op:
@@ -214,16 +214,6 @@ def _close_op(name: str, path: Any, *rest: Any) -> Op:
     if code == EDIT:
         return Op(code, keys, value.encode() if type(value) is str else value, *numbers)
     return Op(code, keys, pack_raw(value), *numbers)
-
-
-def _mentions(text: Any, name: str) -> bool:
-    """Whether a tag occurs: only a tag can be a dict with this one key, and `$plain` around it says that it is none."""
-    if type(text) is list:
-        return any(_mentions(item, name) for item in text)
-    if type(text) is not dict:
-        return False
-    inner = text.get("$plain", text) if _is_tag(text) else text
-    return (inner is text and text.keys() == {name}) or any(_mentions(item, name) for item in inner.values())
 
 
 # -- other kinds -----------------------------------------------------------------------------------

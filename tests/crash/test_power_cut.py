@@ -18,6 +18,8 @@ import pytest
 
 import savegame
 from savegame.errors import SavegameError
+from savegame.model import ThreadKey
+from savegame.store import MoveHead, PutRecord
 from savegame.testing.faults import Child, LoopDisk, Mouth, Oracle, save_for_ever, why_no_disks
 
 pytestmark = pytest.mark.campaign
@@ -115,6 +117,45 @@ def _save_once(mouth: Mouth, path: str) -> None:
     vault.thread("t").save({"saved": True})
     mouth.say("saved")
     time.sleep(60)
+
+
+@pytest.mark.timeout(3600)
+def test_a_commit_to_several_threads_is_whole_after_a_power_cut(ground: Ground) -> None:
+    """All heads move, or none; and what was acknowledged has happened."""
+    path = ground.address("v.db")
+    with savegame.open(path) as vault:
+        for name in SEVERAL:
+            for number in (1, 2):
+                vault.thread(name).save(number)
+    chance = random.Random()
+    for _ in range(25):
+        with Child(_move_heads, path) as child:
+            assert child.next() == ["open"]
+            time.sleep(chance.uniform(0.0, 0.1))
+            promised = [line[1] for line in child.said()]
+            ground.disk.cut()
+            child.kill()
+        ground.disk.restore()
+        with savegame.open(path) as vault:
+            (state,) = {vault.thread(name).state() for name in SEVERAL}
+            assert vault.verify().ok
+            turns = vault.store.records(ThreadKey("default", SEVERAL[0]), "turn").items
+            assert not promised or int(turns[0].value) >= promised[-1]
+            assert not turns or state == 1 + int(turns[0].value) % 2
+
+
+SEVERAL = ("a", "b", "c", "d")
+
+
+def _move_heads(mouth: Mouth, path: str) -> None:
+    store = savegame.open(path).store
+    keys = [ThreadKey("default", name) for name in SEVERAL]
+    turns = store.records(keys[0], "turn").items
+    mouth.say("open")
+    for turn in range(int(turns[0].value) + 1 if turns else 0, 1_000_000):
+        moves = [MoveHead(key, 1 + turn % 2) for key in keys]
+        store.commit([*moves, PutRecord(keys[0], "turn", "last", b"%d" % turn)])
+        mouth.say("moved", turn)
 
 
 @pytest.mark.timeout(3600)

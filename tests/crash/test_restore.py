@@ -52,7 +52,7 @@ def moment(vault: savegame.Vault) -> str:
     return "first" if counts == first else "second"
 
 
-@pytest.mark.parametrize("scheme", ["sqlite"])
+@pytest.mark.parametrize("scheme", ["sqlite", "file"])
 def test_a_killed_restore_is_whole_or_not_there(tmp_path: Path, scheme: str) -> None:
     address = f"{scheme}:{tmp_path / 'v'}"
     first, second = prepared(address)

@@ -1,0 +1,301 @@
+"""The directory of a file store: its names, writing that lasts, and what the system's errors mean.
+
+Every name inside the directory is made here, from hashes and numbers, never from an id. Files are 0600, directories 0700,
+and no symbolic link inside is followed. A whole file comes to be under another name, is flushed, and is renamed to its
+place; then its directory is flushed. Touches errors and model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import blake3
+
+from savegame.errors import InvalidInputError, OutOfSpace, SavegameError, StoreNotFound, UnavailableError, UnsupportedError
+from savegame.model import ThreadKey
+
+FORMAT: Final = 1
+MARKER: Final = "savegame.json"
+LOCK: Final = "lock"
+JOURNAL: Final = "journal.jsonl"
+FRESH: Final = "journal.new"
+ASIDE: Final = "aside.jsonl"
+TRASH: Final = "trash"
+SEARCH: Final = "search.db"
+
+_ABOUT: Final = (
+    "Save games of AI agents. Each directory two levels down is a thread; its journal.jsonl begins with the thread's id. "
+    'Find one with: grep -l \'"thread":"ID"\' */*/journal.jsonl'
+)
+_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+_PIECE: Final = 1 << 20
+READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def hashed(text: str) -> str:
+    """The name that stands for an id on disk: 32 hexadecimal digits."""
+    return blake3.blake3(text.encode()).hexdigest(length=16)
+
+
+def thread_directory(root: str, key: ThreadKey) -> str:
+    """Where a thread is kept."""
+    return os.path.join(root, hashed(key.namespace), hashed(key.id))
+
+
+def is_hashed(name: str) -> bool:
+    """Whether a name may be that of a namespace or thread."""
+    return len(name) == 32 and not name.strip("0123456789abcdef")
+
+
+def names_in(directory: str) -> list[str]:
+    """What is in a directory; nothing if there is none."""
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
+
+
+def hashed_in(directory: str) -> list[str]:
+    """The paths of namespaces in a root, or of threads in a namespace, in order."""
+    return [os.path.join(directory, name) for name in sorted(names_in(directory)) if is_hashed(name)]
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Turn the system's errors into ours, with the place and the next step."""
+    try:
+        yield
+    except OSError as error:
+        raise translate(error, path) from error
+
+
+def translate(error: OSError, path: str) -> SavegameError:
+    """Our error for one of the system's."""
+    where = error.filename or path
+    if error.errno in _FULL:
+        return OutOfSpace(f"{path}: the disk is full: nothing was saved; make room and try again")
+    if error.errno == errno.EROFS:
+        return UnsupportedError(f"{path}: lies on a read-only file system; open it with read_only=True")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return UnavailableError(f"{where}: access was denied; check the permissions")
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        return UnsupportedError(f"{where}: something that savegame did not make is in the way; take it away")
+    return UnavailableError(f"{where}: reading or writing failed ({error.strerror}); check the disk")
+
+
+# -- reading and writing ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def opened(path: str, *, write: bool = False, make: bool = False) -> Iterator[int]:
+    """A file's handle. Symbolic links are refused."""
+    handle = os.open(path, (_WRITE if write else READ) | (os.O_CREAT if make else 0), 0o600)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def read_file(path: str) -> bytes | None:
+    """The bytes of a file; None if there is none."""
+    try:
+        with opened(path) as handle:
+            return read_at(handle, 0, os.fstat(handle).st_size)
+    except FileNotFoundError:
+        return None
+
+
+def read_at(handle: int, offset: int, length: int) -> bytes:
+    """So many bytes from a place; fewer only at the end of the file."""
+    parts = []
+    while length and (part := os.pread(handle, length, offset)):
+        parts.append(part)
+        offset, length = offset + len(part), length - len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def write_at(handle: int, offset: int, data: bytes) -> None:
+    """Write all of some bytes at a place."""
+    rest = memoryview(data)
+    while rest:
+        done = os.pwrite(handle, rest, offset)
+        offset, rest = offset + done, rest[done:]
+
+
+def copied(handle: int, end: int) -> Iterator[bytes]:
+    """The bytes of a file up to a place, in pieces."""
+    for at in range(0, end, _PIECE):
+        yield read_at(handle, at, min(_PIECE, end - at))
+
+
+def _gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in fewer parts."""
+    waiting: list[bytes] = []
+    size = 0
+    for part in parts:
+        waiting.append(part)
+        size += len(part)
+        if size >= _PIECE:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    yield b"".join(waiting)
+
+
+class Disk:
+    """Writes below a root. Without `flush`, what is written survives a killed process, not a power cut."""
+
+    def __init__(self, root: str, *, flush: bool) -> None:
+        self.root = root
+        self._flush = flush
+
+    def flush(self, handle: int) -> None:
+        """Make the contents of a file durable."""
+        if not self._flush:
+            return
+        if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync leaves the data in the drive's cache
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(handle)
+
+    def flush_names(self, directory: str) -> None:
+        """Make the names in a directory durable."""
+        if self._flush:
+            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def write_fresh(self, path: str, parts: Iterable[bytes]) -> None:
+        """A flushed file under a name that does not count yet; if it fails, nothing is left there."""
+        try:
+            with opened(path, write=True, make=True) as handle:
+                os.ftruncate(handle, 0)
+                size = 0
+                for part in _gathered(parts):
+                    write_at(handle, size, part)
+                    size += len(part)
+                self.flush(handle)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.remove(path)
+            raise
+
+    def put(self, path: str, data: bytes, *, by: str | None = None, lasting_name: bool = True) -> None:
+        """A whole file, instead of whatever had its name, or nothing; if its name may be lost, with one flush less.
+
+        `by` is the name to write it under first: one of its own if others may write the same file.
+        """
+        fresh = by or f"{path}.new"
+        self.write_fresh(fresh, [data])
+        os.replace(fresh, path)
+        if lasting_name:
+            self.flush_names(os.path.dirname(path))
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file its place; the name is flushed."""
+        os.replace(source, target)
+        self.flush_names(os.path.dirname(target))
+
+    def remove(self, path: str) -> None:
+        """Remove a file; nothing happens if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and those above it; each name is flushed."""
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+            self.flush_names(os.path.dirname(path))
+
+    def throw_away(self, directory: str) -> None:
+        """Make a directory disappear, whole or not at all; its bytes go with the next `empty_trash`."""
+        if os.path.lexists(directory):
+            trash = os.path.join(self.root, TRASH)
+            self.make_directory(trash)
+            os.rename(directory, os.path.join(trash, uuid.uuid4().hex))
+            self.flush_names(os.path.dirname(directory))
+
+    def empty_trash(self) -> None:
+        """Give back the space of what was thrown away, also by somebody who was killed before he came to it."""
+        trash = os.path.join(self.root, TRASH)
+        for name in names_in(trash):
+            shutil.rmtree(os.path.join(trash, name))
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(trash)
+
+
+# -- the root --------------------------------------------------------------------------------------
+
+
+def checked_root(path: str, *, read_only: bool) -> str:
+    """The real path of a store's root, if it is ours or can be made. Changes nothing."""
+    text = os.fspath(path)
+    if not text or "\0" in text or text != text.encode(errors="replace").decode():
+        raise InvalidInputError(f"{text!r} is not the path of a directory; give one, for example file:saves/")
+    root = os.path.realpath(text)
+    with translated(root):
+        try:
+            found = os.stat(root)
+        except FileNotFoundError:
+            if read_only:
+                raise StoreNotFound(f"{root}: there is no such directory; leave out read_only=True to make it") from None
+            return root
+        if not stat.S_ISDIR(found.st_mode):
+            raise UnsupportedError(f"{root}: is not a directory; a file store needs one of its own")
+        _check_marker(root)
+    return root
+
+
+def _check_marker(root: str) -> None:
+    """Refuse a directory that belongs to somebody else, or to a newer savegame."""
+    data = read_file(os.path.join(root, MARKER))
+    if data is None:
+        if any(name != LOCK and not name.startswith(f"{MARKER}.") for name in os.listdir(root)):
+            raise UnsupportedError(f"{root}: is not a savegame directory, nor empty; nothing was changed, choose another")
+        return
+    version = _version(data)
+    if version is None:
+        raise UnsupportedError(f"{root}: its {MARKER} cannot be read; nothing was changed, restore it from a backup")
+    if version > FORMAT:
+        raise UnsupportedError(
+            f"{root}: has format {version}, this savegame knows up to {FORMAT}; nothing was changed, install a newer savegame"
+        )
+
+
+def _version(marker: bytes) -> int | None:
+    try:
+        found: Any = json.loads(marker)["format"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if type(found) is int else None
+
+
+def make_root(disk: Disk) -> None:
+    """Make the root with its marker, unless it is there."""
+    disk.make_directory(disk.root)
+    marker = os.path.join(disk.root, MARKER)
+    if not os.path.exists(marker):
+        text = json.dumps({"format": FORMAT, "about": _ABOUT}, indent=2)
+        disk.put(marker, text.encode() + b"\n", by=f"{marker}.{uuid.uuid4().hex}")

@@ -1,0 +1,163 @@
+"""One lock around a whole file store: a mutex in the process, flock between processes, none across a fork.
+
+Whoever writes is alone; whoever reads shares the store with other readers. A child of a fork never touches the lock of
+its parent: it would be the same lock to the system. Touches errors and _file_disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from savegame.errors import ClosedError, UnavailableError, UnsupportedError
+from savegame.stores._file_disk import LOCK, translated
+
+BUSY_S: Final = 30.0
+"""How long to wait for another process."""
+
+
+class Lock:
+    """The lock of one store in this process. `make` prepares the directory that its file lies in."""
+
+    def __init__(self, root: str, make: Callable[[], None] | None) -> None:
+        self.root = root
+        self.closed = False
+        self._path = os.path.join(root, LOCK)
+        self._make = make
+        self._begin_life()
+        _open.add(self)
+
+    def _begin_life(self) -> None:
+        self._mutex = threading.RLock()
+        self._handle: int | None = None
+        self._holder: int = 0
+        """Whether it is held, and how: LOCK_SH, LOCK_EX or 0."""
+
+    @contextmanager
+    def held(self, *, alone: bool) -> Iterator[None]:
+        """Hold the lock; inside itself it stays as it is. Where there is no file to lock, only the process is alone."""
+        with self._mutex:
+            self.check_open()
+            before = self._holder
+            if before:
+                if alone and before != fcntl.LOCK_EX:
+                    raise UnsupportedError(f"{self.root}: cannot be written to from inside its own backup; wait for its end")
+                yield
+                return
+            wanted = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+            try:
+                self._holder = wanted
+                self._lock(wanted)
+                yield
+            finally:
+                self._holder = 0
+                self._unlock()
+
+    def check_open(self) -> None:
+        """Raise ClosedError if it is closed."""
+        if self.closed:
+            raise ClosedError(f"{self.root}: the vault is closed; open it again")
+
+    def close(self, last: Callable[[], None]) -> None:
+        """Do a last thing while nobody else in this process is at it, and let go of the file. A second call does nothing."""
+        with self._mutex:
+            if not self.closed:
+                last()
+            self.closed = True
+            self._drop()
+        _open.discard(self)
+
+    def _drop(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
+
+    def _lock(self, how: int) -> None:
+        with translated(self.root):
+            while True:
+                if self._handle is None:
+                    self._handle = self._opened(alone=how == fcntl.LOCK_EX)
+                if self._handle is None:
+                    return
+                self._wait(self._handle, how)
+                if self._is_there(self._handle):
+                    return
+                self._drop()  # the directory was taken away or replaced meanwhile
+
+    def _unlock(self) -> None:
+        if self._handle is not None:
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_UN)
+            except OSError:  # closing the file does it too
+                self._drop()
+
+    def _opened(self, *, alone: bool) -> int | None:
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC
+        if alone and self._make is not None:
+            self._make()
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | flags, 0o600)
+        with suppress(FileNotFoundError):
+            return os.open(self._path, os.O_RDONLY | flags)
+        return None
+
+    def _wait(self, handle: int, how: int) -> None:
+        deadline, pause = time.monotonic() + BUSY_S, 0.0002
+        while True:
+            try:
+                fcntl.flock(handle, how | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise UnavailableError(f"{self.root}: another process holds the store; try again") from None
+            time.sleep(pause)
+            pause = min(pause * 2, 0.005)
+
+    def _is_there(self, handle: int) -> bool:
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(handle), os.stat(self._path))
+        return False
+
+    # -- fork --------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Wait until nobody is in the middle of something."""
+        self._mutex.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._mutex.release()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew; refuse to go on if the fork happened inside an operation, which is the parent's."""
+        self.closed = self.closed or bool(self._holder)
+        self._drop()
+        self._begin_life()
+
+
+_open: weakref.WeakSet[Lock] = weakref.WeakSet()
+_forking: list[Lock] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = list(_open)
+    for lock in _forking:
+        lock.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    while _forking:
+        _forking.pop().after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    while _forking:
+        _forking.pop().after_fork_in_child()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
