@@ -2,17 +2,19 @@
 
 An agent's checkpoint names the heads of all its threads as they were at one moment. A restore moves those heads back in
 one batch: whole or not at all. Threads that were begun later lose their head, so that they leave the listings; whatever
-came later stays as branches. Heads are kept by their checkpoints' ids only, so that nothing of a conversation that is
-erased stays behind here. Touches domain, conversations, thread and what is below them.
+came later stays as branches. Threads are named by hashes of their ids, so that nothing of a conversation that is erased
+stays behind here. Touches domain, conversations, thread and what is below them.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import blake3
@@ -20,33 +22,42 @@ import blake3
 from savegame import delta as deltas
 from savegame import upkeep
 from savegame.autosave import Loop, Reporting, claim, prune_automatic
-from savegame.conversations import Conversations
+from savegame.conversations import AGENT_PREFIX, Conversations
 from savegame.domain import AgentState
 from savegame.engine import Engine
 from savegame.errors import (
-    Busy,
     CheckpointNotFound,
     ClosedError,
     ConflictError,
     CorruptionError,
-    Fenced,
     InvalidInputError,
     NotFoundError,
 )
 from savegame.frames import load_meta
 from savegame.lineage import everything, listed, visible
-from savegame.model import MAX_ID, Checkpoint, CheckpointId, Frame, Kind, ThreadKey, ThreadRow, checked_id
+from savegame.model import (
+    MAX_ID,
+    Checkpoint,
+    CheckpointId,
+    Frame,
+    Kind,
+    ThreadKey,
+    ThreadRow,
+    checked_id,
+    checked_limit,
+)
 from savegame.store import MoveHead
-from savegame.thread import TRIES, Thread
+from savegame.thread import Thread, retried
 from savegame.tree import Node, child_of, value_of
 
 logger = logging.getLogger("savegame")
 
-PREFIX: Final = "agent:"
-"""How the ids of agents' own threads begin."""
-
-SUMMARY: Final = "agent"
+AGENT: Final = "agent"
 HEADS: Final = "heads"
+REVISION: Final = "revision"
+"""Beside the fields of a stored agent: another text after every save, unlike a version, which a restore brings back."""
+
+MANY_AGENTS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,7 @@ class Agents:
         self._engine = engine
         self._namespace = namespace
         self._conversations = conversations
+        self._pinned: dict[ThreadKey, tuple[ThreadRow, frozenset[str]]] = {}
 
     # -- agents ------------------------------------------------------------------------------------
 
@@ -80,59 +92,56 @@ class Agents:
         """`Vault.save_agent`."""
         given = agent if isinstance(agent, AgentState) else AgentState.from_dict(agent)
         known = None if force else given.known
-        body = given.to_dict()
+        body = given.to_dict() | {REVISION: os.urandom(8).hex()}
         body.pop("active_conversations", None)  # told by the conversations themselves
-        codec = self._engine.codec
 
         def make(node: Node | None) -> tuple[list[deltas.Op], Node, Mapping[str, Any]]:
-            stored = self._stored_version(given.agent_id, node)
-            if known not in (None, stored):
+            stored = {} if node is None else self._stored(given.agent_id, node)
+            if known not in (None, stored.get(REVISION)):
                 raise ConflictError(
-                    f"agent {given.agent_id!r} has version {stored}, not {known}: somebody saved it; load it, then try again",
-                    expected=str(known),
-                    found=str(stored),
+                    f"agent {given.agent_id!r} is not as it was when it was loaded: somebody saved it, or went back; "
+                    f"load it, then try again",
+                    expected=known,
+                    found=stored.get(REVISION),
                 )
-            body["version"] = max(stored + 1, given.version)
-            ops, after = deltas.update(codec, node, append={}, set={SUMMARY: body}, delete=[])
-            return ops, after, {SUMMARY: _summary_of(body)}
+            body["version"] = max(stored.get("version", 0) + 1, given.version)
+            ops, after = deltas.update(self._engine.codec, node, append={}, set={AGENT: body}, delete=[])
+            return ops, after, {AGENT: _about(body)}
 
         saved = self._thread(given.agent_id)._change(make)
-        given.known = given.version = body["version"]
+        given.version = body["version"]
+        given.known = None if self._engine.store.borrowed() else body[REVISION]
         return saved
 
-    def _stored_version(self, agent_id: str, node: Node | None) -> int:
-        if node is None:
-            return 0
-        agent = child_of(node, SUMMARY)
-        version = None if agent is None else child_of(agent, "version")
-        if version is None:
-            raise InvalidInputError(f"thread {own_thread(agent_id)!r} holds no agent; delete it, or choose another agent's id")
-        return int(value_of(self._engine.codec, version))
+    def _stored(self, agent_id: str, node: Node) -> dict[str, Any]:
+        """The agent in the state of its own thread. Raises InvalidInputError if there is another, or something else."""
+        child = child_of(node, AGENT)
+        return _checked(agent_id, None if child is None else value_of(self._engine.codec, child))
 
     def load(self, agent_id: str) -> AgentState | None:
         """`Vault.load_agent`."""
         found = self._thread(agent_id).latest()
-        if found is None:
-            return None
-        return self._agent_from(found)
+        return None if found is None else self._agent_from(agent_id, found)
 
-    def _agent_from(self, found: Checkpoint) -> AgentState:
-        agent = AgentState.from_dict(_state_of(found)[SUMMARY])
-        agent.known = agent.version
-        open_ones = self._conversations.every(agent=agent.agent_id, archived=False)
-        agent.active_conversations = sorted(info.id for info in open_ones)
+    def _agent_from(self, agent_id: str, found: Checkpoint) -> AgentState:
+        stored = _checked(agent_id, found.state.get(AGENT) if isinstance(found.state, dict) else None)
+        agent = AgentState.from_dict({name: value for name, value in stored.items() if name != REVISION})
+        agent.known = stored[REVISION]
+        theirs = self._conversations.infos(agent_id, read=False)
+        agent.active_conversations = [info.id for info in theirs if not info.archived]
         return agent
 
     def delete(self, agent_id: str) -> bool:
         """`Vault.delete_agent`."""
-        keys = [ThreadKey(self._namespace, thread_id) for thread_id, _ in self._heads(agent_id)]
-        own = self._key(agent_id)
-        return upkeep.delete(self._engine, keys if own in keys else [*keys, own]).threads > 0
+        deleted = 0
+        while keys := [ThreadKey(self._namespace, thread_id) for thread_id, _ in self._heads(agent_id)]:
+            deleted += upkeep.delete(self._engine, keys).threads  # what was begun meanwhile is next
+        return deleted > 0
 
     def every(self) -> Iterator[AgentInfo]:
         """`Vault.agents`."""
-        for thread_id, _, head, damage in listed(self._engine, self._namespace, after=PREFIX):
-            if not thread_id.startswith(PREFIX):
+        for thread_id, _, head, damage in listed(self._engine, self._namespace, after=AGENT_PREFIX):
+            if not thread_id.startswith(AGENT_PREFIX):
                 return
             info = None if head is None else self._info(head)
             if info is not None:
@@ -142,73 +151,68 @@ class Agents:
 
     def _info(self, frame: Frame) -> AgentInfo | None:
         """What a listing shows; None for a thread of somebody else's with such an id."""
-        meta = load_meta(frame.meta)
-        summary = self._metadata(frame).get(SUMMARY)
-        if not isinstance(summary, dict) or meta.agent_id is None:
+        meta, about = load_meta(frame.meta), self._about(frame).get(AGENT)
+        if about is None:
             return None
-        return AgentInfo(
-            meta.agent_id,
-            summary["name"],
-            summary["agent_type"],
-            summary["version"],
-            meta.created_at,
-            CheckpointId(frame.id),
-        )
+        return AgentInfo(**about, updated_at=meta.created_at, head=CheckpointId(frame.id))
 
     # -- checkpoints -------------------------------------------------------------------------------
 
     def checkpoint(self, agent_id: str, name: str | None, kind: str, description: str | None) -> Checkpoint:
         """`Vault.checkpoint_agent`."""
-        return self._snapshot(agent_id, name, kind, description)[0]
-
-    def _snapshot(
-        self, agent_id: str, name: str | None, kind: str, description: str | None
-    ) -> tuple[Checkpoint, dict[str, str | None]]:
-        """A new checkpoint, and the heads of the agent's threads at the same moment, by thread."""
-        own = own_thread(checked_id(agent_id, "the agent's id"))
         automatic = Kind.of(kind) == Kind.AUTOMATIC  # never labelled, so that retention may thin them out
-        for _ in range(TRIES):
-            heads = dict(self._heads(agent_id))
-            before = heads.pop(own, None)
-            if before is None:
-                raise NotFoundError(f"Agent not found: {agent_id!r}; save_agent begins one")
-            named = [head for head in heads.values() if head]
-            try:
-                made = self._thread(agent_id)._change(
-                    partial(self._with_heads, agent_id, named),
-                    label=None if automatic else name,
-                    description=name if automatic and description is None else description,
-                    kind=kind,
-                    expect=before,
-                )
-            except (Busy, Fenced):
-                raise
-            except ConflictError as error:
-                last = error
-                continue
-            return made, heads
-        raise last
+
+        def attempt() -> Checkpoint:
+            before, heads = self._moment(agent_id)
+            made = self._thread(agent_id)._change(
+                partial(self._with_heads, agent_id, heads),
+                label=None if automatic else name,
+                description=name if automatic and description is None else description,
+                kind=kind,
+                expect=before,
+            )
+            self._refuse_pruned(agent_id, heads, made)
+            return made
+
+        return retried(attempt)
+
+    def _moment(self, agent_id: str) -> tuple[str, dict[str, str | None]]:
+        """The head of the agent's own thread, and those of all others that belong to it, as they are at one moment."""
+        heads = dict(self._heads(agent_id))
+        own = heads.pop(own_thread(agent_id), None)
+        if own is None:
+            raise NotFoundError(f"Agent not found: {agent_id!r}; save_agent begins one")
+        return own, heads
 
     def _with_heads(
-        self, agent_id: str, named: list[str], node: Node | None
+        self, agent_id: str, heads: dict[str, str | None], node: Node | None
     ) -> tuple[list[deltas.Op], Node, Mapping[str, Any]]:
-        agent = None if node is None else child_of(node, SUMMARY)
-        if node is None or agent is None:
-            raise NotFoundError(f"Agent not found: {agent_id!r}; save_agent begins one")
+        assert node is not None
+        stored = self._stored(agent_id, node)
+        named = {_mark(thread_id): head for thread_id, head in heads.items() if head}
         ops, after = deltas.update(self._engine.codec, node, append={}, set={HEADS: named}, delete=[])
-        summary = _summary_of(value_of(self._engine.codec, agent))
-        return ops, after, {SUMMARY: summary, HEADS: len(named)}
+        return ops, after, {AGENT: _about(stored), HEADS: len(named)}
+
+    def _refuse_pruned(self, agent_id: str, heads: dict[str, str | None], made: Checkpoint) -> None:
+        """A checkpoint is of no use if one of the heads that it names was pruned before it was there to keep it."""
+        now = dict(self._heads(agent_id))
+        moved = [head for thread_id, head in heads.items() if head and now.get(thread_id) != head]
+        if any(self._engine.store.find(self._namespace, head) is None for head in moved):
+            self._thread(agent_id).remove(made)
+            raise ConflictError(f"agent {agent_id!r}: a conversation was pruned while its checkpoint was made; try again")
 
     def checkpoint_changed(self, agent_id: str, keep: int | None) -> bool:
         """An automatic checkpoint, unless nothing changed since the last one, or there is no such agent."""
+        try:
+            own, heads = self._moment(agent_id)
+        except NotFoundError:
+            return False
         key = self._key(agent_id)
-        heads = dict(self._heads(agent_id))
-        own = heads.pop(key.id, None)
-        if own is None:
-            return False
-        found = self._thread(agent_id).load(own)
-        if HEADS in found.metadata and _state_of(found)[HEADS] == [head for head in heads.values() if head]:
-            return False
+        found = self._engine.find(self._namespace, own)
+        if found is not None and HEADS in self._about(found[1]):
+            named = self._thread(agent_id).load(own).state[HEADS]
+            if named == {_mark(thread_id): head for thread_id, head in heads.items() if head}:
+                return False
         now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=self._engine.store.clock())
         self.checkpoint(agent_id, f"Auto checkpoint {now:%Y-%m-%d %H:%M:%S}", Kind.AUTOMATIC, None)
         if keep is not None:
@@ -217,27 +221,38 @@ class Agents:
 
     def checkpoints(self, agent_id: str, limit: int | None) -> Iterator[Checkpoint]:
         """`Vault.agent_checkpoints`."""
-        found = 0
-        for entry in self._thread(agent_id).history(branches=True):
-            if found == limit:
-                return
-            if HEADS in entry.metadata:
-                yield entry
-                found += 1
+        thread = self._thread(agent_id)
+        return (thread._checkpoint(frame) for frame in islice(self._naming(agent_id), checked_limit(limit)))
 
-    def pinned(self, row: ThreadRow) -> set[str]:
-        """What the checkpoints of a thread's agent name; those of other threads are among it."""
-        own = None if row.agent is None else self._key(row.agent)
-        if own is None or own == row.key:
-            return set()
-        named = [frame for frame in reversed(list(everything(self._engine, own))) if HEADS in self._metadata(frame)]
-        agent_row = self._engine.store.thread(own)
-        shown = [frame for frame in named if agent_row is not None and visible(self._engine, agent_row, frame)]
-        nodes = (child_of(point.node, HEADS) for _, point in self._engine.points(own, shown) if point.node is not None)
-        return {head for node in nodes if node is not None for head in value_of(self._engine.codec, node)}
+    def _naming(self, agent_id: str) -> Iterator[Frame]:
+        """The frames of an agent's own thread that name heads, newest first."""
+        key = self._key(agent_id)
+        row = self._engine.store.thread(key)
+        for frame in everything(self._engine, key):
+            if row is not None and HEADS in self._about(frame) and visible(self._engine, row, frame):
+                yield frame
 
-    def _metadata(self, frame: Frame) -> dict[str, Any]:
-        packed = load_meta(frame.meta).metadata
+    def pinned(self, key: ThreadKey, agents: Collection[str | None]) -> set[str]:
+        """What the checkpoints of agents name; those of other threads than `key` are among it."""
+        owners = [agent_id for agent_id in agents if agent_id is not None and self._key(agent_id) != key]
+        return {head for agent_id in owners for head in self._pinned_by(agent_id)}
+
+    def _pinned_by(self, agent_id: str) -> frozenset[str]:
+        key = self._key(agent_id)
+        row = self._engine.store.thread(key)
+        if row is None:
+            return frozenset()
+        if key not in self._pinned or self._pinned[key][0] != row:
+            points = self._engine.points(key, list(self._naming(agent_id))[::-1])
+            nodes = [child_of(point.node, HEADS) for _, point in points if point.node is not None]
+            named = [value_of(self._engine.codec, node) for node in nodes if node is not None]
+            if len(self._pinned) > MANY_AGENTS:
+                self._pinned.clear()
+            self._pinned[key] = row, frozenset(head for heads in named for head in heads.values())
+        return self._pinned[key][1]
+
+    def _about(self, frame: Frame) -> dict[str, Any]:
+        packed = load_meta(frame.meta).about
         found: dict[str, Any] = self._engine.codec.decode(packed) if packed else {}
         return found
 
@@ -246,48 +261,51 @@ class Agents:
     def restore(self, checkpoint_id: str, *, skip_missing: bool) -> AgentState:
         """`Vault.restore_agent`."""
         try:
-            key, frame, found = self._find(checkpoint_id)
-            agent_id, wanted = self._wanted(key, found)
-            for _ in range(TRIES):
-                targets = self._targets(found.id, wanted, skip_missing=skip_missing)
-                undo = f"before the restore of {checkpoint_id}"
-                safety, heads = self._snapshot(agent_id, None, Kind.RECOVERY, undo)
-                changes = [MoveHead(key, frame.seq, safety.id), *self._moves(heads, targets)]
-                try:
-                    self._engine.store.commit(changes)
-                except (Busy, Fenced):
-                    raise
-                except ConflictError as error:
-                    last = error
-                    continue
-                return self._agent_from(found)
+            agent_id, key, frame, found = self._find(checkpoint_id)
+            moved = retried(partial(self._restore, agent_id, key, frame, found, skip_missing=skip_missing))
         except CorruptionError as error:
             error.args = (f"Checkpoint integrity check failed, nothing was changed: {error}",)
             raise
-        raise last
+        for changed in moved:
+            self._engine.cache.forget(changed)
+        return self._agent_from(agent_id, found)
 
-    def _find(self, checkpoint_id: str) -> tuple[ThreadKey, Frame, Checkpoint]:
-        found = self._engine.find(self._namespace, checked_id(checkpoint_id, "a checkpoint's id"))
-        if found is None:
+    def _find(self, checkpoint_id: str) -> tuple[str, ThreadKey, Frame, Checkpoint]:
+        """A checkpoint that `checkpoint_agent` made, and whose it is."""
+        at = self._engine.find(self._namespace, checked_id(checkpoint_id, "a checkpoint's id"))
+        if at is None:
             raise CheckpointNotFound(f"Checkpoint not found: {checkpoint_id!r}; agent_checkpoints() lists them")
-        key, frame = found
-        return key, frame, Thread(self._engine, key, None, None).load(frame.id)
+        key, frame = at
+        about = self._about(frame)
+        if HEADS not in about:
+            raise InvalidInputError(f"checkpoint {frame.id} was not made by checkpoint_agent; thread.rewind() goes back to it")
+        return about[AGENT]["agent_id"], key, frame, Thread(self._engine, key, None, None).load(frame.id)
 
-    def _wanted(self, key: ThreadKey, found: Checkpoint) -> tuple[str, list[str]]:
-        """The agent of a checkpoint, and the heads that it names."""
-        state = _state_of(found)
-        if HEADS not in found.metadata:
-            raise InvalidInputError(f"checkpoint {found.id} was not made by checkpoint_agent; thread.rewind() goes back to it")
-        agent_id = str(state[SUMMARY]["agent_id"])
-        if self._key(agent_id) != key:
-            raise InvalidInputError(f"checkpoint {found.id} is of agent {agent_id!r} but in thread {key.id!r}: not restored")
-        return agent_id, state[HEADS]
+    def _restore(
+        self, agent_id: str, key: ThreadKey, frame: Frame, found: Checkpoint, *, skip_missing: bool
+    ) -> list[ThreadKey]:
+        """Keep where everything is now, and move all heads, in one commit; gives the threads that it touched."""
+        _checked(agent_id, found.state[AGENT])
+        wanted: dict[str, str] = found.state[HEADS]
+        targets = self._targets(found.id, wanted, skip_missing=skip_missing)
+        before, heads = self._moment(agent_id)
+        undo = self._engine.store.new_id(key)
+        moves = [MoveHead(key, frame.seq, undo), *self._moves(heads, wanted, targets)]
+        self._thread(agent_id)._change(
+            partial(self._with_heads, agent_id, heads),
+            kind=Kind.RECOVERY,
+            description=f"before the restore of {found.id}",
+            id=undo,
+            expect=before,
+            beside=moves,
+        )
+        return [move.key for move in moves]
 
-    def _targets(self, checkpoint_id: str, wanted: list[str], *, skip_missing: bool) -> dict[ThreadKey, Frame]:
+    def _targets(self, checkpoint_id: str, wanted: dict[str, str], *, skip_missing: bool) -> dict[ThreadKey, Frame]:
         """Where every head has to go. What does not load must not become a head."""
         targets: dict[ThreadKey, Frame] = {}
         missing = []
-        for head_id in wanted:
+        for head_id in wanted.values():
             found = self._engine.find(self._namespace, head_id)
             if found is None:
                 missing.append(head_id)
@@ -297,20 +315,21 @@ class Agents:
         if missing and not skip_missing:
             raise CheckpointNotFound(
                 f"{len(missing)} of the {len(wanted)} conversations that checkpoint {checkpoint_id} names were deleted or "
-                f"pruned since (the first: {missing[0]}); skip_missing=True restores the others"
+                f"pruned since (the first: {missing[0]}); skip_missing=True restores the others and leaves these"
             )
         return targets
 
-    def _moves(self, heads: dict[str, str | None], targets: dict[ThreadKey, Frame]) -> Iterator[MoveHead]:
+    def _moves(
+        self, heads: dict[str, str | None], wanted: dict[str, str], targets: dict[ThreadKey, Frame]
+    ) -> Iterator[MoveHead]:
         for key, frame in targets.items():
             row = None if key.id in heads else self._engine.store.thread(key)  # it may have another agent by now
             head_id = heads.get(key.id) if row is None else row.head_id
-            if head_id != frame.id:
-                yield MoveHead(key, frame.seq, head_id)
+            if head_id != frame.id or row is not None:
+                yield MoveHead(key, frame.seq, head_id, agent=load_meta(frame.meta).agent_id)
         for thread_id, head_id in heads.items():
-            key = ThreadKey(self._namespace, thread_id)
-            if key not in targets and head_id is not None:
-                yield MoveHead(key, 0, head_id)
+            if head_id is not None and _mark(thread_id) not in wanted:
+                yield MoveHead(ThreadKey(self._namespace, thread_id), 0, head_id)
 
     # -- helpers -----------------------------------------------------------------------------------
 
@@ -336,6 +355,8 @@ class AgentSaves(Reporting):
         keep: int | None,
         on_error: Callable[[Exception], object] | None,
     ) -> None:
+        if isinstance(agent_ids, str):
+            raise InvalidInputError(f"agent_ids is a list of agents' ids, not the text {agent_ids!r}")
         self._agents = agents
         self._ids = sorted({checked_id(agent_id, "the agent's id") for agent_id in agent_ids})
         super().__init__(f"agents {', '.join(self._ids)}", every, keep, on_error)
@@ -367,16 +388,21 @@ class AgentAutosave(AgentSaves, Loop):
 
 def own_thread(agent_id: str) -> str:
     """The id of an agent's own thread: readable, unless that would be too long."""
-    named = PREFIX + agent_id
-    return named if len(named) <= MAX_ID else PREFIX + blake3.blake3(agent_id.encode()).hexdigest()
+    named = AGENT_PREFIX + agent_id
+    return named if len(named) <= MAX_ID else AGENT_PREFIX + blake3.blake3(agent_id.encode()).hexdigest()
 
 
-def _state_of(found: Checkpoint) -> dict[str, Any]:
-    """The state of an agent's checkpoint. Raises InvalidInputError for that of something else."""
-    if not isinstance(found.state, dict) or not isinstance(found.state.get(SUMMARY), dict):
-        raise InvalidInputError(f"thread {found.thread_id!r} holds no agent")
-    return found.state
+def _mark(thread_id: str) -> str:
+    """Stands for a thread in an agent's checkpoint, which must not keep the id of one that is erased."""
+    return blake3.blake3(thread_id.encode()).hexdigest(length=8)
 
 
-def _summary_of(agent: dict[str, Any]) -> dict[str, Any]:
-    return {name: agent[name] for name in ("name", "agent_type", "version")}
+def _checked(agent_id: str, stored: Any) -> dict[str, Any]:
+    """What the own thread of an agent holds, if it is that agent. Raises InvalidInputError."""
+    if not isinstance(stored, dict) or stored.get("agent_id") != agent_id or REVISION not in stored:
+        raise InvalidInputError(f"thread {own_thread(agent_id)!r} does not hold the agent {agent_id!r}, but something else")
+    return stored
+
+
+def _about(agent: dict[str, Any]) -> dict[str, Any]:
+    return {name: agent[name] for name in ("agent_id", "name", "agent_type", "version")}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import inspect
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext, suppress
 from copy import copy
@@ -236,19 +235,12 @@ class AsyncThread(_Face[Thread]):
         """`Thread.watch`; without `since`, new is what comes after the iteration began. No worker waits meanwhile."""
         watcher = await self._read(lambda thread: Watcher(thread._engine, thread._key, since, thread._checkpoint))
         follow(watcher, poll, timeout)  # refuses what nobody can wait for
-        quiet_since = time.monotonic()
-        while True:
-            found = await self._read(lambda _: watcher.look())
-            for checkpoint in found:
+        pause: float | None = 0.0
+        while pause is not None:
+            await asyncio.sleep(pause)
+            for checkpoint in await self._read(lambda _: watcher.look()):
                 yield checkpoint
-            if found or watcher.behind:
-                quiet_since = time.monotonic()
-            if watcher.behind:
-                continue
-            left = poll if timeout is None else timeout - dt.timedelta(seconds=time.monotonic() - quiet_since)
-            if left <= dt.timedelta(0):
-                return
-            await asyncio.sleep(min(poll, left).total_seconds())
+            pause = watcher.pause(poll, timeout)
 
 
 class _AsyncLoop(Reporting):

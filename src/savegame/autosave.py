@@ -32,7 +32,7 @@ from savegame.errors import (
 )
 from savegame.frames import load_meta, load_note
 from savegame.lineage import everything
-from savegame.model import Frame, Kind, ThreadKey
+from savegame.model import Frame, Kind, ThreadKey, checked_duration
 from savegame.store import ANY
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ class Reporting:
     def __init__(
         self, name: str, every: dt.timedelta, keep: int | None, on_error: Callable[[Exception], object] | None
     ) -> None:
-        if every <= dt.timedelta(0):
-            raise InvalidInputError(f"every must be longer than zero, not {every}")
+        checked_duration(every, "every")
         if keep is not None and keep < 1:
             raise InvalidInputError(f"keep must be at least 1, not {keep}: the newest automatic checkpoint stays")
         self.saved = 0
@@ -206,7 +205,8 @@ def prune_automatic(engine: Engine, key: ThreadKey, keep: int) -> None:
     if row is None or not drop:
         return
     try:
-        upkeep.remove(engine, key, frames, drop - {row.head}, expect=row.head_id)
+        drop = upkeep.unpinned(engine, row, frames, drop - {row.head})
+        upkeep.remove(engine, key, frames, drop, expect=row.head_id)
     except (ConflictError, CheckpointNotFound) as error:  # somebody saved, labelled or pruned meanwhile
         logger.debug("thread %r: old automatic checkpoints stay until the next save: %s", key.id, error)
 

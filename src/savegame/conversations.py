@@ -1,17 +1,17 @@
 """Conversations on the vault: each is a thread whose state is the conversation as plain data.
 
-What a listing shows (title, number of messages, last message, archived, tags) is in the metadata of every checkpoint that
-is made here, so that listing reads no states; for a head that was saved by other means it is read from the state.
-Touches domain, thread and what is below them.
+What a listing shows (title, number of messages, last message, archived, tags) is kept in the metadata of every checkpoint
+that is made here, so that listing reads no states; for a head that was saved by other means it is read from the state.
+What a state has besides the fields of a conversation stays in it. Touches domain, thread and what is below them.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeVar
 
 from savegame import delta as deltas
 from savegame.domain import Conversation, Message
@@ -19,14 +19,23 @@ from savegame.engine import Engine
 from savegame.errors import CorruptionError, InvalidInputError, ThreadNotFound
 from savegame.frames import load_meta
 from savegame.lineage import listed
-from savegame.model import Checkpoint, CheckpointId, Frame, ThreadKey, ThreadRow, checked_id
+from savegame.model import Checkpoint, CheckpointId, Frame, ThreadKey, ThreadRow, checked_id, checked_limit
+from savegame.plain import checked_text, checked_texts, checked_time
+from savegame.store import ANY
 from savegame.thread import Thread
 from savegame.tree import Node, child_of, count_of, value_of
 
 logger = logging.getLogger("savegame")
 
-SUMMARY: Final = "conversation"
-PAGE: Final = 1000
+T = TypeVar("T")
+
+ABOUT: Final = "conversation"
+LISTED_AT_ONCE: Final = 1000
+
+AGENT_PREFIX: Final = "agent:"
+"""How the ids of agents' own threads begin; a conversation's does not."""
+
+FIELDS: Final = frozenset(field.name for field in fields(Conversation) if field.init) - {"extra"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +63,21 @@ class Conversations:
     def save(self, conversation: Conversation | Mapping[str, Any], *, force: bool) -> Checkpoint:
         """`Vault.save_conversation`."""
         given = conversation if isinstance(conversation, Conversation) else Conversation.from_dict(conversation)
-        thread = self._thread(given.id, given.agent_id)
-        saved = thread.save(
-            given.to_dict(), metadata={SUMMARY: _summary_of(given)}, expect=None if force else given.known, force=force
-        )
-        given.known = saved.id
+        plain = given.to_dict()
+        codec = self._engine.codec
+
+        def make(node: Node | None) -> tuple[list[deltas.Op], Node, Mapping[str, Any]]:
+            if node is None:
+                ops, after = deltas.difference(codec, None, plain)
+            else:
+                self._refuse_other(given.id, node)
+                gone = [name for name in FIELDS - plain.keys() if child_of(node, name) is not None]
+                ops, after = deltas.update(codec, node, append={}, set=plain, delete=sorted(gone))
+            return ops, after, {ABOUT: self._about(after)}
+
+        expect = ANY if force or given.known is None else given.known
+        saved = self._thread(given.id, given.agent_id)._change(make, expect=expect)
+        given.known = None if self._engine.store.borrowed() else saved.id
         return saved
 
     def load(self, conversation_id: str) -> Conversation | None:
@@ -66,23 +85,29 @@ class Conversations:
         found = self._thread(conversation_id).latest()
         if found is None:
             return None
-        return conversation_from(found)
+        if not isinstance(found.state, dict) or not isinstance(found.state.get("messages"), list):
+            raise _no_conversation(conversation_id)
+        given = {"agent_id": found.agent_id, "created_at": found.created_at, **found.state, "id": found.thread_id}
+        conversation = Conversation.from_dict(given)
+        conversation.known = found.id
+        return conversation
 
     def add_message(self, conversation_id: str, message: Message | Mapping[str, Any], given_id: str | None) -> Checkpoint:
         """`Vault.add_message`."""
         added = Message.of(message)
+        plain = added.to_dict()
         codec = self._engine.codec
 
         def make(node: Node | None) -> tuple[list[deltas.Op], Node, Mapping[str, Any]]:
             if node is None:
                 raise ThreadNotFound(f"Conversation not found: {conversation_id!r}; save_conversation begins one")
-            before = _peek(self._engine, node, "last_message_at")
-            latest = max((time for time in (before, added.timestamp) if isinstance(time, dt.datetime)), default=None)
-            new = {"last_message_at": latest} if latest is not None else {}
-            ops, after = deltas.update(codec, node, append={"messages": [added.to_dict()]}, set=new, delete=[])
-            return ops, after, {SUMMARY: self._summary_in(after)}
+            self._refuse_other(conversation_id, node)
+            before = self._peek(node, "last_message_at", checked_time)
+            newest = max(time for time in (before, added.timestamp) if time is not None)
+            ops, after = deltas.update(codec, node, append={"messages": [plain]}, set={"last_message_at": newest}, delete=[])
+            return ops, after, {ABOUT: self._about(after)}
 
-        return self._thread(conversation_id)._change(make, asked=added.to_dict(), id=given_id)
+        return self._thread(conversation_id)._change(make, asked=_without_own_marks(plain), id=given_id)
 
     def delete(self, conversation_id: str) -> bool:
         """`Vault.delete_conversation`."""
@@ -97,15 +122,15 @@ class Conversations:
         limit: int | None = None,
     ) -> Iterator[ConversationInfo]:
         """`Vault.conversations`."""
-        if limit is not None and limit < 0:
-            raise InvalidInputError(f"limit must not be negative, not {limit}")
+        checked_limit(limit)
         found = [info for info in self.infos(agent) if (tag is None or tag in info.tags) and archived in (None, info.archived)]
         found.sort(key=lambda info: info.last_message_at, reverse=True)
         return iter(found if limit is None else found[:limit])
 
     def infos(self, agent: str | None, *, read: bool = True) -> Iterator[ConversationInfo]:
         """By id. Without `read`, those are left out whose head was not saved as a conversation, since its state would tell."""
-        for thread_id, row, head, damage in listed(self._engine, self._namespace, agent=agent, page=PAGE):
+        wanted = None if agent is None else checked_id(agent, "the agent's id")
+        for thread_id, row, head, damage in listed(self._engine, self._namespace, agent=wanted, page=LISTED_AT_ONCE):
             try:
                 info = None if row is None or head is None else self._info(row, head, read=read)
             except CorruptionError as error:
@@ -118,65 +143,67 @@ class Conversations:
     def _info(self, row: ThreadRow, frame: Frame, *, read: bool) -> ConversationInfo | None:
         """What a listing shows of a thread; None if it holds no conversation, as those that a framework keeps."""
         meta = load_meta(frame.meta)
-        summary = self._engine.codec.decode(meta.metadata).get(SUMMARY) if meta.metadata else None
-        if not isinstance(summary, dict):
-            node = self._engine.point(row.key, row.head, frame).node if read and meta.external_id is None else None
-            summary = None if node is None else self._summary_in(node)
-        if summary is None:
+        about = self._engine.codec.decode(meta.about).get(ABOUT) if meta.about else None
+        if about is None and read and meta.external_id is None and not row.key.id.startswith(AGENT_PREFIX):
+            node = self._engine.point(row.key, row.head, frame).node
+            about = None if node is None else self._about(node)
+        if about is None:
             return None
         return ConversationInfo(
             row.key.id,
             row.agent,
-            summary.get("title"),
-            summary.get("messages", 0),
-            summary.get("created_at", meta.created_at),
-            summary.get("last_message_at", meta.created_at),
-            summary.get("archived", False),
-            tuple(summary.get("tags", ())),
+            about.get("title"),
+            about.get("messages", 0),
+            about.get("created_at", meta.created_at),
+            about.get("last_message_at", meta.created_at),
+            about.get("archived", False),
+            tuple(about.get("tags", ())),
             CheckpointId(frame.id),
         )
 
-    def _summary_in(self, node: Node) -> dict[str, Any] | None:
-        """The summary of a state that is a conversation, opened no further than needed; None if it is none."""
+    def _about(self, node: Node) -> dict[str, Any] | None:
+        """What listings show of a state, which is opened no further than needed; None if it is no conversation."""
         messages = child_of(node, "messages")
         count = None if messages is None else count_of(messages)
         if count is None:
             return None
-        names = ("title", "created_at", "last_message_at", "archived", "tags")
-        return _brief({"messages": count} | {name: _peek(self._engine, node, name) for name in names})
+        about = {
+            "messages": count,
+            "title": self._peek(node, "title", checked_text),
+            "created_at": self._peek(node, "created_at", checked_time),
+            "last_message_at": self._peek(node, "last_message_at", checked_time),
+            "archived": self._peek(node, "archived", lambda value, _: value is True),
+            "tags": self._peek(node, "tags", checked_texts),
+        }
+        return {name: value for name, value in about.items() if value}
+
+    def _peek(self, node: Node, name: str, check: Callable[[Any, str], T]) -> T | None:
+        """A field of a state, whoever saved that; None if it is not there, or not what it should be."""
+        child = child_of(node, name)
+        try:
+            return None if child is None else check(value_of(self._engine.codec, child), name)
+        except InvalidInputError:
+            return None
+
+    def _refuse_other(self, conversation_id: str, node: Node) -> None:
+        messages = child_of(node, "messages")
+        if messages is None or count_of(messages) is None:
+            raise _no_conversation(conversation_id)
 
     def _thread(self, conversation_id: str, agent: str | None = None) -> Thread:
         key = ThreadKey(self._namespace, checked_id(conversation_id, "a conversation's id"))
+        if conversation_id.startswith(AGENT_PREFIX):
+            raise InvalidInputError(f"{conversation_id!r} is the thread of an agent, not a conversation; choose another id")
         return Thread(self._engine, key, agent, None)
 
 
-def conversation_from(found: Checkpoint) -> Conversation:
-    """The conversation that a checkpoint's state is. Raises InvalidInputError if it is none."""
-    if not isinstance(found.state, dict) or not isinstance(found.state.get("messages"), list):
-        raise InvalidInputError(f"thread {found.thread_id!r} holds no conversation: its state has no list of messages")
-    given = {"agent_id": found.agent_id, "created_at": found.created_at, **found.state, "id": found.thread_id}
-    conversation = Conversation.from_dict(given)
-    conversation.known = found.id
-    return conversation
+def _no_conversation(thread_id: str) -> InvalidInputError:
+    return InvalidInputError(f"thread {thread_id!r} holds no conversation: its state has no list of messages")
 
 
-def _summary_of(conversation: Conversation) -> dict[str, Any]:
-    return _brief(
-        {
-            "messages": conversation.message_count(),
-            "title": conversation.title,
-            "created_at": conversation.created_at,
-            "last_message_at": conversation.last_message_at,
-            "archived": conversation.archived,
-            "tags": list(conversation.tags),
-        }
-    )
-
-
-def _brief(summary: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in summary.items() if value}
-
-
-def _peek(engine: Engine, node: Node, name: str) -> Any:
-    child = child_of(node, name)
-    return None if child is None else value_of(engine.codec, child)
+def _without_own_marks(message: dict[str, Any]) -> dict[str, Any]:
+    """What was asked for, without the ids and the time that are made up when a message is: a retry makes up others."""
+    asked = {name: value for name, value in message.items() if name not in ("id", "timestamp")}
+    if "attachments" in asked:
+        asked["attachments"] = [_without_own_marks(attachment) for attachment in asked["attachments"]]
+    return asked

@@ -127,7 +127,7 @@ class ToolCall(Plain):
                 known["arguments"] = json.loads(text or "{}")
             except (ValueError, RecursionError) as error:
                 raise InvalidInputError(f"arguments must be a dict or the JSON text of one: {error}") from error
-        return known
+        return {name: value for name, value in known.items() if name not in ("function", "type")}
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ class Attachment(Plain):
                 known["content"] = base64.b64decode(content.get("base64", content), validate=True)
             except (TypeError, ValueError) as error:
                 raise InvalidInputError('content must be text, bytes or {"base64": text}') from error
-        return known
+        return {name: value for name, value in known.items() if name != "type"}
 
 
 @dataclass(slots=True)
@@ -245,10 +245,11 @@ class Message(Plain):
 
     @property
     def estimated_tokens(self) -> int:
-        """`tokens` if it is known, else a quarter of the bytes of all text in the content, plus one."""
+        """`tokens` if it is known, else a quarter of the bytes of all text in content and tool calls, plus one."""
         if self.tokens is not None:
             return self.tokens
-        return sum(len(text.encode(errors="surrogatepass")) for text in _texts_in(self.content)) // 4 + 1
+        said = [self.content, *([call.name, call.arguments, call.result] for call in self.tool_calls)]
+        return sum(len(text.encode(errors="surrogatepass")) for text in _texts_in(said)) // 4 + 1
 
     @classmethod
     def _renamed(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -287,9 +288,10 @@ class Conversation(Plain):
         self.id = checked_id(self.id, "id")
         self.metadata = checked_mapping(self.metadata, "metadata")
         self.created_at = checked_time(self.created_at, "created_at")
+        said_at = [message.timestamp for message in self.messages if message.timestamp]
         if self.last_message_at is _WORKED_OUT:
-            self.last_message_at = max((m.timestamp for m in self.messages if m.timestamp), default=self.created_at)
-        self.last_message_at = checked_time(self.last_message_at, "last_message_at")
+            self.last_message_at = max(said_at, default=self.created_at)
+        self.last_message_at = max([checked_time(self.last_message_at, "last_message_at"), *said_at])
         if not isinstance(self.archived, bool):
             raise InvalidInputError(f"archived must be True or False, not {self.archived!r}")
         self.tags = checked_texts(self.tags, "tags")
@@ -420,7 +422,7 @@ class AgentState(Plain):
     modified_at: dt.datetime = _WORKED_OUT
     version: int = 1
     metadata: dict[str, Any] = field(default_factory=dict)
-    known: int | None = field(default=None, init=False, compare=False, repr=False)
+    known: str | None = field(default=None, init=False, compare=False, repr=False)
     """For the vault: the version that this was read or saved as. Never written."""
 
     _ALWAYS = frozenset({"version"})
@@ -562,9 +564,9 @@ def _snipped(unit: Unit) -> Unit:
 
 def _without_calls(message: Message, calls: Mapping[str | None, ToolCall]) -> Message:
     if message.role == Role.TOOL:
-        call = calls[message.tool_call_id]
-        failed = call.status == ToolCallStatus.FAILED or message.metadata.get("is_error")
-        note = f"[tool {call.name}: {'failed' if failed else 'ok'}]"
+        call = calls.get(message.tool_call_id)  # None if a system message holds it, which is shown apart
+        failed = message.metadata.get("is_error") or (call is not None and call.status == ToolCallStatus.FAILED)
+        note = f"[tool {'result' if call is None else call.name}: {'failed' if failed else 'ok'}]"
         return Message.system(note, id=message.id, timestamp=message.timestamp)
     return replace(message, tool_calls=[], tokens=None) if message.tool_calls else message
 

@@ -43,7 +43,7 @@ logger = logging.getLogger("savegame")
 ENTRY_OVERHEAD = 2048
 """What an entry of the cache takes besides its encoded state."""
 
-MANY_LOCKS = 1024
+STRIPES = 4096
 
 
 class Point(NamedTuple):
@@ -56,6 +56,7 @@ class Point(NamedTuple):
     node: Node | None
     rows: int
     bytes: int
+    agent: str | None = None
 
 
 EMPTY = Point(0, "", 0, b"", None, 0, 0)
@@ -63,12 +64,11 @@ EMPTY = Point(0, "", 0, b"", None, 0, 0)
 
 
 class Draft(NamedTuple):
-    """What a save adds besides the state. Without an id it gets a new one. `derived`: its metadata follows from the state."""
+    """What a save adds besides the state. Without an id it gets a new one."""
 
     meta: Meta
     id: str | None = None
     note: bytes | None = None
-    derived: bool = False
 
 
 class Cache:
@@ -127,9 +127,9 @@ class Engine:
         self.compress = compress
         self.cache = Cache(cache_bytes)
         self.after_keyframe: Callable[[Engine, ThreadKey], None] | None = None
-        self.pinned: Callable[[ThreadRow], Collection[str]] = lambda row: ()
-        """The checkpoints of a thread that others name, by id: retention and pruning leave them."""
-        self._locks: dict[ThreadKey, threading.RLock] = {}
+        self.pinned: Callable[[ThreadKey, Collection[str | None]], Collection[str]] = lambda key, agents: ()
+        """The ids of checkpoints that those of these agents name: retention and pruning leave them in their threads."""
+        self._locks: dict[int, threading.RLock] = {}
         _engines.add(self)
 
     def without_cache(self) -> Engine:
@@ -148,9 +148,8 @@ class Engine:
         """
         if self.store.borrowed():
             return nullcontext()
-        if len(self._locks) > MANY_LOCKS:
-            self._locks.clear()  # at worst two saves of one thread meet, and one of them is done again
-        return self._locks.get(key) or self._locks.setdefault(key, threading.RLock())
+        stripe = hash(key) % STRIPES  # threads that share a lock only wait a little longer
+        return self._locks.get(stripe) or self._locks.setdefault(stripe, threading.RLock())
 
     # -- loading -----------------------------------------------------------------------------------
 
@@ -199,7 +198,7 @@ class Engine:
             raise _located(error, key, frame) from error
         begun = cached if cached and chain.keyframe_seq == cached.seq and chain.keyframe is None else EMPTY
         rows, read = begun.rows + len(chain.deltas), begun.bytes + sum(map(len, chain.deltas))
-        return Point(seq, frame.id, meta.step, meta.digest, node, rows, read)
+        return Point(seq, frame.id, meta.step, meta.digest, node, rows, read, meta.agent_id)
 
     def points(self, key: ThreadKey, frames: list[Frame]) -> Iterator[tuple[Frame, Point]]:
         """Checkpoints with their states, in the order given (oldest first); each found from one before where that helps."""
@@ -215,7 +214,7 @@ class Engine:
                     node = deltas.apply_stored(node, deltas.parse(self._payload(key, found[0].delta or b"")))
                 except CorruptionError as error:
                     raise _located(error, key, frame) from error
-                point = Point(frame.seq, frame.id, meta.step, meta.digest, node, 0, 0)
+                point = Point(frame.seq, frame.id, meta.step, meta.digest, node, 0, 0, meta.agent_id)
             else:
                 point = self.point(key, frame.seq, frame)
             node, before = point.node, frame.seq
@@ -314,7 +313,7 @@ class Engine:
             draft.id is None,
         )
         seq = self.store.commit([change, *beside])[0]
-        point = Point(seq, id, meta.step, meta.digest, node, base.rows + 1, base.bytes + len(body))
+        point = Point(seq, id, meta.step, meta.digest, node, base.rows + 1, base.bytes + len(body), meta.agent_id)
         if keyframe_due(meta.size_bytes, point.rows, point.bytes):
             point = self._write_keyframe(key, point)
         self.cache.put(key, point)
@@ -348,6 +347,7 @@ class Engine:
         expect: str | None,
         base: Point | None = None,
         epoch: int | None = None,
+        beside: Sequence[StoreChange] = (),
     ) -> Point:
         """Append what `make` makes of the state that the frame builds on; on top of whatever is there if expect is ANY."""
         with self.alone(key):
@@ -357,12 +357,20 @@ class Engine:
                     point = self.head(key)
                     if (point.id or None) != expect:
                         raise _conflict(key, expect, point.id or None)
-                ops, node = make(point.node)
+                try:
+                    ops, node = make(point.node)
+                except Exception:
+                    newest = point if base is not None else self.head(key)
+                    if newest.id == point.id:
+                        raise
+                    point = newest  # what could not be done to the state that was remembered may fit what is there
+                    continue
+                draft.meta.agent_id = draft.meta.agent_id or point.agent
                 draft.meta.step = point.step + 1
                 draft.meta.parent_id = point.id or None
                 wanted = expect if base is not None else (point.id or None)
                 try:
-                    return self.append(key, point, ops, node, draft, expect=wanted, epoch=epoch)
+                    return self.append(key, point, ops, node, draft, expect=wanted, epoch=epoch, beside=beside)
                 except ConflictError as error:
                     if type(error) is not ConflictError or expect != ANY or base is not None:
                         raise

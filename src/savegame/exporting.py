@@ -2,7 +2,8 @@
 
 Every line ends with a sum over itself and the sum of the line before, so that a changed, missing, doubled or swapped line
 is noticed; the last line counts what came before it. `docs/format/export.md` has every kind of line; `importing.py` reads
-them. A file is written beside its place and appears there whole or not at all. Each thread in it is as it was at one moment.
+them. A file is written beside its place and appears there whole or not at all. The checkpoints of each thread
+in it are those of one moment.
 """
 
 from __future__ import annotations

@@ -162,6 +162,8 @@ class Meta:
     external_id: str | None = None
     request: bytes | None = None
     """What was asked for, where the caller chose the id: a retry is told from other content by it."""
+    about: bytes = b""
+    """An encoded dict: what listings show of the state besides, so that they need not read it."""
     digest: bytes = b""
 
     @property
@@ -191,6 +193,7 @@ def pack_meta(meta: Meta) -> bytes:
         meta.blobs or None,
         meta.external_id,
         meta.request,
+        meta.about or None,
     ]
     while fields[-1] is None:
         fields.pop()
@@ -201,13 +204,14 @@ def load_meta(data: bytes) -> Meta:
     """Metadata from its stored bytes: the digest, then the packed fields."""
     try:
         parent, *rest = unpack_raw(data[DIGEST_BYTES:])
-        rest += [None] * (17 - len(rest))
-        *plain, metadata, blobs, external_id, request = rest
+        rest += [None] * (18 - len(rest))
+        *plain, metadata, blobs, external_id, request, about = rest
         if len(plain) != 13:
             raise ValueError(f"{len(plain)} fields")
     except (ValueError, TypeError) as error:
         raise CorruptionError(f"stored metadata cannot be read: {error}") from error
-    return Meta(*[_unpack_id(parent), *plain, metadata or b"", blobs or [], external_id, request, data[:DIGEST_BYTES]])
+    after = (metadata or b"", blobs or [], external_id, request, about or b"", data[:DIGEST_BYTES])
+    return Meta(*[_unpack_id(parent), *plain, *after])
 
 
 def _pack_id(text: str | None) -> Any:

@@ -119,7 +119,7 @@ def resolve(engine: Engine, key: ThreadKey, ref: Ref | None = None, *, at: dt.da
 
 def _find(engine: Engine, key: ThreadKey, row: ThreadRow, ref: Any, at: dt.datetime | None) -> Frame | None:
     if at is not None:
-        if at.tzinfo is None:
+        if not isinstance(at, dt.datetime) or at.tzinfo is None:
             raise InvalidInputError("at= needs a time with a zone, for example datetime.now(timezone.utc)")
         frames = line(engine, key, row.head)
         return next((frame for frame in frames if load_meta(frame.meta).created_at <= at), None)

@@ -40,6 +40,22 @@ def checked_id(text: object, what: str) -> str:
     return str(text)
 
 
+def checked_limit(limit: object) -> int | None:
+    """How many entries a listing gives at most, None for all. Raises InvalidInputError."""
+    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0):
+        return limit
+    raise InvalidInputError(f"limit must be a whole number, not negative, or None for all; not {limit!r}")
+
+
+def checked_duration(value: object, what: str) -> dt.timedelta:
+    """A timedelta above zero. Raises InvalidInputError."""
+    if not isinstance(value, dt.timedelta):
+        raise InvalidInputError(f"{what} must be a timedelta, for example timedelta(minutes=5), not {value!r}")
+    if value <= dt.timedelta(0):
+        raise InvalidInputError(f"{what} must be longer than zero, not {value}")
+    return value
+
+
 class Kind(StrEnum):
     """Why a checkpoint was made."""
 

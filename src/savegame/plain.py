@@ -10,7 +10,7 @@ import datetime as dt
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -28,7 +28,12 @@ R = TypeVar("R", bound="Plain")
 
 @dataclass(slots=True)
 class Plain:
-    """What the domain types share: to plain data and JSON, and back. Only fields that the constructor takes are written."""
+    """What the domain types share: to plain data and JSON, and back. Only fields that the constructor takes are written.
+
+    What data has besides is kept in `extra` and written back as it was, so that a provider's own fields are not lost.
+    """
+
+    extra: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
     _ALWAYS: ClassVar[frozenset[str]] = frozenset()
     """Fields that are written also while they are empty."""
@@ -39,7 +44,7 @@ class Plain:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read plain data, ours or a provider's. Unknown fields are passed over; None stands for a field that is not there.
+        """Read plain data, ours or a provider's. Unknown fields go to `extra`; None stands for a field that is not there.
 
         Ids that are not there are made up, times may be ISO text or seconds since 1970. Raises InvalidInputError naming
         the field that is missing or wrong.
@@ -53,7 +58,8 @@ class Plain:
                 given[item.name] = known[item.name]
             elif item.default is MISSING and item.default_factory is MISSING:
                 raise InvalidInputError(f"{item.name} is missing")
-        return cls(**{**cls._UNSTATED, **given})
+        extra = {name: value for name, value in known.items() if name not in {item.name for item in _kept(cls)}}
+        return cls(**{**cls._UNSTATED, **given}, extra=extra)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back as an equal object; what is empty is left out. Times stay datetimes.
@@ -95,7 +101,8 @@ class Plain:
             empty = value is item.default or (item.default_factory in (list, dict) and not value)
             if not empty or item.name in self._ALWAYS:
                 plain[item.name] = self._written(item.name, value, wire=wire)
-        return plain
+        own = {item.name for item in kept}
+        return plain | {name: value for name, value in self.extra.items() if name not in own}
 
     def _written(self, name: str, value: Any, *, wire: bool) -> Any:
         if wire and name in self._WIRE and value is not None:
@@ -111,7 +118,7 @@ class Plain:
 
 
 def _kept(cls: type[Plain]) -> tuple[Field[Any], ...]:
-    return tuple(item for item in fields(cls) if item.init)
+    return tuple(item for item in fields(cls) if item.init and item.name != "extra")
 
 
 def inside(place: str, work: Callable[[], T]) -> T:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from savegame.errors import InvalidInputError
+from savegame.model import checked_duration
 
 
 class Event(StrEnum):
@@ -110,10 +111,10 @@ class Retention:
     keep_labelled: bool = True
 
     def __post_init__(self) -> None:
-        if self.max_checkpoints is not None and self.max_checkpoints < 1:
-            raise InvalidInputError(f"max_checkpoints must be at least 1, not {self.max_checkpoints}: the head always stays")
-        if self.ttl is not None and self.ttl <= dt.timedelta(0):
-            raise InvalidInputError(f"ttl must be longer than zero, not {self.ttl}")
+        if self.max_checkpoints is not None and (type(self.max_checkpoints) is not int or self.max_checkpoints < 1):
+            raise InvalidInputError(f"max_checkpoints must be at least 1, not {self.max_checkpoints!r}: the head always stays")
+        if self.ttl is not None:
+            checked_duration(self.ttl, "ttl")
 
     @property
     def keeps_all(self) -> bool:

@@ -64,6 +64,7 @@ class MoveHead(NamedTuple):
     seq: int
     expect: str | None = ANY
     epoch: int | None = None
+    agent: str | None = None
 
 
 class PutNote(NamedTuple):

@@ -1,7 +1,8 @@
 """Whose data a thread holds, and erasing it. Touches upkeep, engine and what is below them.
 
-A subject is a record beside a thread. A fork takes its source's subjects along and remembers its source in a record of
-its own, so that erasing finds it whatever was pruned or deleted since.
+A subject is a record beside a thread. A fork gets its source's subjects, those of now and those that are attached later:
+source and fork name each other in records of theirs, and only if both do is the one followed to the other, so that a
+thread that was deleted and made anew is not taken for the former one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ logger = logging.getLogger("savegame")
 
 SUBJECT: Final = "subject"
 SOURCE: Final = "forked from"
+FORK: Final = "forked as"
 MARK: Final = PLAIN + b"\xc3"
 """The value of such a record: only its name matters."""
 
@@ -40,11 +42,11 @@ class Erased:
 
 
 def attach(engine: Engine, key: ThreadKey, subjects: tuple[str, ...]) -> None:
-    """Say that a thread holds data of these subjects."""
+    """Say that a thread holds data of these subjects, and so do all that were forked from it."""
     if not subjects:
         raise InvalidInputError("name at least one subject")
     names = [checked_id(subject, "a subject") for subject in subjects]
-    engine.store.commit([PutRecord(key, SUBJECT, name, MARK) for name in names])
+    engine.store.commit([PutRecord(one, SUBJECT, name, MARK) for one in _with_forks(engine, [key]) for name in names])
 
 
 def subjects_of(engine: Engine, key: ThreadKey) -> list[str]:
@@ -53,29 +55,39 @@ def subjects_of(engine: Engine, key: ThreadKey) -> list[str]:
 
 
 def inherited(engine: Engine, source: ThreadKey, key: ThreadKey) -> list[PutRecord]:
-    """What a fork keeps of where it comes from."""
-    own = PutRecord(key, SOURCE, source.id, MARK)
-    return [own, *(PutRecord(key, SUBJECT, name, MARK) for name in _names(engine, source, SUBJECT))]
+    """What a fork and its source keep of each other, and the subjects that go along."""
+    links = [PutRecord(key, SOURCE, source.id, MARK), PutRecord(source, FORK, key.id, MARK)]
+    return links + [PutRecord(key, SUBJECT, name, MARK) for name in _names(engine, source, SUBJECT)]
 
 
 def erase(engine: Engine, namespace: str, subject: str) -> Erased:
-    """Delete every thread of a subject and all that were forked from them, all or none."""
+    """Delete every thread of a subject and all that were forked from them, all or none; what comes meanwhile too."""
     checked_id(subject, "a subject")
-    sources: dict[str, list[str]] = {}
-    found: set[str] = set()
-    for thread_id, _ in engine.store.heads(namespace):
-        key = ThreadKey(namespace, thread_id)
-        sources[thread_id] = list(_names(engine, key, SOURCE))
-        if subject in _names(engine, key, SUBJECT):
-            found.add(thread_id)
-    while forks := {fork for fork, of in sources.items() if fork not in found and not found.isdisjoint(of)}:
-        found |= forks
-    if not found:
-        return Erased((), ())
-    keys = [ThreadKey(namespace, thread_id) for thread_id in sorted(found)]
-    left = upkeep.delete(engine, keys).left
-    logger.info("erased %d threads of one subject", len(keys))
-    return Erased(tuple(key.id for key in keys), left)
+    gone: list[str] = []
+    left: tuple[str, ...] = ()
+    while keys := _with_forks(engine, _threads_of(engine, namespace, subject)):
+        left = upkeep.delete(engine, keys).left
+        gone += [key.id for key in keys]
+    logger.info("erased %d threads of one subject", len(gone))
+    return Erased(tuple(sorted(gone)), left)
+
+
+def _threads_of(engine: Engine, namespace: str, subject: str) -> list[ThreadKey]:
+    keys = (ThreadKey(namespace, thread_id) for thread_id, _ in engine.store.heads(namespace))
+    return [key for key in keys if subject in _names(engine, key, SUBJECT)]
+
+
+def _with_forks(engine: Engine, keys: list[ThreadKey]) -> list[ThreadKey]:
+    """Threads, and all that were forked from them."""
+    found = dict.fromkeys(keys)
+    waiting = list(keys)
+    while waiting:
+        source = waiting.pop()
+        forks = (ThreadKey(source.namespace, name) for name in _names(engine, source, FORK))
+        new = [key for key in forks if key not in found and source.id in _names(engine, key, SOURCE)]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return list(found)
 
 
 def _names(engine: Engine, key: ThreadKey, kind: str) -> Iterator[str]:

@@ -236,6 +236,7 @@ def _close_content(text: dict[str, str]) -> bytes:
 
 
 _META_HEX: Final = ("request", "digest")
+_META_ENCODED: Final = ("metadata", "about")
 
 
 def _open_meta(data: bytes) -> dict[str, Any]:
@@ -243,7 +244,7 @@ def _open_meta(data: bytes) -> dict[str, Any]:
     fields = {name: getattr(meta, name) for name in Meta.__slots__}
     found: dict[str, Any] = {"at": meta.created_at.isoformat().replace("+00:00", "Z")}
     del fields["created_us"]
-    fields["metadata"] = _open_nested(meta.metadata, 0) if meta.metadata else None
+    fields |= {name: _open_nested(fields[name], 0) if fields[name] else None for name in _META_ENCODED}
     fields["blobs"] = [name.hex() for name in meta.blobs] or None
     fields |= {name: fields[name].hex() for name in _META_HEX if fields[name] is not None}
     return found | {name: value for name, value in fields.items() if value is not None}
@@ -254,8 +255,7 @@ def _close_meta(text: dict[str, Any]) -> bytes:
     since = dt.datetime.fromisoformat(fields.pop("at")) - dt.datetime.fromtimestamp(0, dt.UTC)
     fields |= {name: bytes.fromhex(fields[name]) for name in _META_HEX if name in fields}
     fields["blobs"] = [bytes.fromhex(name) for name in fields.get("blobs", ())]
-    if "metadata" in fields:
-        fields["metadata"] = pack_raw(_close(fields["metadata"]))
+    fields |= {name: pack_raw(_close(fields[name])) for name in _META_ENCODED if name in fields}
     meta = Meta(created_us=since // dt.timedelta(microseconds=1), **fields)
     return meta.digest + frames.pack_meta(meta)
 

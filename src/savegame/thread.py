@@ -10,7 +10,7 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from savegame import delta as deltas
 from savegame import lineage, subjects, upkeep
@@ -35,20 +35,36 @@ from savegame.model import (
     Status,
     ThreadKey,
     ThreadRow,
+    checked_duration,
     checked_id,
+    checked_limit,
 )
 from savegame.policy import spared_by_prune
-from savegame.store import ANY, MoveHead, PutNote, PutRecord
+from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
 from savegame.tree import Node, Shared, to_bytes, value_of
 from savegame.watch import Watcher, follow
 
 logger = logging.getLogger("savegame")
+
+T = TypeVar("T")
 
 TRIES: Final = 1000
 """How often a read-modify-write is tried again when others keep moving the head."""
 
 RECORD_COMPRESS_FROM: Final = 512
 _NOTHING_KNOWN: Final = ANY
+
+
+def retried(attempt: Callable[[], T]) -> T:
+    """What `attempt` gives; done again whenever somebody else was quicker."""
+    for _ in range(TRIES):
+        try:
+            return attempt()
+        except (Busy, Fenced):
+            raise
+        except ConflictError as error:
+            last = error
+    raise last
 
 
 class Thread:
@@ -158,15 +174,12 @@ class Thread:
 
     def modify(self, change: Callable[[Any], Any], **details: Any) -> Checkpoint:
         """Read, `change(state)`, save; done again whenever somebody else was quicker. None means an empty thread."""
-        for _ in range(TRIES):
+
+        def attempt() -> Checkpoint:
             found = self.latest()
-            try:
-                return self.save(change(None if found is None else found.state), **details)
-            except (Busy, Fenced):
-                raise
-            except ConflictError as error:
-                last = error
-        raise last
+            return self.save(change(None if found is None else found.state), **details)
+
+        return retried(attempt)
 
     def _change(
         self,
@@ -177,23 +190,24 @@ class Thread:
         description: str | None = None,
         kind: str = Kind.MANUAL,
         id: str | None = None,  # noqa: A002 - the design's name
-        expect: str | None = None,
+        expect: str | None = ANY,
+        beside: Sequence[StoreChange] = (),
     ) -> Checkpoint:
-        """For the rooms above: append what `make` makes of the head's state as it is: operations, new state, metadata.
+        """For the rooms above: append what `make` makes of the head's state as it is: operations, new state, what it is about.
 
-        `asked` is what the caller wants, by which a retry with the same `id` is told from something else.
+        `asked` is what the caller wants, by which a retry with the same `id` is told from something else. `beside` is
+        written in the same commit.
         """
         draft = self._draft(id, label, (), description, None, kind, "in_progress", None, None, None, None)
-        draft = draft._replace(derived=True)
         if id is not None:
             draft.meta.request = request_digest(self._engine.codec.encode(asked))
 
         def made(node: Node | None) -> tuple[list[deltas.Op], Node]:
-            ops, after, metadata = make(node)
-            draft.meta.metadata = self._engine.codec.encode(dict(metadata), ("metadata",))
+            ops, after, about = make(node)
+            draft.meta.about = self._engine.codec.encode(dict(about), ("about",))
             return ops, after
 
-        return self._append(made, draft, None, ANY if expect is None else expect)
+        return self._append(made, draft, None, expect, beside)
 
     def _draft(
         self,
@@ -242,6 +256,7 @@ class Thread:
         draft: Draft,
         parent: Ref | None,
         expect: str | None,
+        beside: Sequence[StoreChange] = (),
     ) -> Checkpoint:
         if draft.id is not None:
             twin = self._twin(make, draft, draft.id)
@@ -250,7 +265,7 @@ class Thread:
         base = None if parent is None else self._point(self._resolve(parent))
         with self._engine.alone(self._key):  # an autosave of this handle looks at both, the head and what we know of it
             try:
-                point = self._engine.save(self._key, make, draft, expect=expect, base=base)
+                point = self._engine.save(self._key, make, draft, expect=expect, base=base, beside=beside)
             except AlreadyExistsError:  # somebody saved the same id between our look and our commit
                 twin = None if draft.id is None else self._twin(make, draft, draft.id)
                 if twin is None:
@@ -277,9 +292,8 @@ class Thread:
             raise AlreadyExistsError(f"the id {id!r} is taken by a checkpoint of thread {key.id!r}; choose another")
         meta = load_meta(frame.meta)
         there = self._point(frame)
-        fixed = ("kind", "status", "reason", "iteration", "tokens_used", "cost", "description", "resume_hint")
+        fixed = ("kind", "status", "reason", "iteration", "tokens_used", "cost", "description", "resume_hint", "metadata")
         same = all(getattr(meta, name) == getattr(draft.meta, name) for name in fixed)
-        same = same and (draft.derived or meta.metadata == draft.meta.metadata)
         if meta.request is not None:
             same = same and meta.request == draft.meta.request
         elif same:  # it was saved without id=: what would be saved now is compared with what is there
@@ -358,6 +372,7 @@ class Thread:
         branches: bool = False,
     ) -> Iterator[Checkpoint]:
         """Checkpoints without their states: the head's line, or with `branches` all. `before` leaves newer ones out."""
+        checked_limit(limit)
         row = self._engine.store.thread(self._key)
         if row is None or not row.frames:
             return
@@ -409,7 +424,7 @@ class Thread:
                 if drop:
                     upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id, head=frame.seq)
                 else:
-                    self._engine.store.commit([MoveHead(self._key, frame.seq, row.head_id)])
+                    self._engine.store.commit([MoveHead(self._key, frame.seq, row.head_id, agent=found.agent_id)])
             except (Busy, Fenced):
                 raise
             except (ConflictError, CheckpointNotFound) as error:
@@ -467,16 +482,13 @@ class Thread:
     def _note(
         self, ref: Ref, change: Callable[[str | None, tuple[str, ...]], tuple[str | None, tuple[str, ...]]]
     ) -> Checkpoint:
-        for _ in range(TRIES):
+        def attempt() -> Checkpoint:
             frame = self._resolve(ref)
             note = dump_note(*change(*load_note(frame.note)))
-            try:
-                self._engine.store.commit([PutNote(self._key, frame.seq, note, frame.note)])
-            except ConflictError as error:
-                last = error
-                continue
+            self._engine.store.commit([PutNote(self._key, frame.seq, note, frame.note)])
             return self._checkpoint(frame._replace(note=note))
-        raise last
+
+        return retried(attempt)
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -505,13 +517,15 @@ class Thread:
     # -- removing ----------------------------------------------------------------------------------
 
     def remove(self, *refs: Ref) -> int:
-        """Delete single checkpoints, the head too: the newest that is left becomes it, if there is one; the number removed."""
+        """Delete single checkpoints, the head too; the number removed.
+
+        Then the nearest of its ancestors that is left becomes the head, or else the newest checkpoint that is left.
+        """
         for _ in range(TRIES):
             row = lineage.existing(self._engine, self._key)
             frames = list(lineage.everything(self._engine, self._key))
             drop = {self._resolve(ref).seq for ref in refs}
-            left = [frame.seq for frame in frames if frame.seq not in drop]
-            head = row.head if row.head in left or not row.head else max(left, default=0)
+            head = _head_without(row.head, frames, drop)
             try:
                 return upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id, head=head)
             except (Busy, Fenced):
@@ -529,6 +543,8 @@ class Thread:
             raise InvalidInputError("prune needs keep=, older_than= or both")
         if keep is not None and keep < 1:
             raise InvalidInputError(f"keep must be at least 1, not {keep}; delete() removes a whole thread")
+        if older_than is not None and older_than != dt.timedelta(0):
+            checked_duration(older_than, "older_than")
         for _ in range(TRIES):
             row = self._engine.store.thread(self._key)
             if row is None or not row.frames:
@@ -704,6 +720,15 @@ class Thread:
     def _value(self, node: Node, shared: Shared | None) -> Any:
         value = value_of(self._codec, node, shared)
         return self._codec.restore(self._type, value) if self._type else value
+
+
+def _head_without(head: int, frames: list[Frame], drop: set[int]) -> int:
+    """Where the head of a thread is once some of its frames are gone; 0 if there was none, or nothing is left."""
+    bases = {frame.seq: frame.base for frame in frames}
+    nearest = head
+    while nearest in drop:
+        nearest = bases[nearest]
+    return nearest if nearest or not head else max(bases.keys() - drop, default=0)
 
 
 def _number(value: Any, what: str, *, whole: bool = True) -> Any:

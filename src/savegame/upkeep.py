@@ -119,8 +119,9 @@ def free_hidden(engine: Engine, key: ThreadKey) -> None:
 
 
 def unpinned(engine: Engine, row: ThreadRow, frames: list[Frame], drop: set[int]) -> set[int]:
-    """What of `drop` no agent's checkpoint names."""
-    pinned = engine.pinned(row) if drop else ()
+    """What of `drop` no agent's checkpoint names: of whichever agent it was."""
+    agents = {load_meta(frame.meta).agent_id for frame in frames if frame.seq in drop} | {row.agent}
+    pinned = engine.pinned(row.key, agents) if drop else ()
     return {frame.seq for frame in frames if frame.seq in drop and frame.id not in pinned}
 
 

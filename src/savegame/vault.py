@@ -36,6 +36,7 @@ from savegame.model import (
     ThreadInfo,
     ThreadKey,
     checked_id,
+    checked_limit,
 )
 from savegame.policy import Retention
 from savegame.search import Hits, search
@@ -143,9 +144,10 @@ class Vault:
         A thread whose head is damaged is listed with `damage`, unless a status or tag is asked for.
         """
         wanted = None if status is None else Status(status)
+        agent = None if agent is None else checked_id(agent, "the agent's id")
         threads = lineage.listed(self._engine, self.namespace, agent=agent, after=after)
         found = (info for info in map(self._info, threads) if info is not None and self._fits(info, wanted, tag))
-        return islice(found, None if limit is None else max(limit, 0))
+        return islice(found, checked_limit(limit))
 
     def _fits(self, info: ThreadInfo, wanted: Status | None, tag: str | None) -> bool:
         if info.damage is not None:
@@ -331,7 +333,10 @@ class Vault:
     def delete_checkpoint(self, id: str) -> bool:  # noqa: A002 - the design's name
         """Delete one checkpoint, of whichever thread. True if there was one."""
         found = self._engine.find(self.namespace, checked_id(id, "a checkpoint's id"))
-        return found is not None and Thread(self._engine, found[0], None, None).remove(id) > 0
+        try:
+            return found is not None and Thread(self._engine, found[0], None, None).remove(id) > 0
+        except NotFoundError:  # retention hides it, or somebody else deleted it
+            return False
 
     def erase(self, subject: str) -> Erased:
         """Delete every thread of a subject and all that were forked from them; says what it could not reach."""
@@ -419,7 +424,7 @@ class Vault:
     ) -> int:
         """Write every thread, those named, or those of an agent to a new file of JSON lines; the number of checkpoints.
 
-        Each thread is as it was at one moment; others may write meanwhile. The file appears whole, flushed, or not at all.
+        The checkpoints of each thread are those of one moment; others may write meanwhile. The file appears whole, flushed, or not at all.
         """
         return exporting.export(self._engine, self.namespace, os.fspath(path), threads=threads, agent=agent, progress=progress)
 

@@ -15,7 +15,7 @@ from savegame import lineage
 from savegame.engine import Engine
 from savegame.errors import InvalidInputError
 from savegame.lineage import PAGE, Ref
-from savegame.model import Checkpoint, Frame, ThreadKey, ThreadRow
+from savegame.model import Checkpoint, Frame, ThreadKey, ThreadRow, checked_duration
 
 
 class Watcher:
@@ -34,8 +34,8 @@ class Watcher:
 
     def _begin(self, since: Ref | None) -> tuple[int, str | None]:
         if since is None:
-            row = self._engine.store.thread(self._key)
-            return (0, None) if row is None else (row.last, row.head_id if row.head == row.last else None)
+            newest = self._engine.store.frames(self._key, limit=1, newest_first=True)
+            return (newest[0].seq, newest[0].id) if newest else (0, None)
         if isinstance(since, Checkpoint):  # taken at its word: it may have been pruned since
             if since.thread_id != self._key.id:
                 raise InvalidInputError(f"{since!r} is not of thread {self._key.id!r}; watch the thread that it is of")
@@ -81,10 +81,9 @@ class Watcher:
 
 def follow(watcher: Watcher, poll: dt.timedelta, timeout: dt.timedelta | None) -> Iterator[Checkpoint]:
     """What a watcher sees, looking again every `poll`; ends after `timeout` without anything new."""
-    if poll <= dt.timedelta(0):
-        raise InvalidInputError(f"poll must be longer than zero, not {poll}")
-    if timeout is not None and timeout < dt.timedelta(0):
-        raise InvalidInputError(f"timeout must not be negative, not {timeout}")
+    checked_duration(poll, "poll")
+    if timeout is not None and timeout != dt.timedelta(0):
+        checked_duration(timeout, "timeout")
     return _following(watcher, poll, timeout)
 
 

@@ -346,11 +346,7 @@ def test_z41_statistics_are_the_same_everywhere_and_true(home: Home) -> None:
         assert vault.stats().total_bytes == sum(path.stat().st_size for path in home.files() if path not in shared)
 
 
-def test_z42_an_agent_is_deleted_whole(disk: Home, request: pytest.FixtureRequest) -> None:
-    if disk.store == "file":
-        request.applymarker(
-            pytest.mark.xfail(reason="a journal says whose thread it is in a line that may be damaged", strict=True)
-        )
+def test_z42_an_agent_is_deleted_whole(disk: Home) -> None:
     vault = disk.open()
     begin(vault, "helper", "one", "two")
     vault.checkpoint_agent("helper")

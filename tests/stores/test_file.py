@@ -88,9 +88,10 @@ def test_a_journal_can_be_read(root: Path) -> None:
         thread.save({"messages": ["hello"]}, label="begin")
         thread.update(append={"messages": ["wörld", ("a", "tuple")]})
         assert isinstance(vault.store, FileStore)
-        first, save, update = lines(vault.store, ThreadKey("default", "support/42"))
+        first, owner, save, update = lines(vault.store, ThreadKey("default", "support/42"))
     assert (first["thread"], first["namespace"], first["format"]) == ("support/42", "default", 1)
-    assert (save["save"], save["base"], save["agent"], save["note"]["label"]) == (1, 0, "helper", "begin")
+    assert (owner["head"], owner["agent"]) == (0, "helper")
+    assert (save["save"], save["base"], save["note"]["label"]) == (1, 0, "begin")
     assert save["delta"] == [["set", [], {"messages": ["hello"]}]]
     assert update["delta"] == [["append", ["messages"], ["wörld", {"$tuple": ["a", "tuple"]}]]]
     assert update["meta"]["parent_id"] == save["id"]

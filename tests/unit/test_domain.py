@@ -76,7 +76,9 @@ def test_plain_data_and_json_are_read_back_equal(whole: Any) -> None:
     assert type(whole).from_dict(plain) == whole
     assert type(whole).from_json(whole.to_json()) == whole
     assert Codec().decode(Codec().encode(plain)) == plain
-    assert type(whole).from_dict({**plain, "field_of_tomorrow": 1}) == whole
+    more = {**plain, "field_of_tomorrow": 1, "extra": [2]}
+    assert type(whole).from_dict(more).to_dict() == more
+    assert type(whole).from_json(type(whole).from_dict({**plain, "name_of": "x"}).to_json()).extra == {"name_of": "x"}
 
 
 def test_a_message_has_the_shape_that_providers_use() -> None:
@@ -375,8 +377,10 @@ def test_the_window_has_the_system_first_then_the_newest_that_fit() -> None:
 
 
 def test_a_window_never_parts_a_result_from_its_call() -> None:
+    asked = asking("c1", "c2")
+    asked.tokens = 1
     conversation = talk(
-        sized(1, "a"), asking("c1", "c2"), Message.tool_result("c1", "r1", tokens=1), sized(1, "between"),
+        sized(1, "a"), asked, Message.tool_result("c1", "r1", tokens=1), sized(1, "between"),
         Message.tool_result("c2", "r2", tokens=1), Message.tool_result("lost", "orphan", tokens=1), sized(1, "b"),
     )  # fmt: skip
     assert contents(conversation.context_window(4)) == ["b"]
@@ -450,3 +454,21 @@ def test_what_the_vault_knows_is_not_written() -> None:
     conversation.known, agent.known = "id", 7
     assert "known" not in conversation.to_dict().keys() | agent.to_dict().keys()
     assert Conversation.from_dict({**conversation.to_dict(), "known": "id"}).known is None
+
+
+def test_calls_of_a_system_message_can_be_snipped() -> None:
+    held = Message.system("s", tool_calls=[{"id": "c1", "name": "search", "arguments": {}}])
+    conversation = talk(held, Message.tool_result("c1", "found"), Message.user("next"))
+    assert contents(conversation.compact("snip_tool_results", keep_recent=1))[-1] == "next"
+
+
+def test_tool_calls_count_as_tokens() -> None:
+    call = {"id": "c", "name": "write", "arguments": {"text": "x" * 4000}}
+    assert Message.assistant("", tool_calls=[call]).estimated_tokens > 1000
+
+
+def test_a_message_put_into_the_list_by_hand_counts_for_the_last_time() -> None:
+    conversation = Conversation("helper", created_at=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+    late = Message.user("hi")
+    conversation.messages.append(late)
+    assert conversation.to_dict()["last_message_at"] == late.timestamp

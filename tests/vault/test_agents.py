@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_a_loaded_agent_does_not_overwrite_what_somebody_saved_since(vault: Vaul
     theirs.set_state("by", "them")
     vault.save_agent(theirs)
     mine.set_state("by", "me")
-    with pytest.raises(ConflictError, match="version 2, not 1"):
+    with pytest.raises(ConflictError, match="somebody saved it"):
         vault.save_agent(mine)
     vault.save_agent(mine, force=True)
     assert vault.load_agent("helper").get_state("by") == "me"  # type: ignore[union-attr]
@@ -89,9 +90,9 @@ def test_agents_are_listed_by_id_and_threads_with_such_names_are_not_taken_for_t
     vault.thread("zzz").save({})
     assert {info.id for info in vault.agents()} == {"b", "../a", "x.json", "é", "agent:a", "n" * 512}
     assert vault.load_agent("n" * 512) is not None
-    with pytest.raises(InvalidInputError, match="holds no agent"):
+    with pytest.raises(InvalidInputError, match="does not hold the agent"):
         vault.load_agent("impostor")
-    with pytest.raises(InvalidInputError, match="holds no agent"):
+    with pytest.raises(InvalidInputError, match="does not hold the agent"):
         vault.save_agent(an_agent("impostor"))
 
 
@@ -207,7 +208,7 @@ def test_a_checkpoint_names_one_moment_while_others_write(vault: Vault) -> None:
         writer.join()
     counts = []
     for checkpoint in made:
-        heads = [vault.load(head) for head in checkpoint.load().state["heads"]]
+        heads = [vault.load(head) for head in checkpoint.load().state["heads"].values()]
         counts.append({head.thread_id: len(head.state["messages"]) for head in heads})
     assert all(0 <= count[left] - count[right] <= 1 for count in counts)
     assert counts[-1][left] > counts[0][left]
@@ -324,3 +325,130 @@ def test_retention_leaves_what_an_agents_checkpoint_names(opened: Opener) -> Non
     assert vault.stats().checkpoints < 200  # what is hidden was freed on the way
     vault.restore_agent(named.id)
     assert said(vault, chat) == ["one"]
+
+
+def test_autosave_leaves_what_an_agents_checkpoint_names(vault: Vault) -> None:
+    vault.save_agent(an_agent())
+    thread = vault.thread("task", agent="helper")
+    thread.save({"n": 0}, kind="automatic")
+    named = vault.checkpoint_agent("helper", "here")
+    for number in range(1, 5):
+        with thread.autosave(lambda number=number: {"n": number}, dt.timedelta(hours=1), keep=1):
+            pass
+    vault.restore_agent(named.id)
+    assert vault.thread("task").state() == {"n": 0}
+
+
+# -- going back and on -----------------------------------------------------------------------------
+
+
+def test_an_agent_that_was_restored_can_be_saved(vault: Vault) -> None:
+    vault.save_agent(an_agent())
+    named = vault.checkpoint_agent("helper", "here")
+    vault.save_agent(an_agent())
+    restored = vault.restore_agent(named.id)
+    restored.set_state("back", True)
+    vault.save_agent(restored)
+    assert vault.load_agent("helper").get_state("back") is True  # type: ignore[union-attr]
+
+
+def test_a_version_that_comes_round_again_is_not_taken_for_the_same(vault: Vault) -> None:
+    vault.save_agent(an_agent())
+    named = vault.checkpoint_agent("helper", "here")
+    vault.save_agent(an_agent())
+    mine = vault.load_agent("helper")
+    assert mine is not None
+    vault.restore_agent(named.id)
+    theirs = vault.load_agent("helper")
+    assert theirs is not None
+    theirs.set_state("precious", 1)
+    vault.save_agent(theirs)
+    assert theirs.version == mine.version == 2
+    with pytest.raises(ConflictError):
+        vault.save_agent(mine)
+    assert vault.load_agent("helper").get_state("precious") == 1  # type: ignore[union-attr]
+
+
+def test_a_restore_that_fails_leaves_nothing_behind(vault: Vault) -> None:
+    vault.save_agent(an_agent())
+    chat = begun(vault, "helper", "one")
+    named = vault.checkpoint_agent("helper", "here")
+    vault.add_message(chat, Message.user("two"))
+    vault.store.lease(ThreadKey(vault.namespace, chat), "a run", 60_000_000)
+    for _ in range(3):
+        with pytest.raises(Busy):
+            vault.restore_agent(named.id)
+    assert [entry.id for entry in vault.agent_checkpoints("helper")] == [named.id]
+
+
+def test_skip_missing_leaves_a_conversation_whose_point_is_gone_where_it_is(vault: Vault) -> None:
+    vault.save_agent(an_agent())
+    chat = begun(vault, "helper", "one")
+    named = vault.checkpoint_agent("helper", "here")
+    vault.add_message(chat, Message.user("two"))
+    vault.thread(chat).prune(keep=1, include_labelled=True)
+    vault.restore_agent(named.id, skip_missing=True)
+    assert said(vault, chat) == ["one", "two"]
+
+
+def test_a_conversation_that_changed_its_agent_goes_back_to_the_former(vault: Vault) -> None:
+    for agent_id in ("a", "b"):
+        vault.save_agent(an_agent(agent_id))
+    chat = begun(vault, "a", "one")
+    named = vault.checkpoint_agent("a", "here")
+    moved = vault.load_conversation(chat)
+    assert moved is not None
+    moved.agent_id = "b"
+    vault.save_conversation(moved)
+    assert [info.id for info in vault.conversations("b")] == [chat]
+    assert vault.thread(chat).prune(keep=1) == 0  # the checkpoint of its former agent keeps it
+    vault.restore_agent(named.id)
+    assert ([info.id for info in vault.conversations("a")], list(vault.conversations("b"))) == ([chat], [])
+
+
+def test_the_agent_goes_on_along_the_line(vault: Vault) -> None:
+    """Whoever saves without naming it: checkpoints, usage and forks know whose work it is."""
+    vault.save_agent(an_agent())
+    chat = begun(vault, "helper", "one")
+    assert vault.add_message(chat, Message.user("two")).agent_id == "helper"
+    vault.thread(chat).fork("copy")
+    assert sorted(info.id for info in vault.conversations("helper")) == sorted((chat, "copy"))
+    assert [usage.key for usage in vault.usage(by="agent")] == ["helper"]
+    vault.delete_agent("helper")
+    assert list(vault.threads()) == []
+
+
+def test_two_agents_never_share_a_thread(vault: Vault) -> None:
+    """The id of a very long agent's thread is a hash; an agent of that name is another one."""
+    vault.save_agent(an_agent("n" * 512))
+    (thread,) = vault.threads()
+    with pytest.raises(InvalidInputError, match="does not hold the agent"):
+        vault.save_agent(an_agent(thread.id.removeprefix("agent:")))
+    assert vault.load_agent("n" * 512) is not None
+
+
+def test_what_somebody_else_did_since_is_not_seen_as_a_wrong_call(opened: Opener) -> None:
+    """An update fits the head as it is, not as this vault remembers it."""
+    mine = opened()
+    theirs = Vault(mine.store)
+    mine.thread("t").save({"x": 1})
+    theirs.thread("t").save({"x": []}, force=True)
+    assert mine.thread("t").update(append={"x": [1]}).state == {"x": [1]}
+
+
+def test_a_save_that_is_rolled_back_leaves_the_object_usable(on_disk: Opener) -> None:
+    vault = on_disk()
+    agent, conversation = an_agent(), Conversation("helper")
+    vault.save_agent(agent)
+    vault.save_conversation(conversation)
+
+    def save_and_fail() -> None:
+        with vault.connection():
+            vault.save_agent(agent)
+            vault.save_conversation(conversation)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        save_and_fail()
+    vault.save_agent(agent)
+    vault.save_conversation(conversation)

@@ -70,9 +70,9 @@ def test_messages_that_many_add_at_once_are_all_there(vault: Vault) -> None:
 def test_a_message_added_again_with_the_same_id_is_there_once(vault: Vault) -> None:
     conversation = Conversation("helper", messages=[{"role": "user", "content": "hi"}])
     vault.save_conversation(conversation)
-    message = Message.user("again")
-    first = vault.add_message(conversation.id, message, id="webhook-1")
-    assert vault.add_message(conversation.id, message, id="webhook-1").id == first.id
+    first = vault.add_message(conversation.id, {"role": "user", "content": "again"}, id="webhook-1")
+    for again in ({"role": "user", "content": "again"}, Message.user("again")):  # made anew: another id, another time
+        assert vault.add_message(conversation.id, again, id="webhook-1").id == first.id
     assert len(vault.load_conversation(conversation.id).messages) == 2  # type: ignore[union-attr, arg-type]
     with pytest.raises(AlreadyExistsError):
         vault.add_message(conversation.id, Message.user("other"), id="webhook-1")
@@ -182,3 +182,64 @@ def test_a_checkpoint_is_deleted_by_its_id(vault: Vault) -> None:
     assert vault.delete_checkpoint(first.id) is True
     assert vault.delete_checkpoint(first.id) is False
     assert [entry.step for entry in thread.history()] == [2]
+
+
+def test_an_agents_own_thread_is_no_conversation(vault: Vault) -> None:
+    vault.save_agent({"agent_id": "bob", "name": "Bob", "agent_type": "t"})
+    for attempt in (
+        lambda: vault.add_message("agent:bob", Message.user("hi")),
+        lambda: vault.save_conversation(Conversation(id="agent:bob")),
+        lambda: vault.load_conversation("agent:bob"),
+        lambda: vault.delete_conversation("agent:bob"),
+    ):
+        with pytest.raises(InvalidInputError, match="thread of an agent"):
+            attempt()
+    assert vault.load_agent("bob") is not None
+
+
+def test_a_thread_of_something_else_does_not_become_a_conversation(vault: Vault) -> None:
+    vault.thread("plan").save({"plan": 1})
+    for attempt in (
+        lambda: vault.add_message("plan", Message.user("hi")),
+        lambda: vault.save_conversation(Conversation(id="plan")),
+    ):
+        with pytest.raises(InvalidInputError, match="holds no conversation"):
+            attempt()
+    assert vault.thread("plan").state() == {"plan": 1}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"messages": [], "last_message_at": "2024-05-05T00:00:00Z", "title": 7, "tags": "no", "archived": "maybe"},
+        {"messages": [], "last_message_at": dt.datetime(2024, 5, 5), "created_at": []},
+    ],
+)
+def test_odd_states_do_not_stop_the_listings(vault: Vault, state: dict[str, object]) -> None:
+    vault.save_agent({"agent_id": "bob", "name": "Bob", "agent_type": "t"})
+    thread = vault.thread("odd", agent="bob")
+    thread.save(state, metadata={"conversation": {"tags": 7}, "agent": 1, "heads": 2})
+    vault.save_conversation(Conversation("bob", id="sound"))
+    assert {info.id for info in vault.conversations("bob")} == {"odd", "sound"}
+    assert (vault.stats().agents, vault.load_agent("bob").active_conversations) == (1, ["sound"])  # type: ignore[union-attr]
+    vault.add_message("odd", Message.user("hi"))
+    assert next(vault.conversations()).id == "odd"
+
+
+def test_what_a_state_has_besides_stays(vault: Vault) -> None:
+    """Fields of the state and of messages that a conversation has no name for."""
+    said = {"role": "assistant", "content": "hi", "reasoning": "because", "name": "Ann"}
+    vault.thread("plain").save({"messages": [said], "plan": [1, 2]})
+    conversation = vault.load_conversation("plain")
+    assert conversation is not None
+    conversation.title = "new"
+    vault.save_conversation(conversation)
+    vault.add_message("plain", {**said, "content": "again"})
+    state = vault.thread("plain").state()
+    assert (state["plan"], state["title"]) == ([1, 2], "new")
+    assert [(one["reasoning"], one["name"]) for one in state["messages"]] == [("because", "Ann")] * 2
+    conversation = vault.load_conversation("plain")
+    assert conversation is not None
+    conversation.title = None
+    vault.save_conversation(conversation)
+    assert "title" not in vault.thread("plain").state()

@@ -56,6 +56,34 @@ def test_erase_takes_what_was_forked_before_and_after(vault: Vault) -> None:
     assert vault.erase("ann").threads == ("left over",)
 
 
+def test_a_fork_made_before_is_found_when_its_source_is_gone(vault: Vault) -> None:
+    source = vault.thread("source")
+    source.save({"n": 1})
+    source.fork("fork")
+    source.attach_subject("ann")
+    assert vault.thread("fork").subjects() == ["ann"]
+    source.delete()
+    assert vault.erase("ann").threads == ("fork",)
+
+
+def test_a_thread_made_anew_is_not_taken_for_the_former(vault: Vault) -> None:
+    """Neither a source of the same name nor a fork of the same name."""
+    for name, subject in (("t", "ann"), ("t", "bob")):
+        thread = vault.thread(name)
+        thread.save({"whose": subject})
+        thread.attach_subject(subject)
+        if subject == "ann":
+            thread.fork("of ann")
+            thread.delete()
+    assert vault.erase("bob").threads == ("t",)
+    assert threads_of(vault) == ["of ann"]
+    vault.thread("of ann").fork("again")
+    vault.thread("again").delete()
+    vault.thread("again").save({"whose": "nobody's"})
+    assert vault.erase("ann").threads == ("of ann",)
+    assert threads_of(vault) == ["again"]
+
+
 def test_nothing_of_it_is_left_in_the_files(on_disk: Opener, tmp_path: Path) -> None:
     """Messages, ids, large values, keyframes, records, what repair set aside, the search index, the write-ahead log."""
     vault = on_disk()

@@ -114,7 +114,9 @@ class Changes:
         for digest, content in change.blobs:
             if digest not in journal.blobs:
                 draft.say({"large": digest.hex(), "text": to_text("content", content)})
-        draft.say(save_op(Frame(seq, change.id, change.base, change.meta, change.note, change.delta), change.agent, floor))
+        if change.agent not in (None, journal.row.agent):  # a line of its own: damage to a save does not hide whose it is
+            draft.say({"head": journal.row.head, "agent": change.agent})
+        draft.say(save_op(Frame(seq, change.id, change.base, change.meta, change.note, change.delta), floor))
         draft.new_ids.append(change.id)
         draft.gone = False
         return seq
@@ -132,7 +134,7 @@ class Changes:
             _entry(draft.journal, change.seq)
         elif not draft.journal.entries:
             raise CheckpointNotFound(f"thread {change.key.id!r} has no checkpoints")
-        draft.say({"head": change.seq})
+        draft.say({"head": change.seq} | ({} if change.agent is None else {"agent": change.agent}))
         return 0
 
     def _put_note(self, change: PutNote) -> int:

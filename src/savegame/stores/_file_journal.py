@@ -272,9 +272,7 @@ def _save(journal: Journal, op: Op, place: Place) -> None:
     note = op.get("note")
     entry = Entry(op["id"], op["base"], None if note is None else from_text("note", note), place)
     _add(journal, op["save"], entry)
-    journal.row = journal.row._replace(
-        agent=op.get("agent", journal.row.agent), floor=max(journal.row.floor, op.get("floor", 0))
-    )
+    journal.row = journal.row._replace(floor=max(journal.row.floor, op.get("floor", 0)))
 
 
 def _add(journal: Journal, seq: int, entry: Entry) -> None:

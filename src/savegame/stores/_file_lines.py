@@ -105,13 +105,11 @@ def _one_bit_off(line: bytes) -> Iterator[bytes]:
             yield line[:at] + bytes((line[at] ^ 1 << bit,)) + line[at + 1 :]
 
 
-def save_op(frame: Frame, agent: str | None, floor: int) -> Op:
+def save_op(frame: Frame, floor: int) -> Op:
     """A frame. `floor` is the thread's after it."""
     op: Op = {"save": frame.seq, "id": frame.id, "base": frame.base}
     if frame.note is not None:
         op["note"] = to_text("note", frame.note)
-    if agent is not None:
-        op["agent"] = agent
     if floor:
         op["floor"] = floor
     return op | {"meta": to_text("meta", frame.meta), "delta": to_text("delta", frame.delta or b"")}

@@ -237,7 +237,11 @@ class Changes:
         found = one_row(db, "frame_place", row.key(change.seq)) if change.seq else None
         if change.seq and found is None:
             raise CheckpointNotFound(f"thread {change.key.id!r} has no frame {change.seq}")
-        self._set(db, change.key, row._replace(head=change.seq, head_id=None if found is None else unpack_id(found[2])))
+        agent = row.agent if change.agent is None else change.agent
+        if agent != row.agent:
+            db.execute(SQL["set_agent"], (agent, row.no))
+        head_id = None if found is None else unpack_id(found[2])
+        self._set(db, change.key, row._replace(agent=agent, head=change.seq, head_id=head_id))
         return 0
 
     def _put_note(self, db: apsw.Connection, change: PutNote, row: Row) -> int:

@@ -189,7 +189,8 @@ class MemoryStore(Store):
             head_id: str | None = _frame(thread, change.seq).id
         else:
             head_id = None
-        batch.set(thread, "row", thread.row._replace(head=change.seq, head_id=head_id))
+        agent = thread.row.agent if change.agent is None else change.agent
+        batch.set(thread, "row", thread.row._replace(head=change.seq, head_id=head_id, agent=agent))
 
     def _put_note(self, batch: _Batch, change: PutNote) -> None:
         thread = self._look(change.key)

@@ -362,6 +362,14 @@ class StoreContract:
         with pytest.raises(NotFoundError):
             store.commit([MoveHead(B, 0)])
 
+    def test_a_moved_head_may_bring_another_agent(self, store: Store) -> None:
+        """None says nothing about it."""
+        store.commit([appended(A, 1, agent="x"), appended(A, 2, 1, agent="y")])
+        store.commit([MoveHead(A, 1, expect="a-2", agent="x")])
+        assert store.heads(SPACE, agent="x") == [(A.id, "a-1")]
+        store.commit([MoveHead(A, 2, expect="a-1")])
+        assert (row_of(store, A).agent, store.heads(SPACE, agent="y")) == ("x", [])
+
     def test_heads_tells_of_every_thread(self, store: Store) -> None:
         """By id; those of one agent if asked for."""
         store.commit([appended(B, 1, agent="x")])
