@@ -424,7 +424,8 @@ class Vault:
     ) -> int:
         """Write every thread, those named, or those of an agent to a new file of JSON lines; the number of checkpoints.
 
-        The checkpoints of each thread are those of one moment; others may write meanwhile. The file appears whole, flushed, or not at all.
+        The checkpoints of each thread are those of one moment; others may write meanwhile. The file appears whole,
+        flushed, or not at all.
         """
         return exporting.export(self._engine, self.namespace, os.fspath(path), threads=threads, agent=agent, progress=progress)
 

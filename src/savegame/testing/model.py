@@ -131,7 +131,7 @@ class ModelVault:
             rest,
             rest.pop("label", None),
             tuple(dict.fromkeys(rest.pop("tags", ()))),
-            agent,
+            agent or (thread.checkpoints[base].agent if base else None),
         )
         thread.checkpoints[checkpoint_id] = made
         thread.head = checkpoint_id
