@@ -279,7 +279,10 @@ class Agents:
         about = self._about(frame)
         if HEADS not in about:
             raise InvalidInputError(f"checkpoint {frame.id} was not made by checkpoint_agent; thread.rewind() goes back to it")
-        return about[AGENT]["agent_id"], key, frame, Thread(self._engine, key, None, None).load(frame.id)
+        agent_id = about[AGENT]["agent_id"]
+        if self._key(agent_id) != key:
+            raise InvalidInputError(f"checkpoint {frame.id} is of agent {agent_id!r} but in thread {key.id!r}: not restored")
+        return agent_id, key, frame, Thread(self._engine, key, None, None).load(frame.id)
 
     def _restore(
         self, agent_id: str, key: ThreadKey, frame: Frame, found: Checkpoint, *, skip_missing: bool

@@ -51,7 +51,7 @@ async def test_moving_noting_and_removing(vault: AsyncVault) -> None:
     await thread.put_records({("kind", "name"): {"x": 1}})
     assert await thread.records("kind") == {"name": {"x": 1}}
     assert await thread.remove("head") == 1
-    assert await thread.prune(keep=1) == 2
+    assert await thread.prune(keep=1) == 1
     assert await thread.delete()
     assert not await thread.delete()
 
