@@ -5,12 +5,13 @@ from __future__ import annotations
 import savegame
 
 SINCE_0_1 = {
-    "AgentInfo", "AgentState", "AlreadyExistsError", "AsyncAutosave", "AsyncThread", "AsyncVault", "Attachment",
-    "AttachmentType", "Autosave", "Busy", "Change", "Checkpoint", "CheckpointNotFound", "ClosedError", "ConflictError",
-    "Conversation", "ConversationInfo", "CorruptionError", "Diff", "Erased", "Event", "Fenced", "Hit", "Hits",
-    "InvalidInputError", "InvalidState", "Kind", "MISSING", "Message", "NotFoundError", "OutOfSpace", "OutcomeError",
-    "Paused", "Problem", "Report", "Retention", "Role", "SavegameError", "Stats", "Status", "StoreNotFound", "Strategy",
-    "Thread", "ThreadInfo", "ThreadNotFound", "ToolCall", "ToolCallStatus", "UnavailableError", "Unknown",
+    "AgentAutosave", "AgentInfo", "AgentState", "AlreadyExistsError", "AsyncAgentAutosave", "AsyncAutosave", "AsyncRun",
+    "AsyncThread", "AsyncVault", "Attachment", "AttachmentType", "Autosave", "Busy", "Call", "CallEntry", "CallStatus",
+    "Change", "Checkpoint", "CheckpointNotFound", "ClosedError", "ConflictError", "Conversation", "ConversationInfo",
+    "CorruptionError", "Diff", "Erased", "Event", "Fenced", "Hit", "Hits", "InvalidInputError", "InvalidState", "Kind",
+    "MISSING", "Message", "NotFoundError", "OutOfSpace", "OutcomeError", "Paused", "Problem", "Report", "Retention", "Role",
+    "Run", "SavegameError", "StaleRun", "Stats", "Status", "StoreNotFound", "Strategy", "Thread", "ThreadInfo",
+    "ThreadNotFound", "Tool", "ToolCall", "ToolCallStatus", "ToolKind", "Toolbox", "UnavailableError", "Unknown",
     "UnsupportedError", "Usage", "Vault", "open", "open_async",
 }  # fmt: skip
 

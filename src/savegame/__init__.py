@@ -6,8 +6,8 @@ thread = vault.thread("support-42")
 thread.save({"messages": []})
 """
 
-from savegame.agents import AgentInfo
-from savegame.aio import AsyncAutosave, AsyncThread, AsyncVault
+from savegame.agents import AgentAutosave, AgentInfo
+from savegame.aio import AsyncAgentAutosave, AsyncAutosave, AsyncThread, AsyncVault
 from savegame.autosave import Autosave
 from savegame.changes import Diff
 from savegame.conversations import ConversationInfo
@@ -46,6 +46,11 @@ from savegame.model import MISSING, Change, Checkpoint, Kind, Problem, Report, S
 from savegame.opening import open_async
 from savegame.opening import open_vault as open  # noqa: A004 - the public name
 from savegame.policy import Event, Retention, Strategy
+from savegame.runner import StaleRun
+from savegame.runs.arun import AsyncRun
+from savegame.runs.ledger import CallEntry, CallStatus
+from savegame.runs.run import Run
+from savegame.runs.toolbox import Call, Tool, Toolbox, ToolKind
 from savegame.search import Hit, Hits
 from savegame.subjects import Erased
 from savegame.thread import Thread
@@ -54,16 +59,22 @@ from savegame.vault import Stats, Vault
 
 __all__ = [
     "MISSING",
+    "AgentAutosave",
     "AgentInfo",
     "AgentState",
     "AlreadyExistsError",
+    "AsyncAgentAutosave",
     "AsyncAutosave",
+    "AsyncRun",
     "AsyncThread",
     "AsyncVault",
     "Attachment",
     "AttachmentType",
     "Autosave",
     "Busy",
+    "Call",
+    "CallEntry",
+    "CallStatus",
     "Change",
     "Checkpoint",
     "CheckpointNotFound",
@@ -90,7 +101,9 @@ __all__ = [
     "Report",
     "Retention",
     "Role",
+    "Run",
     "SavegameError",
+    "StaleRun",
     "Stats",
     "Status",
     "StoreNotFound",
@@ -98,8 +111,11 @@ __all__ = [
     "Thread",
     "ThreadInfo",
     "ThreadNotFound",
+    "Tool",
     "ToolCall",
     "ToolCallStatus",
+    "ToolKind",
+    "Toolbox",
     "UnavailableError",
     "Unknown",
     "UnsupportedError",

@@ -2,8 +2,8 @@
 
 Nothing is done here: each verb is the synchronous one in a worker thread, one hop for each operation, or each page of a
 listing. A worker gets a copy of a thread's handle; the one that the user holds moves on the loop, when the outcome is
-delivered. On a memory store, which never waits, a thread's verbs run where they are called. `watch` and `autosave` wait on
-the loop, never in a worker. Touches vault, thread, autosave, watch, _offload.
+delivered. On a memory store, which never waits, a thread's verbs run where they are called. `watch`, `autosave` and
+`supervise` wait on the loop, never in a worker. Touches vault, thread, autosave, watch, runner, runs, _offload.
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ import asyncio
 import datetime as dt
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, nullcontext, suppress
 from copy import copy
-from functools import wraps
+from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar
 
-from savegame._offload import Offload
+from savegame._offload import Offload, _ended
 from savegame.agents import AgentSaves
 from savegame.autosave import AutomaticSaves, Reporting, release
 from savegame.codec import Upcast
 from savegame.errors import Busy, ClosedError, ConflictError, Fenced, InvalidInputError, UnsupportedError
 from savegame.lineage import Ref
-from savegame.model import Checkpoint
+from savegame.model import Checkpoint, checked_duration
+from savegame.policy import Strategy
+from savegame.runner import log_not_resumed
+from savegame.runs import tracing
+from savegame.runs.arun import AsyncRun, called, settled
+from savegame.runs.run import in_thread
+from savegame.runs.toolbox import Toolbox
 from savegame.store import ANY
 from savegame.stores.memory import MemoryStore
 from savegame.thread import TRIES, Thread
@@ -170,7 +176,7 @@ class AsyncThread(_Face[Thread]):
         own = AsyncThread(self._lend(), self._offload, inline=self._inline)  # no other task moves what its save expects
         for _ in range(TRIES):
             found = await own.latest()
-            state = await _settled(change(None if found is None else found.state))
+            state = await settled(change(None if found is None else found.state))
             try:
                 return await own.save(state, **details)
             except (Busy, Fenced):
@@ -301,7 +307,7 @@ class AsyncAutosave(AutomaticSaves, _AsyncLoop):
     async def _tick(self) -> bool:
         expected = self._face._sync._known  # before the state is taken: what is saved after it must not be covered up by it
         try:
-            state = await _settled(self._get_state())
+            state = await settled(self._get_state())
         except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is reported
             self._report(error)
             return True
@@ -330,6 +336,34 @@ def _on_this_loop(told: Callable[[Exception], object] | None) -> Callable[[Excep
         return None
     loop = asyncio.get_running_loop()
     return lambda error: loop.call_soon_threadsafe(told, error)
+
+
+class _Running(AbstractAsyncContextManager[AsyncRun]):
+    """A run that is entered and left away from the loop; whoever is cancelled meanwhile holds no lease afterwards."""
+
+    def __init__(
+        self, offload: Offload, run: AbstractContextManager[AsyncRun], span: AbstractContextManager[tracing.Span]
+    ) -> None:
+        self._offload, self._run, self._span, self._entered = offload, run, span, ExitStack()
+
+    async def __aenter__(self) -> AsyncRun:
+        try:
+            run = await self._offload.write(lambda: self._entered.enter_context(self._run))
+        except BaseException as error:
+            await self._leave(type(error), error, error.__traceback__)
+            raise
+        self._span.__enter__()
+        return run
+
+    async def __aexit__(self, *error: Any) -> None:
+        try:
+            self._span.__exit__(*error)
+        finally:
+            await self._leave(*error)
+
+    async def _leave(self, *error: Any) -> None:
+        leaving = in_thread(lambda: self._entered.__exit__(*error))  # a worker might be long in coming, and the lease held
+        await _ended(leaving, droppable=False)
 
 
 class AsyncVault(_Face[Vault]):
@@ -407,6 +441,10 @@ class AsyncVault(_Face[Vault]):
     agent_checkpoints = _lists(Vault.agent_checkpoints)
     restore_agent = _writes(Vault.restore_agent)
     delete_checkpoint = _writes(Vault.delete_checkpoint)
+    calls = _lists(Vault.calls)
+    answer = _writes(Vault.answer)
+    resolve = _writes(Vault.resolve)
+    stale = _lists(Vault.stale)
     erase = _writes(Vault.erase)
     stats = _reads(Vault.stats)
     usage = _reads(Vault.usage)
@@ -429,15 +467,56 @@ class AsyncVault(_Face[Vault]):
         """`Vault.autosave_agents` as a task of the running loop; `on_error` is called on the loop."""
         return AsyncAgentAutosave(self, agent_ids, every=every, keep=keep, on_error=on_error)
 
+    def run(
+        self,
+        thread_id: str,
+        *,
+        agent: str | None = None,
+        tools: Toolbox | None = None,
+        strategy: Strategy | str | None = None,
+        lease: dt.timedelta = dt.timedelta(seconds=30),
+    ) -> AbstractAsyncContextManager[AsyncRun]:
+        """`Vault.run`, entered with `async with`: the lease is taken then, and given back at the end, also if cancelled.
+
+        Tools may be asynchronous, but for transactions.
+        """
+        driver, runner = partial(AsyncRun, self._offload), self._sync._runner
+        run = runner.run(thread_id, agent, tools, lease, driver, strategy=strategy, awaits=True)
+        return _Running(self._offload, run, tracing.run(thread_id, agent))
+
+    async def supervise(
+        self,
+        resume: Callable[[str], Any],
+        *,
+        poll: dt.timedelta = dt.timedelta(seconds=1),
+        give_up_after: int = 3,
+        stop: asyncio.Event | None = None,
+        once: bool = False,
+    ) -> int:
+        """`Vault.supervise`, until `stop` is set or it is cancelled. `resume` may be asynchronous; else it gets a thread."""
+        checked_duration(poll, "poll")
+        resumed, stop = 0, stop or asyncio.Event()
+        while not stop.is_set():
+            for run in await self._write(lambda vault: vault._runner.due(give_up_after)):
+                resumed += await self._resume(resume, run.thread_id)
+            if once:
+                break
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), poll.total_seconds())
+        return resumed
+
+    async def _resume(self, resume: Callable[[str], Any], thread_id: str) -> bool:
+        try:
+            await called(resume, thread_id)
+        except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is logged
+            log_not_resumed(thread_id, error)
+            return False
+        return True
+
     async def copy_to(self, other: AsyncVault | Vault, progress: Callable[[int, int], None] = _quiet) -> int:
         """`Vault.copy_to`; the other vault may be of either kind."""
         target = other.sync if isinstance(other, AsyncVault) else other
         return await self._write(lambda vault: vault.copy_to(target, progress))
-
-
-async def _settled(value: Any) -> Any:
-    """What a function gave that may be asynchronous."""
-    return await value if inspect.isawaitable(value) else value
 
 
 def _never_waits(vault: Vault) -> bool:

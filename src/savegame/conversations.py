@@ -73,7 +73,7 @@ class Conversations:
                 self._refuse_other(given.id, node)
                 gone = [name for name in FIELDS - plain.keys() if child_of(node, name) is not None]
                 ops, after = deltas.update(codec, node, append={}, set=plain, delete=sorted(gone))
-            return ops, after, {ABOUT: self._about(after)}
+            return ops, after, self.about(after)
 
         expect = ANY if force or given.known is None else given.known
         saved = self._thread(given.id, given.agent_id)._change(make, expect=expect)
@@ -105,7 +105,7 @@ class Conversations:
             before = self._peek(node, "last_message_at", checked_time)
             newest = max(time for time in (before, added.timestamp) if time is not None)
             ops, after = deltas.update(codec, node, append={"messages": [plain]}, set={"last_message_at": newest}, delete=[])
-            return ops, after, {ABOUT: self._about(after)}
+            return ops, after, self.about(after)
 
         return self._thread(conversation_id)._change(make, asked=_without_own_marks(plain), id=given_id)
 
@@ -160,6 +160,10 @@ class Conversations:
             tuple(about.get("tags", ())),
             CheckpointId(frame.id),
         )
+
+    def about(self, node: Node) -> dict[str, Any]:
+        """What a checkpoint of a conversation keeps for the listings."""
+        return {ABOUT: self._about(node)}
 
     def _about(self, node: Node) -> dict[str, Any] | None:
         """What listings show of a state, which is opened no further than needed; None if it is no conversation."""

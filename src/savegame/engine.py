@@ -287,6 +287,7 @@ class Engine:
         *,
         expect: str | None,
         epoch: int | None = None,
+        renew_us: int | None = None,
         beside: Sequence[StoreChange] = (),
     ) -> Point:
         """Save one frame on top of `base`, with `beside` in the same commit; its metadata is completed on the way."""
@@ -311,6 +312,7 @@ class Engine:
             self.retention.max_checkpoints,
             self.wrapped(blobs) if blobs else (),
             draft.id is None,
+            renew_us,
         )
         seq = self.store.commit([change, *beside])[0]
         point = Point(seq, id, meta.step, meta.digest, node, base.rows + 1, base.bytes + len(body), meta.agent_id)
@@ -347,6 +349,7 @@ class Engine:
         expect: str | None,
         base: Point | None = None,
         epoch: int | None = None,
+        renew_us: int | None = None,
         beside: Sequence[StoreChange] = (),
     ) -> Point:
         """Append what `make` makes of the state that the frame builds on; on top of whatever is there if expect is ANY."""
@@ -370,7 +373,9 @@ class Engine:
                 draft.meta.parent_id = point.id or None
                 wanted = expect if base is not None else (point.id or None)
                 try:
-                    return self.append(key, point, ops, node, draft, expect=wanted, epoch=epoch, beside=beside)
+                    return self.append(
+                        key, point, ops, node, draft, expect=wanted, epoch=epoch, renew_us=renew_us, beside=beside
+                    )
                 except ConflictError as error:
                     if type(error) is not ConflictError or expect != ANY or base is not None:
                         raise

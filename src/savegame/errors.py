@@ -16,7 +16,7 @@ SavegameError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from savegame.model import Checkpoint
@@ -90,11 +90,15 @@ class Fenced(ConflictError):
 
 
 class OutcomeError(SavegameError):
-    """A call cannot simply go on: ask or look first."""
+    """A call cannot simply go on: ask or look first. `call` is its entry in the ledger."""
 
     kind = "outcome"
     exit_code = 6
     http_status = 409
+
+    def __init__(self, message: str, *, call: Any = None) -> None:
+        super().__init__(message)
+        self.call = call
 
 
 class Unknown(OutcomeError):

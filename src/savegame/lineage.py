@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError, ThreadNotFound
-from savegame.frames import load_meta, load_note
+from savegame.frames import Meta, load_meta, load_note
 from savegame.model import Checkpoint, Frame, ThreadKey, ThreadRow
 
 PAGE: Final = 256
+CHOSEN: Final = "chosen"
 SHORTEST_PREFIX: Final = 6
 
 Ref = str | int | Checkpoint
@@ -48,12 +49,28 @@ def visible(engine: Engine, row: ThreadRow, frame: Frame) -> bool:
     """Whether retention still shows a checkpoint."""
     if engine.retention.keeps_all or frame.seq == row.head:
         return True
+    meta = load_meta(frame.meta)
     return not engine.retention.hides(
-        below_floor=frame.seq < row.floor,
+        below_floor=frame.seq < row.floor and not _chosen(engine, row, meta),
         labelled=load_note(frame.note)[0] is not None,
-        created_us=load_meta(frame.meta).created_us,
+        created_us=meta.created_us,
         now_us=engine.store.clock(),
     )
+
+
+def _chosen(engine: Engine, row: ThreadRow, meta: Meta) -> bool:
+    """Whether the strategy of a run chose a checkpoint, and it is one of the newest so many that were chosen."""
+    mark = _mark(engine, meta)
+    if mark is None or not mark[1] or engine.retention.max_checkpoints is None:
+        return False
+    newest = _mark(engine, load_meta(engine.frame(row.key, row.head).meta)) if row.head else None
+    return newest is not None and newest[0] - mark[0] < engine.retention.max_checkpoints
+
+
+def _mark(engine: Engine, meta: Meta) -> list[Any] | None:
+    """How many checkpoints the strategy of a run had chosen up to one, and whether that is one of them."""
+    found: list[Any] | None = engine.codec.decode(meta.about).get(CHOSEN) if meta.about else None
+    return found
 
 
 class Listed(NamedTuple):

@@ -40,7 +40,7 @@ class Append(NamedTuple):
 
     `expect` is the id of the head that must be there (None: the thread must be empty, ANY: whichever). `base` must be a
     frame of the thread, or 0. `keep_newest` sets the thread's floor to the oldest of that many newest frames. `fresh` says
-    that the id comes from `Store.new_id`, so that nobody can have it yet.
+    that the id comes from `Store.new_id`, so that nobody can have it yet. `renew_us` prolongs the lease that `epoch` is of.
     """
 
     key: ThreadKey
@@ -55,6 +55,7 @@ class Append(NamedTuple):
     keep_newest: int | None = None
     blobs: tuple[tuple[bytes, bytes], ...] = ()
     fresh: bool = False
+    renew_us: int | None = None
 
 
 class MoveHead(NamedTuple):

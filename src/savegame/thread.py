@@ -40,8 +40,9 @@ from savegame.model import (
     checked_limit,
 )
 from savegame.policy import spared_by_prune
+from savegame.runs.ledger import ANSWER, CALL, GENERATION, LEDGER, RUN, reply_of
 from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
-from savegame.tree import Node, Shared, to_bytes, value_of
+from savegame.tree import Node, Shared, child_of, count_of, to_bytes, value_of
 from savegame.watch import Watcher, follow
 
 logger = logging.getLogger("savegame")
@@ -189,16 +190,21 @@ class Thread:
         label: str | None = None,
         description: str | None = None,
         kind: str = Kind.MANUAL,
+        status: str = "in_progress",
+        tokens_used: int | None = None,
+        cost: float | None = None,
+        resume_hint: str | None = None,
         id: str | None = None,  # noqa: A002 - the design's name
         expect: str | None = ANY,
+        under: tuple[int, int] | None = None,
         beside: Sequence[StoreChange] = (),
     ) -> Checkpoint:
         """For the rooms above: append what `make` makes of the head's state as it is: operations, new state, what it is about.
 
-        `asked` is what the caller wants, by which a retry with the same `id` is told from something else. `beside` is
-        written in the same commit.
+        `asked` is what the caller wants, by which a retry with the same `id` is told from something else. `under` is the
+        epoch of a lease, and for how many microseconds to prolong it. `beside` is written in the same commit.
         """
-        draft = self._draft(id, label, (), description, None, kind, "in_progress", None, None, None, None)
+        draft = self._draft(id, label, (), description, None, kind, status, None, tokens_used, cost, resume_hint)
         if id is not None:
             draft.meta.request = request_digest(self._engine.codec.encode(asked))
 
@@ -207,7 +213,7 @@ class Thread:
             draft.meta.about = self._engine.codec.encode(dict(about), ("about",))
             return ops, after
 
-        return self._append(made, draft, None, expect, beside)
+        return self._append(made, draft, None, expect, beside, under)
 
     def _draft(
         self,
@@ -257,6 +263,7 @@ class Thread:
         parent: Ref | None,
         expect: str | None,
         beside: Sequence[StoreChange] = (),
+        under: tuple[int, int] | None = None,
     ) -> Checkpoint:
         if draft.id is not None:
             twin = self._twin(make, draft, draft.id)
@@ -265,7 +272,10 @@ class Thread:
         base = None if parent is None else self._point(self._resolve(parent))
         with self._engine.alone(self._key):  # an autosave of this handle looks at both, the head and what we know of it
             try:
-                point = self._engine.save(self._key, make, draft, expect=expect, base=base, beside=beside)
+                epoch, renew_us = under or (None, None)
+                point = self._engine.save(
+                    self._key, make, draft, expect=expect, base=base, epoch=epoch, renew_us=renew_us, beside=beside
+                )
             except AlreadyExistsError:  # somebody saved the same id between our look and our commit
                 twin = None if draft.id is None else self._twin(make, draft, draft.id)
                 if twin is None:
@@ -412,8 +422,12 @@ class Thread:
 
     # -- moving ------------------------------------------------------------------------------------
 
-    def rewind(self, ref: Ref, *, discard: bool = False) -> Checkpoint:
-        """Make another checkpoint the head. What came after stays as a branch; `discard` deletes all but its ancestors."""
+    def rewind(self, ref: Ref, *, discard: bool = False, rerun_tools: bool = False) -> Checkpoint:
+        """Make another checkpoint the head. What came after stays as a branch; `discard` deletes all but its ancestors.
+
+        A run that goes on from there takes the results of tool calls that were made already, unless `rerun_tools`: then
+        they are new calls, with new keys.
+        """
         for _ in range(TRIES):
             row = lineage.existing(self._engine, self._key)
             frame = self._resolve(ref)
@@ -425,6 +439,9 @@ class Thread:
                     upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id, head=frame.seq)
                 else:
                     self._engine.store.commit([MoveHead(self._key, frame.seq, row.head_id, agent=found.agent_id)])
+                if rerun_tools:
+                    before = self.records(RUN).get(GENERATION, 0)
+                    self.put_records({(RUN, GENERATION): before + 1})
             except (Busy, Fenced):
                 raise
             except (ConflictError, CheckpointNotFound) as error:
@@ -452,16 +469,30 @@ class Thread:
         begin = replace(meta, parent_id=frame.id, step=1, created_us=self._engine.store.clock(), forked_from=self.id)
         draft = Draft(begin, None, frame.note)
         ops = deltas.whole(point.node)
+        made = Thread(self._engine, key, meta.agent_id, self._type)
         try:
             start = EMPTY._replace(digest=point.digest)
-            beside = subjects.inherited(self._engine, self._key, key)
+            beside = [*subjects.inherited(self._engine, self._key, key), *self._ledger_for(made, point)]
             begun = self._engine.append(key, start, ops, point.node, draft, expect=None, beside=beside)
         except ConflictError as error:
             raise AlreadyExistsError(f"thread {id!r} exists already; choose another id for the fork") from error
         logger.info("forked thread %r at %s as %r", self.id, frame.id, id)
-        made = Thread(self._engine, key, meta.agent_id, self._type)
         made._known, made._step = begun.id, 1
         return made
+
+    def _ledger_for(self, fork: Thread, point: Point) -> list[PutRecord]:
+        """What of the ledger a run on a fork needs: steps, inputs, and the calls of the reply that may not be settled yet."""
+        assert point.node is not None
+        messages = child_of(point.node, "messages")
+        state = [] if messages is None or count_of(messages) is None else value_of(self._engine.codec, messages)
+        kept = {kind: self.records(kind) for kind in LEDGER if kind in self._engine.store.kinds(self._key)}
+        wanted = reply_of(state)
+        return [
+            fork._record(kind, name, value)
+            for kind, records in kept.items()
+            for name, value in records.items()
+            if kind not in (CALL, ANSWER) or (wanted is not None and name.startswith(f"{wanted}:"))
+        ]
 
     # -- notes -------------------------------------------------------------------------------------
 
@@ -499,12 +530,12 @@ class Thread:
 
     def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:
         """Set records by (kind, name), all or none; a value of None removes one."""
-        changes = []
-        for (kind, name), value in records.items():
-            data = None if value is None else self._engine.codec.encode(value, (kind, name))
-            body = None if data is None else wrap(data, compress=self._engine.compress, least=RECORD_COMPRESS_FROM)
-            changes.append(PutRecord(self._key, kind, name, body))
-        self._engine.store.commit(changes)
+        self._engine.store.commit([self._record(kind, name, value) for (kind, name), value in records.items()])
+
+    def _record(self, kind: str, name: str, value: Any, *, epoch: int | None = None, absent: bool = False) -> PutRecord:
+        data = None if value is None else self._engine.codec.encode(value, (kind, name))
+        body = None if data is None else wrap(data, compress=self._engine.compress, least=RECORD_COMPRESS_FROM)
+        return PutRecord(self._key, kind, name, body, epoch, absent)
 
     def attach_subject(self, *names: str) -> None:
         """Say that this thread holds data of these subjects (people, customers): `vault.erase(subject)` will take it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -38,7 +39,11 @@ from savegame.model import (
     checked_id,
     checked_limit,
 )
-from savegame.policy import Retention
+from savegame.policy import Retention, Strategy
+from savegame.runner import Runner, StaleRun
+from savegame.runs.ledger import CallEntry
+from savegame.runs.run import Run
+from savegame.runs.toolbox import Toolbox
 from savegame.search import Hits, search
 from savegame.store import Capability, Store
 from savegame.subjects import Erased
@@ -95,6 +100,7 @@ class Vault:
         self._conversations = Conversations(self._engine, self.namespace)
         self._agents = Agents(self._engine, self.namespace, self._conversations)
         self._engine.pinned = self._agents.pinned
+        self._runner = Runner(self._engine, self.namespace, self._conversations)
 
     def __enter__(self) -> Vault:
         return self
@@ -337,6 +343,67 @@ class Vault:
             return found is not None and Thread(self._engine, found[0], None, None).remove(id) > 0
         except NotFoundError:  # retention hides it, or somebody else deleted it
             return False
+
+    # -- runs --------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        thread_id: str,
+        *,
+        agent: str | None = None,
+        tools: Toolbox | None = None,
+        strategy: Strategy | str | None = None,
+        lease: dt.timedelta = dt.timedelta(seconds=30),
+    ) -> AbstractContextManager[Run]:
+        """Work on a thread under a lease: `with vault.run("support-42", tools=tools) as run:`. Resuming is calling it again.
+
+        Raises Busy if somebody else holds it. A holder whose process is gone on this machine is replaced at once, another
+        after its lease ran out. While it is held, nobody else can move the head. Every reply and result is kept when it
+        comes; `strategy` says which of them the vault's retention keeps longest (the default: those after tool calls).
+        """
+        return self._runner.run(thread_id, agent, tools, lease, Run, strategy=strategy)
+
+    def calls(self, thread_id: str) -> Iterator[CallEntry]:
+        """The ledger of a thread: what became of each tool call."""
+        return self._runner.calls(thread_id)
+
+    def answer(self, thread_id: str, call: str | CallEntry, value: Any) -> bool:
+        """Answer a call that waits for a person: True lets it go on, anything else refuses it and is told to the model.
+
+        The first answer wins: False if there was one, or the call waits for none. No process needs to be running.
+        """
+        return self._runner.answer(thread_id, call, value)
+
+    def resolve(
+        self,
+        thread_id: str,
+        call: str | CallEntry,
+        result: Any = None,
+        *,
+        error: str | None = None,
+    ) -> None:
+        """Say what became of a call whose outcome nobody knew: its result, or the error that it ended with."""
+        self._runner.resolve(thread_id, call, result, error, dt.timedelta(seconds=30))
+
+    def stale(self) -> Iterator[StaleRun]:
+        """Runs that are not done and that nobody holds any more: what a supervisor resumes."""
+        return self._runner.stale()
+
+    def supervise(
+        self,
+        resume: Callable[[str], Any],
+        *,
+        poll: dt.timedelta = dt.timedelta(seconds=1),
+        give_up_after: int = 3,
+        stop: threading.Event | None = None,
+        once: bool = False,
+    ) -> int:
+        """Call `resume(thread_id)` for every run that goes stale, until `stop` is set; how often that came back.
+
+        One that was taken over `give_up_after` times without progress is marked as failed ("stuck: ..."). With `once`,
+        what is stale now is resumed, and that is all.
+        """
+        return self._runner.supervise(resume, poll=poll, give_up_after=give_up_after, stop=stop, once=once)
 
     def erase(self, subject: str) -> Erased:
         """Delete every thread of a subject and all that were forked from them; says what it could not reach."""

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import savegame
-from savegame import AsyncThread, AsyncVault, Thread, Vault
+from savegame import AsyncThread, AsyncVault, Run, Thread, Vault
+from savegame.runs.arun import AsyncRun
 
-PAIRS = ((Vault, AsyncVault), (Thread, AsyncThread))
-NOT_AWAITED = {"thread", "register", "connection"}
-"""They read and write nothing; `connection` refuses."""
+PAIRS = ((Vault, AsyncVault), (Thread, AsyncThread), (Run, AsyncRun))
+NOT_AWAITED = {"thread", "register", "connection", "run"}
+"""They read and write nothing; `connection` refuses, and a run is entered."""
 
 
 def verbs() -> Iterator[tuple[type, type, str]]:

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from rich.console import Console
+
 import savegame
+from savegame.cli import demo
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,12 +26,18 @@ def test_the_demo_shows_every_step_and_keeps_its_file_when_asked(tmp_path: Path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All of it happened" in done.stdout
     assert "killed" in done.stdout
+    assert "times the bank was asked: 2, keys: 1, refunds paid: 1" in done.stdout
     with savegame.open(tmp_path / "agents.db", read_only=True) as vault:
         thread = vault.thread("support-42")
         assert len(list(thread.history(branches=True))) == 7
         assert thread.latest().label == "resend instead"  # type: ignore[union-attr]
         assert vault.thread("what-if").latest().label == "voucher"  # type: ignore[union-attr]
         assert vault.verify().ok
+        assert sorted((call.name, call.status) for call in vault.calls("support-42")) == [
+            ("find_order", "done"),
+            ("refund", "done"),
+        ]
+    assert [line.split()[0] for line in (tmp_path / "bank.txt").read_text().splitlines()] == ["pays", "has"]
 
 
 def test_the_demo_fails_loudly_when_something_does_not_happen(tmp_path: Path) -> None:
@@ -42,6 +52,15 @@ def test_the_demo_fails_loudly_when_something_does_not_happen(tmp_path: Path) ->
     )
     assert done.returncode == 1
     assert "The demo failed" in done.stdout
+
+
+def test_the_demo_notices_a_bank_that_pays_twice(tmp_path: Path) -> None:
+    console, path = Console(quiet=True), tmp_path / "agents.db"
+    demo._crash(console, path)
+    with demo.bank_of(path).open("a") as book:
+        book.write(f"{demo.PAID} another-key\n")
+    with pytest.raises(demo.Failed, match="paid once"):
+        demo._carry_on(console, path)
 
 
 def test_an_error_of_ours_is_one_line_and_its_exit_code(tmp_path: Path) -> None:

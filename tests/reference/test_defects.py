@@ -6,6 +6,7 @@ single systems are in the files beside this one.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -17,7 +18,19 @@ from typing import Any
 import pytest
 
 import savegame
-from savegame import Conversation, CorruptionError, Message, OutOfSpace, Retention, UnavailableError, UnsupportedError, Vault
+from savegame import (
+    CallStatus,
+    Conversation,
+    CorruptionError,
+    Message,
+    OutOfSpace,
+    Retention,
+    Toolbox,
+    UnavailableError,
+    Unknown,
+    UnsupportedError,
+    Vault,
+)
 from savegame.model import ThreadKey
 from savegame.store import Rewrite, Store, StoreChange
 from savegame.stores.file import FileStore
@@ -400,3 +413,29 @@ def test_z59_what_cannot_be_read_is_not_taken_for_missing(disk: Home) -> None:
     with pytest.raises((UnavailableError, UnsupportedError)):
         disk.open().thread("t").latest()
     assert largest.is_dir()
+
+
+def test_z56_a_finished_tool_does_not_run_again(home: Home) -> None:
+    """Also one that was cut off in the middle: it is said that nobody knows, never guessed."""
+    box, made = Toolbox(), []
+
+    @box.tool
+    def mail(to: str) -> str:
+        made.append(to)
+        if to == "cut off":
+            raise KeyboardInterrupt
+        return "sent"
+
+    def llm(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        to = ("done", "cut off")[sum(message["role"] == "assistant" for message in messages)]
+        return {"role": "assistant", "content": "", "tool_calls": [{"id": to, "name": "mail", "arguments": {"to": to}}]}
+
+    for attempt in range(3):
+        with contextlib.suppress(KeyboardInterrupt, Unknown), home.open().run("t", tools=box) as run:
+            run.user("hi", key="once")
+            run.tools()
+            while sum(message["role"] == "assistant" for message in run.messages) < 2:
+                run.model(llm)
+                run.tools()
+        assert made == ["done", "cut off"], attempt
+    assert [entry.status for entry in home.open().calls("t")].count(CallStatus.UNKNOWN) == 1

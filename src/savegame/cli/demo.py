@@ -1,4 +1,4 @@
-"""`savegame demo`: an agent with a scripted model on a real SQLite file, killed in the middle, carried on, rewound, forked.
+"""`savegame demo`: an agent with a scripted model on a real SQLite file, killed inside a tool, carried on, rewound, forked.
 
 Every claim that it prints is checked; if one does not hold, it says so and the command fails.
 """
@@ -22,7 +22,8 @@ import savegame
 from savegame.changes import line_of
 
 THREAD = "support-42"
-KILL_AFTER = 4
+PAID = "pays"
+ORDER = {"order": 1017, "cents": 4900, "state": "lost in transit"}
 SCRIPT: list[dict[str, Any]] = [
     {"role": "user", "content": "My parcel 1017 never came. I want my money back."},
     {
@@ -30,7 +31,7 @@ SCRIPT: list[dict[str, Any]] = [
         "content": "Let me look.",
         "tool_calls": [{"id": "c1", "name": "find_order", "arguments": {"order": 1017}}],
     },
-    {"role": "tool", "tool_call_id": "c1", "content": {"order": 1017, "cents": 4900, "state": "lost in transit"}},
+    {"role": "tool", "tool_call_id": "c1", "content": ORDER},
     {
         "role": "assistant",
         "content": "It is lost.",
@@ -39,6 +40,7 @@ SCRIPT: list[dict[str, Any]] = [
     {"role": "tool", "tool_call_id": "c2", "content": {"refunded": 4900}},
     {"role": "assistant", "content": "I have sent 49.00 back to your card. Sorry for the trouble!"},
 ]
+FIELDS = ("role", "content", "tool_calls", "tool_call_id")
 
 
 class Failed(Exception):
@@ -51,8 +53,9 @@ def play(keep: Path | None) -> int:
     with ExitStack() as stack:
         directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="savegame-demo-")))
         path = directory / "agents.db"
-        if path.exists():
-            raise savegame.AlreadyExistsError(f"{path}: exists already; give another directory")
+        for file in (path, bank_of(path)):
+            if file.exists():
+                raise savegame.AlreadyExistsError(f"{file}: exists already; give another directory")
         try:
             _crash(console, path)
             _carry_on(console, path)
@@ -65,35 +68,47 @@ def play(keep: Path | None) -> int:
 
 
 def _crash(console: Console, path: Path) -> None:
-    console.print(Panel("1. An agent saves every step into [bold]agents.db[/]. In the middle it is killed with SIGKILL."))
+    console.print(
+        Panel("1. An agent works, every step saved into [bold]agents.db[/]. While it refunds, it is killed with SIGKILL.")
+    )
     with _agent(path, pause=True) as agent:
         assert agent.stdout is not None
         for line in agent.stdout:
             console.print(f"   {line.rstrip()}", soft_wrap=True)
-            if line.startswith(f"step {KILL_AFTER} "):
+            if f"the bank {PAID}" in line:
                 agent.send_signal(signal.SIGKILL)
                 break
         code = agent.wait(timeout=30)
     _claim(code == -signal.SIGKILL, f"the agent was killed (it ended with {code})")
-    console.print("   [bold red]✗ killed[/] (SIGKILL: no clean-up code ran)\n")
+    console.print("   [bold red]✗ killed[/] (the money is on its way, and nobody could write that down)\n")
 
 
 def _carry_on(console: Console, path: Path) -> None:
-    console.print(Panel("2. Started again, it finds its last step and carries on. Nothing is done twice."))
+    console.print(Panel("2. Started again, it finds the refund without a result, and asks the bank again with the same key."))
     with savegame.open(path) as vault:
         found = vault.thread(THREAD).latest()
-        _claim(found is not None and found.step == KILL_AFTER, f"step {KILL_AFTER} is there after the kill")
+        _claim(found is not None and _said(found.state) == SCRIPT[:4], "the reply that asks for the refund is there")
         _claim(vault.verify().ok, "every byte of the file is intact")
     with _agent(path, pause=False) as agent:
         assert agent.stdout is not None
-        lines = [line.rstrip() for line in agent.stdout]
+        for line in agent.stdout:
+            console.print(f"   {line.rstrip()}", soft_wrap=True)
         _claim(agent.wait(timeout=30) == 0, "the second agent finished")
-    for line in lines:
-        console.print(f"   {line}", soft_wrap=True)
     with savegame.open(path) as vault:
-        state = vault.thread(THREAD).state()
-    _claim(state["messages"] == SCRIPT, "the conversation is whole, each message once")
+        thread = vault.thread(THREAD)
+        _claim(_said(thread.state()) == SCRIPT, "the conversation is whole, each message once")
+        thread.label(3, "before refund")
+    asked = bank_of(path).read_text(encoding="utf-8").splitlines()
+    paid = [line for line in asked if line.startswith(PAID)]
+    keys = {line.split()[-1] for line in asked}
+    _claim((len(asked), len(keys), len(paid)) == (2, 1, 1), f"the bank was asked twice with one key and paid once: {asked}")
+    console.print(f"   [bold green]✓[/] times the bank was asked: {len(asked)}, keys: {len(keys)}, refunds paid: {len(paid)}")
     console.print("   [bold green]✓[/] the conversation is whole, each message once\n")
+
+
+def _said(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The messages without what the run notes beside them."""
+    return [{name: message[name] for name in FIELDS if name in message} for message in state["messages"]]
 
 
 def _time_travel(console: Console, path: Path) -> None:
@@ -152,6 +167,11 @@ def _last_message(checkpoint: savegame.Checkpoint) -> str:
     message = checkpoint.load().state["messages"][-1]
     text = f"{message['role']}: {message['content']}"
     return text if len(text) <= 36 else f"{text[:35]}…"
+
+
+def bank_of(path: Path) -> Path:
+    """Where the bank keeps its book: no part of the vault, as the world outside is none."""
+    return path.with_name("bank.txt")
 
 
 def _agent(path: Path, *, pause: bool) -> subprocess.Popen[str]:

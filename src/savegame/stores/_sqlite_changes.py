@@ -218,6 +218,8 @@ class Changes:
         run = run if run and base == last else seq
         if change.keep_newest is not None:
             floor = _floor(db, row, change.keep_newest)
+        if change.renew_us is not None and owner is not None:
+            expires = self._clock() + change.renew_us
         new = Row(no, agent, seq, change.id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
         total = thread_sum(key, new, stored_id)
         frame_key = no << 32 | seq
@@ -228,7 +230,7 @@ class Changes:
         delta_sum = checksum(change.delta, salt, seq, base)
         return (
             new,
-            (seq, stored_id, seq, floor, run, frames + 1, version + 1, total, no, version),
+            (seq, stored_id, seq, floor, run, frames + 1, expires, version + 1, total, no, version),
             (frame_key, space, stored_id, base, run, change.meta, meta_sum, change.note, note_sum, change.delta, delta_sum),
         )
 

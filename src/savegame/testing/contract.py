@@ -362,6 +362,17 @@ class StoreContract:
         with pytest.raises(NotFoundError):
             store.commit([MoveHead(B, 0)])
 
+    def test_an_append_may_prolong_the_lease(self, store: Store) -> None:
+        """Only that of its epoch; without being asked to, none does."""
+        lease = store.lease(A, "me", 60_000_000)
+        store.commit([appended(A, 1, epoch=lease.epoch)])
+        assert row_of(store, A).lease == lease
+        store.commit([appended(A, 2, 1, epoch=lease.epoch, renew_us=600_000_000)])
+        renewed = row_of(store, A).lease
+        assert renewed is not None
+        assert (renewed.epoch, renewed.owner) == (lease.epoch, "me")
+        assert renewed.expires >= lease.expires + 500_000_000
+
     def test_a_moved_head_may_bring_another_agent(self, store: Store) -> None:
         """None says nothing about it."""
         store.commit([appended(A, 1, agent="x"), appended(A, 2, 1, agent="y")])

@@ -26,11 +26,11 @@ UPDATE thread SET head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?
 -- name: set_agent
 UPDATE thread SET agent = ? WHERE no = ?
 -- name: advance_thread
-UPDATE thread SET head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, version = ?, sum = ? WHERE no = ? AND version = ?
+UPDATE thread SET head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, expires = ?, version = ?, sum = ? WHERE no = ? AND version = ?
 -- name: advance_threads
-WITH new (head, head_id, last, floor, run, count, version, sum, no, before) AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+WITH new (head, head_id, last, floor, run, count, expires, version, sum, no, before) AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE thread SET head = new.head, head_id = new.head_id, last = new.last, floor = new.floor, run = new.run,
-count = new.count, version = new.version, sum = new.sum FROM new WHERE thread.no = new.no AND thread.version = new.before
+count = new.count, expires = new.expires, version = new.version, sum = new.sum FROM new WHERE thread.no = new.no AND thread.version = new.before
 -- name: delete_thread
 DELETE FROM thread WHERE no = ?
 -- name: next_epoch

@@ -1,0 +1,80 @@
+"""A person takes two days to agree, and no process waits: python approval.py, or its three parts one by one.
+
+    python approval.py ask       the agent wants to wire money, asks, and its process ends
+    python approval.py answer    days later: somebody says yes, or with --no refuses; no agent is running
+    python approval.py resume    the agent carries on from there
+
+Without a part, all three run one after the other, each as a process of its own. Everything is kept in approval.db in the
+current directory. The model is a script.
+"""
+
+import argparse
+import subprocess
+import sys
+
+import savegame
+
+THREAD = "invoice-7"
+tools = savegame.Toolbox()
+
+
+@tools.tool(ask=True)
+def wire(iban: str, cents: int):
+    """Wire money. Unmarked, so at most once; a person is asked before."""
+    print("  the money is on its way to", iban)
+    return "wired"
+
+
+def model(messages):
+    """Put your own call here."""
+    last = messages[-1]
+    if last["role"] == "user":
+        wanted = {"id": "call_1", "name": "wire", "arguments": {"iban": "DE02 1203", "cents": 120000}}
+        return {"role": "assistant", "content": "I wire the money.", "tool_calls": [wanted]}
+    return "The invoice is paid." if last["content"] == "wired" else f"I could not pay it ({last['content']})."
+
+
+def agent(vault, text=None, key=None):
+    with vault.run(THREAD, tools=tools) as run:
+        if text:
+            run.user(text, key=key)
+        while not run.done:
+            run.tools()
+            run.model(model)
+        return run.reply
+
+
+def ask(vault):
+    try:
+        print(agent(vault, "Pay invoice 7.", key="mail-1"))
+    except savegame.Paused as paused:
+        print("  waits for a person:", paused.call.asked)
+
+
+def answer(vault, value):
+    for entry in vault.calls(THREAD):
+        if entry.status == "waiting":
+            print("  the first answer counts:", vault.answer(THREAD, entry, value))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("part", nargs="?", choices=["ask", "answer", "resume"])
+    parser.add_argument("--no", action="store_true", help="refuse")
+    given = parser.parse_args()
+    if given.part is None:
+        for part in ("ask", "answer", "resume"):
+            print(part, flush=True)
+            subprocess.run([sys.executable, __file__, part, *["--no"] * given.no], check=True)  # noqa: S603 - this file
+        return
+    with savegame.open("approval.db") as vault:
+        if given.part == "ask":
+            ask(vault)
+        elif given.part == "answer":
+            answer(vault, "not before Friday" if given.no else True)
+        else:
+            print(" ", agent(vault))
+
+
+if __name__ == "__main__":
+    main()

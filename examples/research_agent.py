@@ -1,0 +1,53 @@
+"""Several tools at once: python research_agent.py. The results are kept in the model's order, whoever is ready first.
+
+The model and the sources are scripts, and everything is kept in memory; put your own calls in their place.
+"""
+
+import threading
+from datetime import timedelta
+
+import savegame
+
+tools = savegame.Toolbox()
+SOURCES = {"archive": 0.3, "library": 0.2, "newspaper": 0.1}
+together = threading.Barrier(len(SOURCES))
+
+
+@tools.tool(read_only=True, timeout=timedelta(seconds=20), retries=1)
+def look_up(call, source: str, topic: str):
+    """Look a topic up in one source."""
+    together.wait(10)  # nobody gets past here unless all of them run at the same time
+    threading.Event().wait(SOURCES[source])
+    print(f"  {source} is ready")
+    return f"what the {source} says about {topic}"
+
+
+def model(messages):
+    """One reply that asks three sources, then the report."""
+    results = [message["content"] for message in messages if message["role"] == "tool"]
+    if results:
+        return f"Report of {len(results)} sources: {'; '.join(results)}."
+    calls = [{"id": name, "name": "look_up", "arguments": {"source": name, "topic": "tides"}} for name in SOURCES]
+    return {"role": "assistant", "content": "I look in three places.", "tool_calls": calls}
+
+
+def count(reply):
+    """Tokens and cost of a reply; a provider tells them beside it."""
+    return len(str(reply)), 0.0001
+
+
+def main():
+    with savegame.open("memory:") as vault:
+        with vault.run("research-1", agent="researcher", tools=tools) as run:
+            plan = run.step("plan", lambda: {"topic": "tides", "sources": list(SOURCES)})  # done once, whoever resumes
+            run.user(f"Write about {plan['topic']}.", key="request-1")
+            while not run.done:
+                run.tools(at_once=True)
+                run.model(model, usage=count)
+            print(run.reply)
+        last = vault.thread("research-1").latest()
+        print("steps:", last.step, "status:", last.status, "tokens of the report:", last.tokens_used)
+
+
+if __name__ == "__main__":
+    main()

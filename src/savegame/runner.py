@@ -1,0 +1,222 @@
+"""Runs on the vault: entering one, its ledger, answers and outcomes from people, and resuming what went stale.
+
+Touches runs, conversations, thread and what is below them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from savegame.conversations import Conversations
+from savegame.engine import Engine
+from savegame.errors import AlreadyExistsError, Busy, InvalidInputError, NotFoundError, OutcomeError
+from savegame.frames import load_meta
+from savegame.lineage import listed
+from savegame.model import Status, ThreadKey, checked_duration, checked_id
+from savegame.policy import Strategy
+from savegame.runs import tracing
+from savegame.runs.core import RunCore
+from savegame.runs.lease import Hold, is_gone
+from savegame.runs.ledger import ANSWER, CALL, RUN, CallEntry, CallStatus
+from savegame.runs.run import AnyRun, Run, refuse_what_cannot_run
+from savegame.runs.toolbox import Toolbox
+from savegame.store import Store
+from savegame.thread import Thread
+
+R = TypeVar("R", bound=AnyRun)
+
+logger = logging.getLogger("savegame")
+
+TAKEOVERS: Final = "takeovers"
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StaleRun:
+    """A run that nobody holds any more although it is not done. `takeovers` were made since its last progress."""
+
+    thread_id: str
+    agent_id: str | None
+    owner: str
+    expired_at: dt.datetime
+    takeovers: int
+
+
+class Runner:
+    """The runs of one namespace. Made by the vault, whose verbs these are."""
+
+    def __init__(self, engine: Engine, namespace: str, conversations: Conversations) -> None:
+        self._engine, self._namespace, self._conversations = engine, namespace, conversations
+
+    @contextmanager
+    def run(
+        self,
+        thread_id: str,
+        agent: str | None,
+        tools: Toolbox | None,
+        lease: dt.timedelta,
+        driver: Callable[[RunCore, Hold, Store, str], R],
+        *,
+        strategy: Strategy | str | None = None,
+        awaits: bool = False,
+    ) -> Iterator[R]:
+        """`Vault.run`. `awaits`: the driver can call asynchronous tools."""
+        checked_duration(lease, "lease")
+        policy = strategy if isinstance(strategy, Strategy) else Strategy(strategy or "after_tool_call")
+        thread = self._thread(thread_id, agent)
+        box = Toolbox() if tools is None else tools
+        refuse_what_cannot_run(self._engine.store, box, awaits=awaits)
+        hold = Hold(self._engine.store, thread._key, lease // _MICROSECOND)
+        try:
+            self._count_takeover(thread, hold)
+            core = RunCore(thread, box, hold, self._conversations.about, self._now, policy)
+            # a driver that awaits is entered in a worker; a span counts where it was entered, so its loop does that
+            with nullcontext() if awaits else tracing.run(thread.id, agent):
+                yield driver(core, hold, self._engine.store, thread.id)
+        finally:
+            hold.release()
+
+    def _count_takeover(self, thread: Thread, hold: Hold) -> None:
+        """Remember how often a run was taken over since it last got on."""
+        if hold.taken_from is None:
+            return
+        row = self._engine.store.thread(thread._key)
+        head = None if row is None else row.head_id
+        before = thread.records(RUN).get(TAKEOVERS, {})
+        count = before["count"] + 1 if before.get("head") == head and before else 1
+        self._engine.store.commit([thread._record(RUN, TAKEOVERS, {"count": count, "head": head}, epoch=hold.epoch)])
+
+    # -- the ledger --------------------------------------------------------------------------------
+
+    def calls(self, thread_id: str) -> Iterator[CallEntry]:
+        """`Vault.calls`."""
+        kept = self._thread(thread_id).records(CALL)
+        return (CallEntry.from_dict(key, entry) for key, entry in kept.items())
+
+    def _call(self, thread: Thread, key: str) -> CallEntry:
+        kept = thread.records(CALL).get(key)
+        if kept is None:
+            raise NotFoundError(f"thread {thread.id!r} has no call {key!r}; vault.calls({thread.id!r}) lists them")
+        return CallEntry.from_dict(key, kept)
+
+    def answer(self, thread_id: str, call: str | CallEntry, value: Any) -> bool:
+        """`Vault.answer`."""
+        thread = self._thread(thread_id)
+        key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
+        entry = self._call(thread, key)
+        if entry.status != CallStatus.WAITING:
+            return False
+        try:
+            self._engine.store.commit([thread._record(ANSWER, key, {"value": value}, absent=True)])
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def resolve(self, thread_id: str, call: str | CallEntry, result: Any, error: str | None, lease: dt.timedelta) -> None:
+        """`Vault.resolve`."""
+        thread = self._thread(thread_id)
+        key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
+        hold = Hold(self._engine.store, thread._key, lease // _MICROSECOND)  # nobody may be making it at this moment
+        try:
+            entry = self._call(thread, key)
+            if entry.settled or entry.status == CallStatus.WAITING:
+                raise InvalidInputError(f"call {key!r} is {entry.status}: there is nothing to resolve")
+            status = CallStatus.DONE if error is None else CallStatus.FAILED
+            known = replace(entry, status=status, ended_at=self._now(), result=result, error=error)
+            self._engine.store.commit([thread._record(CALL, key, known.to_dict(), epoch=hold.epoch)])
+        finally:
+            hold.release()
+
+    # -- resuming ----------------------------------------------------------------------------------
+
+    def stale(self) -> Iterator[StaleRun]:
+        """`Vault.stale`."""
+        now = self._engine.store.clock()
+        for found in listed(self._engine, self._namespace):
+            if found.row is None or found.head is None or found.row.lease is None:
+                continue
+            lease, meta = found.row.lease, load_meta(found.head.meta)
+            if not lease.expires or meta.status != "in_progress" or (lease.expires > now and not is_gone(lease.owner)):
+                continue
+            count = self._takeovers(found.id)
+            yield StaleRun(found.id, found.row.agent, lease.owner, _time(lease.expires), count)
+
+    def supervise(
+        self,
+        resume: Callable[[str], Any],
+        *,
+        poll: dt.timedelta,
+        give_up_after: int,
+        stop: threading.Event | None,
+        once: bool,
+    ) -> int:
+        """`Vault.supervise`."""
+        checked_duration(poll, "poll")
+        resumed = 0
+        while stop is None or not stop.is_set():
+            resumed += sum(self._resume(resume, run.thread_id) for run in self.due(give_up_after))
+            if once:
+                return resumed
+            (stop or threading.Event()).wait(poll.total_seconds())
+        return resumed
+
+    def due(self, give_up_after: int) -> list[StaleRun]:
+        """What is to be resumed now. Those that are stuck are not among them: they are marked as failed."""
+        found = list(self.stale())
+        for run in found:
+            if run.takeovers >= give_up_after:
+                self._give_up(run)
+        return [run for run in found if run.takeovers < give_up_after]
+
+    def _resume(self, resume: Callable[[str], Any], thread_id: str) -> bool:
+        try:
+            resume(thread_id)
+        except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is logged
+            log_not_resumed(thread_id, error)
+            return False
+        return True
+
+    def _give_up(self, run: StaleRun) -> None:
+        """Say that a run is stuck, so that nobody resumes it by itself any more."""
+        try:
+            with self.run(run.thread_id, None, None, dt.timedelta(seconds=30), Run) as held:
+                if held.done or self._takeovers(run.thread_id) <= run.takeovers:  # ours counts too: else it has got on since
+                    return
+                held._core.save(None, Status.failed(f"stuck: taken over {run.takeovers} times without progress"))
+        except Busy:
+            return
+        logger.warning("thread %r is stuck: taken over %d times without progress", run.thread_id, run.takeovers)
+
+    def _takeovers(self, thread_id: str) -> int:
+        """How often a run was taken over since it last got on."""
+        thread = self._thread(thread_id)
+        row = self._engine.store.thread(thread._key)
+        kept = thread.records(RUN).get(TAKEOVERS, {})
+        return int(kept["count"]) if row is not None and kept and kept["head"] == row.head_id else 0
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _thread(self, thread_id: str, agent: str | None = None) -> Thread:
+        wanted = None if agent is None else checked_id(agent, "the agent's id")
+        return Thread(self._engine, ThreadKey(self._namespace, checked_id(thread_id, "a thread's id")), wanted, None)
+
+    def _now(self) -> dt.datetime:
+        return _time(self._engine.store.clock())
+
+
+def log_not_resumed(thread_id: str, error: Exception) -> None:
+    """Somebody else was quicker, or it waits for a person: that is as it should be. Anything else is an error."""
+    if isinstance(error, (Busy, OutcomeError)):
+        logger.info("thread %r was not resumed to its end: %s", thread_id, error)
+    else:
+        logger.error("thread %r could not be resumed", thread_id, exc_info=error)
+
+
+def _time(microseconds: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=microseconds)

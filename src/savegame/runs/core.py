@@ -1,0 +1,360 @@
+"""What a run does between calls of user code: read the conversation, journal replies and results, keep the ledger.
+
+No user code is called here and nothing waits, so that the synchronous and the asynchronous run drive the same core. Every
+write carries the epoch of the lease. Handed the Thread that it works on; touches toolbox, ledger, lease, views, domain,
+delta, store, model, errors.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from savegame import delta as deltas
+from savegame.domain import Message, Role
+from savegame.errors import AlreadyExistsError, InvalidInputError, Paused, Unknown
+from savegame.frames import load_meta, unwrap
+from savegame.model import Checkpoint, Kind, Status
+from savegame.policy import Event, Strategy
+from savegame.runs import views
+from savegame.runs.lease import Hold
+from savegame.runs.ledger import ANSWER, CALL, GENERATION, INPUT, RUN, STEP, CallEntry, CallStatus
+from savegame.runs.toolbox import Tool, Toolbox
+from savegame.store import PutRecord
+from savegame.tree import Node
+
+if TYPE_CHECKING:
+    from savegame.thread import Thread
+
+MISSING: Final = object()
+_NOT_DONE: Final = {"value": MISSING}
+_FEW: Final = 16
+
+CHOSEN: Final = "chosen"
+"""What a checkpoint keeps for retention: how many the strategy chose so far, and whether this is one of them."""
+
+_NOTES: Final = {CallStatus.WAITING: "waiting for a person's answer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A call of the newest reply that has no answer in the conversation yet."""
+
+    key: str
+    call_id: str
+    name: str
+    arguments: Any
+    tool: Tool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """A call that is to be made now."""
+
+    pending: Pending
+    tool: Tool
+    entry: CallEntry
+    """As it stands in the ledger, or will: with its attempt and the time at which it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A call whose answer is known without making it: it was made before, cannot be made, or a person refused it."""
+
+    pending: Pending
+    entry: CallEntry
+
+
+class RunCore:
+    """The conversation of a thread under a lease."""
+
+    def __init__(
+        self,
+        thread: Thread,
+        tools: Toolbox,
+        hold: Hold,
+        about: Callable[[Node], Mapping[str, Any]],
+        now: Callable[[], dt.datetime],
+        strategy: Strategy,
+    ) -> None:
+        self._thread, self._tools, self._hold, self._about, self._now = thread, tools, hold, about, now
+        found = thread.latest()
+        self.checkpoint: Checkpoint | None = found
+        state = {} if found is None else found.state
+        if not isinstance(state, dict) or not isinstance(state.get("messages", []), list):
+            raise InvalidInputError(f"thread {thread.id!r} holds no conversation: its state has no list of messages")
+        self.state: dict[str, Any] = {name: value for name, value in state.items() if name != "messages"}
+        self.messages: list[dict[str, Any]] = list(state.get("messages", []))
+        self.status = Status("in_progress") if found is None else found.status
+        self._generation = thread.records(RUN).get(GENERATION, 0)
+        self._strategy = strategy
+        self._chosen, self._chosen_at = self._last_chosen(), None if found is None else found.created_at
+        self._saved_state = dict(self.state)
+        self._asked: set[str] = set()
+        self._ledger: dict[str, CallEntry | None] = {}
+
+    def _last_chosen(self) -> int:
+        """How many checkpoints the strategies of this thread's runs chose so far."""
+        if self.checkpoint is None:
+            return 0
+        about = load_meta(self._thread._engine.frame(self._thread._key, self.checkpoint.seq).meta).about
+        return self._thread._engine.codec.decode(about).get(CHOSEN, [0])[0] if about else 0
+
+    def _chooses(self, kind: Kind) -> bool:
+        """Whether retention is to keep a checkpoint when it thins out: what the strategy says; always if asked for by hand."""
+        if kind == Kind.MANUAL:
+            return True
+        iteration = sum(message.get("role") == Role.ASSISTANT for message in self.messages) + (kind == Kind.LLM_RESPONSE)
+        since = None if self._chosen_at is None else self._now() - self._chosen_at
+        events = [Event.TOOL_CALL] if kind == Kind.TOOL_CALL else [Event.LLM_RESPONSE, Event.ITERATION]
+        return any(self._strategy.should_save(iteration, event, since_last=since) for event in events)
+
+    # -- what was said -----------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing to do: the last word is the assistant's and calls nothing, or the run was ended."""
+        if str.__str__(self.status) in ("halted", "failed"):
+            return True
+        last = self.messages[-1] if self.messages else {}
+        return last.get("role") == Role.ASSISTANT and not last.get("tool_calls")
+
+    @property
+    def reply(self) -> Any:
+        """The content of the newest reply; None if there is none."""
+        return next((one.get("content") for one in reversed(self.messages) if one.get("role") == Role.ASSISTANT), None)
+
+    def shown(self, **options: Any) -> list[dict[str, Any]]:
+        """What a model is shown: valid for any provider, within the budget; the conversation itself stays as it is."""
+        budget = options.pop("budget", None)
+        if budget is None:
+            budget = self.state.get("max_context_tokens")
+        return views.shown(self.messages, budget=budget, notes=self.notes, **options)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What a model is told of calls that have no answer yet, by their ids, where there is more to say than nothing."""
+        entries = {one.call_id: self._entry(one.key) for one in self.pending()}
+        return {call_id: _NOTES.get(entry.status, views.INTERRUPTED) for call_id, entry in entries.items() if entry is not None}
+
+    def user(self, content: Any, key: str | None) -> bool:
+        """Add what the user says. With a key that was there before nothing is added: False."""
+        message = content if isinstance(content, Mapping) else {"role": "user", "content": content}
+        said = Message.of(message).to_dict()
+        records = [] if key is None else [self._record(INPUT, key, True, absent=True)]  # noqa: FBT003 - only its name matters
+        try:
+            self._append(said, Kind.MANUAL, Status("in_progress"), records)
+        except AlreadyExistsError:
+            if key is None:
+                raise
+            return False
+        return True
+
+    def journal_reply(self, reply: Any, tokens_used: int | None, cost: float | None) -> Checkpoint:
+        """Keep a model's reply before anything that it calls begins. Raises InvalidInputError for what is none."""
+        given = {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
+        message = given if isinstance(given, Message) else Message.from_dict(given)
+        if message.role != Role.ASSISTANT:
+            raise InvalidInputError(f"a model's reply has the role assistant, not {message.role}")
+        reply_id = self._thread._engine.store.new_id(self._thread._key)
+        said = message.to_dict() | {"id": reply_id}
+        status = Status("in_progress" if message.tool_calls else "completed")
+        return self._append(said, Kind.LLM_RESPONSE, status, [], id=reply_id, tokens_used=tokens_used, cost=cost)
+
+    # -- tool calls --------------------------------------------------------------------------------
+
+    def pending(self) -> list[Pending]:
+        """The calls of the newest reply that nothing answers yet, in the model's order."""
+        place = next((n for n in range(len(self.messages) - 1, -1, -1) if self.messages[n].get("role") == Role.ASSISTANT), None)
+        if place is None:
+            return []
+        reply = self.messages[place]
+        answered = {one.get("call_key") for one in self.messages[place + 1 :] if one.get("role") == Role.TOOL}
+        found = [self._pending(f"{reply.get('id')}:{index}", call) for index, call in enumerate(reply.get("tool_calls", ()))]
+        return [one for one in found if one.key not in answered]
+
+    def _pending(self, key: str, call: Mapping[str, Any]) -> Pending:
+        if self._generation:
+            key = f"{key}:{self._generation}"
+        tool = next((tool for tool in self._tools if tool.name == call["name"]), None)
+        return Pending(key, call.get("id") or key, call["name"], call.get("arguments", {}), tool)
+
+    def prepare(self, pending: Pending) -> Go | Known:
+        """What is to be done about a call. What must be written down before it is made is written.
+
+        Raises Paused if a person has not answered yet, Unknown if it may have been made already and must not be again.
+        """
+        entry = self._entry(pending.key)
+        if entry is not None and entry.settled:
+            return Known(pending, entry)
+        wrong = self._wrong(pending)
+        if wrong is not None and (entry is None or entry.status == CallStatus.WAITING):  # it was not begun
+            return self._failed(pending, wrong)
+        if pending.tool is None:
+            raise Unknown(f"call {pending.key} of {pending.name!r}: {wrong}; resolve it", call=entry)
+        refused = self._refused(pending, entry) if pending.tool.ask else None
+        if refused is not None:
+            return self._failed(pending, refused)
+        return self._begin(pending, pending.tool, self._entry(pending.key))
+
+    def _entry(self, key: str) -> CallEntry | None:
+        """What the ledger says of a call: read at the first question, since a long conversation has a long ledger."""
+        if key not in self._ledger:
+            kept = self._kept_call(key)
+            self._ledger[key] = None if kept is None else CallEntry.from_dict(key, kept)
+        return self._ledger[key]
+
+    def _kept_call(self, key: str) -> Any:
+        """One record by its name; those before it that begin alike are calls of the same reply."""
+        thread, after = self._thread, key[:-1]
+        while True:
+            page = thread._engine.store.records(thread._key, CALL, after=after, limit=_FEW)
+            for record in page.items:
+                if record.name == key:
+                    return thread._engine.codec.decode(unwrap(record.value)[1])
+            if page.next is None or page.next > key:
+                return None
+            after = page.next
+
+    def _wrong(self, pending: Pending) -> str | None:
+        if pending.tool is None:
+            names = ", ".join(sorted(tool.name for tool in self._tools)) or "(none)"
+            return f"there is no tool {pending.name!r}; there are: {names}"
+        return pending.tool.check(pending.arguments)
+
+    def _failed(self, pending: Pending, error: str) -> Known:
+        return Known(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=error))
+
+    def _refused(self, pending: Pending, entry: CallEntry | None) -> str | None:
+        """What a person said who did not agree; None if one did. Raises Paused if nobody has answered yet."""
+        if entry is not None and entry.status != CallStatus.WAITING:
+            return None
+        answers = self._thread.records(ANSWER)
+        if pending.key not in answers:
+            if entry is None:
+                entry = self._new(pending, CallStatus.WAITING, asked=f"{pending.name}({pending.arguments})")
+                self._write(entry)
+            raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)
+        answer = answers[pending.key]["value"]
+        if answer is True:
+            return None
+        return f"a person refused: {answer}" if answer not in (False, None) else "a person refused"
+
+    def _begin(self, pending: Pending, tool: Tool, entry: CallEntry | None) -> Go:
+        if entry is not None and entry.status in (CallStatus.STARTED, CallStatus.UNKNOWN) and not tool.may_run_again:
+            if entry.status == CallStatus.STARTED:
+                entry = replace(entry, status=CallStatus.UNKNOWN)
+                self._write(entry)
+            raise Unknown(
+                f"call {pending.key} of {pending.name!r} was begun and nobody knows its outcome; find out, then "
+                f"vault.resolve({self._thread.id!r}, {pending.key!r}, result)",
+                call=entry,
+            )
+        attempt = 1 if entry is None else entry.attempt + 1
+        begun = self._new(pending, CallStatus.STARTED, attempt=attempt, started_at=self._now())
+        if not tool.may_run_again:
+            self._write(begun)
+        return Go(pending, tool, begun)
+
+    def finish(self, go: Go, result: Any) -> None:
+        """Keep what a call gave. What cannot be kept is told instead; the call is not made again for that."""
+        try:
+            self._thread._engine.codec.encode(result)
+        except InvalidInputError as error:
+            self.fail(go, f"it was done, but its result cannot be kept: {error}")
+            return
+        self.settle(go.pending, replace(go.entry, status=CallStatus.DONE, ended_at=self._now(), result=result))
+
+    def fail(self, go: Go, error: str) -> None:
+        """Keep why a call failed."""
+        self.settle(go.pending, replace(go.entry, status=CallStatus.FAILED, ended_at=self._now(), error=error))
+
+    def lose(self, go: Go, why: str) -> None:
+        """Keep that nobody knows the outcome of a call that must not be made again. Raises Unknown."""
+        entry = replace(go.entry, status=CallStatus.UNKNOWN, ended_at=self._now(), error=why)
+        self._write(entry)
+        raise Unknown(f"call {entry.key} of {entry.name!r}: {why}; find out, then resolve it", call=entry)
+
+    def settle(self, pending: Pending, entry: CallEntry) -> None:
+        """Answer a call in the conversation, and in the ledger, in one commit."""
+        failed = entry.status == CallStatus.FAILED
+        answer = Message.tool_result(pending.call_id, f"error: {entry.error}" if failed else entry.result)
+        if failed:
+            answer.metadata["is_error"] = True
+        said = answer.to_dict() | {"call_key": pending.key}
+        self._append(said, Kind.TOOL_CALL, Status("in_progress"), [self._record(CALL, pending.key, entry.to_dict())])
+        self._ledger[pending.key] = entry
+
+    def _new(self, pending: Pending, status: CallStatus, **more: Any) -> CallEntry:
+        arguments = pending.arguments if isinstance(pending.arguments, dict) else {"": pending.arguments}
+        return CallEntry(pending.key, pending.name, status, arguments, **more)
+
+    # -- other work --------------------------------------------------------------------------------
+
+    def step(self, name: str) -> Any:
+        """What a step gave before; MISSING if it was not done yet."""
+        if name in self._asked:  # it may have been kept since, or taken back with a transaction: only the store knows
+            return self._thread.records(STEP).get(name, _NOT_DONE)["value"]
+        self._asked.add(name)
+        return self._steps.pop(name, _NOT_DONE)["value"]
+
+    @cached_property
+    def _steps(self) -> dict[str, Any]:
+        """The steps as they were at the first question. Nobody but the holder of the lease keeps any."""
+        return self._thread.records(STEP)
+
+    def keep_step(self, name: str, value: Any) -> None:
+        """Keep what a step gave."""
+        self._thread._engine.store.commit([self._record(STEP, name, {"value": value})])
+
+    def save(self, label: str | None, status: Status | None, resume_hint: str | None = None) -> Checkpoint:
+        """A checkpoint of the state as it is now."""
+        new = {name: value for name, value in self.state.items() if self._saved_state.get(name, MISSING) != value}
+        gone = [name for name in self._saved_state if name not in self.state]
+        return self._write_state(None, new, gone, Kind.MANUAL, status or self.status, [], label=label, resume_hint=resume_hint)
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def _append(
+        self, said: dict[str, Any], kind: Kind, status: Status, records: Sequence[PutRecord], **details: Any
+    ) -> Checkpoint:
+        made = self._write_state(said, {}, [], kind, status, records, **details)
+        self.messages.append(said)
+        return made
+
+    def _write_state(
+        self,
+        said: dict[str, Any] | None,
+        new: Mapping[str, Any],
+        gone: Sequence[str],
+        kind: Kind,
+        status: Status,
+        records: Sequence[PutRecord],
+        **details: Any,
+    ) -> Checkpoint:
+        codec = self._thread._engine.codec
+        chosen = self._chooses(kind)
+        count = self._chosen + chosen
+
+        def make(node: Node | None) -> tuple[list[deltas.Op], Node, Mapping[str, Any]]:
+            appended = {} if said is None else {"messages": [said]}
+            ops, after = deltas.update(codec, node, append=appended, set=new, delete=list(gone))
+            return ops, after, {**self._about(after), CHOSEN: [count, chosen]}
+
+        made = self._thread._change(
+            make, kind=kind, status=status, under=self._hold.under, beside=records, asked=said, **details
+        )
+        self.checkpoint, self.status, self._saved_state = made, status, dict(self.state)
+        if chosen:
+            self._chosen, self._chosen_at = count, self._now()
+        return made
+
+    def _write(self, entry: CallEntry) -> None:
+        self._thread._engine.store.commit([self._record(CALL, entry.key, entry.to_dict())])
+        self._ledger[entry.key] = entry
+
+    def _record(self, kind: str, name: str, value: Any, *, absent: bool = False) -> PutRecord:
+        return self._thread._record(kind, name, value, epoch=self._hold.epoch, absent=absent)

@@ -1,0 +1,117 @@
+"""Who works on a thread: taking the lease, keeping it, noticing that it was lost. Touches store, model, errors.
+
+Expiry decides who may try, the epoch decides whose writes count: a holder that was slow or stopped finds its next write
+refused. An owner is named by machine, boot and process, so that the lease of a process that is known to be gone is taken
+over at once; where that cannot be told, after it ran out. A wrong guess about that costs nothing but a lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import threading
+import uuid
+from pathlib import Path
+from typing import Final
+
+from savegame.errors import Busy, Fenced, SavegameError
+from savegame.model import Lease, ThreadKey
+from savegame.store import Store
+
+logger = logging.getLogger("savegame")
+
+BEATS: Final = 3
+"""How often a lease is renewed within its time."""
+
+
+def new_owner() -> str:
+    """A name for whoever takes a lease: this machine, boot and process, and something that nobody else has."""
+    return "/".join((platform.node() or "?", _boot(), str(os.getpid()), _started(os.getpid()), uuid.uuid4().hex[:12]))
+
+
+def is_gone(owner: str) -> bool:
+    """Whether the process of an owner is known not to run any more: it was one of this boot of this machine."""
+    parts = owner.split("/")
+    if len(parts) != 5 or not parts[2].isdecimal() or "?" in parts:
+        return False
+    node, boot, pid, started, _ = parts
+    if (node, boot) != (platform.node(), _boot()):
+        return False
+    return _started(int(pid)) != started
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "?"
+
+
+def _started(pid: int) -> str:
+    """When a process began, in ticks since the boot; empty if there is none, "?" where the system does not tell."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return "" if Path("/proc/self/stat").exists() else "?"
+    except OSError:
+        return "?"
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+class Hold:
+    """A lease that is held: renewed in the background until `release`. `lost` is set once it is lost, or given back."""
+
+    def __init__(self, store: Store, key: ThreadKey, ttl_us: int) -> None:
+        self._store, self._key, self._ttl_us = store, key, ttl_us
+        self.lost = threading.Event()
+        self._stopping = threading.Event()
+        self.taken_from: Lease | None = None
+        self.lease = self._take()
+        self._beat = threading.Thread(target=self._keep, name=f"lease on {key.id}", daemon=True)
+        self._beat.start()
+
+    @property
+    def epoch(self) -> int:
+        """What every write under this lease carries."""
+        return self.lease.epoch
+
+    @property
+    def under(self) -> tuple[int, int]:
+        """The epoch, and for how many microseconds a write prolongs the lease."""
+        return self.epoch, self._ttl_us
+
+    def _take(self) -> Lease:
+        row = self._store.thread(self._key)
+        former = None if row is None else row.lease
+        owner = new_owner()
+        try:
+            lease = self._store.lease(self._key, owner, self._ttl_us)
+        except Busy:
+            if former is None or not is_gone(former.owner):
+                raise
+            lease = self._store.lease(self._key, owner, self._ttl_us, instead_of=former.epoch)
+        self.taken_from = former if former is not None and former.expires else None
+        return lease
+
+    def _keep(self) -> None:
+        while not self._stopping.wait(self._ttl_us / 1_000_000 / BEATS):
+            try:
+                self._store.renew(self._key, self.epoch, self._ttl_us)
+            except Fenced:
+                self.lost.set()
+                return
+            except SavegameError as error:  # the next beat, or the next write, will tell
+                logger.warning("the lease on thread %r could not be renewed: %s", self._key.id, error)
+
+    def release(self) -> None:
+        """Give the lease back, if it is still ours. A second call does nothing."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self.lost.set()
+        self._beat.join()
+        with contextlib.suppress(Fenced):  # somebody else has it: there is nothing to give back
+            self._store.renew(self._key, self.epoch, 0)

@@ -1,0 +1,80 @@
+"""The ledger of a run: what became of each tool call, kept as records beside the thread. Touches model, errors.
+
+An entry is written before an effect that must not happen twice (`started`), when a person is asked (`waiting`), and with
+the outcome, in the same commit as the message that tells the model. It holds the outcome, so that a call whose message was
+rewound past is answered again without being made again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Final
+
+CALL: Final = "call"
+ANSWER: Final = "answer"
+STEP: Final = "step"
+INPUT: Final = "input"
+RUN: Final = "run"
+LEDGER: Final = (CALL, ANSWER, STEP, INPUT, RUN)
+"""The kinds of records that a run keeps."""
+
+GENERATION: Final = "generation"
+"""The record of kind RUN that counts how often calls were to be made anew."""
+
+
+class CallStatus(StrEnum):
+    """How far a tool call is."""
+
+    STARTED = "started"
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class CallEntry:
+    """One tool call in the ledger. `key` is stable: the journaled reply and the place of the call in it."""
+
+    key: str
+    name: str
+    status: CallStatus
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    attempt: int = 0
+    started_at: dt.datetime | None = None
+    ended_at: dt.datetime | None = None
+    result: Any = None
+    error: str | None = None
+    tokens_used: int | None = None
+    cost: float | None = None
+    asked: str | None = None
+    """What a person is asked, while the call waits."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether its outcome is known."""
+        return self.status in (CallStatus.DONE, CallStatus.FAILED)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is kept; what is empty is left out."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "key"}
+        return {name: value for name, value in plain.items() if value is not None} | {"status": self.status.value}
+
+    @classmethod
+    def from_dict(cls, key: str, kept: Mapping[str, Any]) -> CallEntry:
+        """The opposite of `to_dict`."""
+        known = {item.name for item in fields(cls)}
+        given = {name: value for name, value in kept.items() if name in known}
+        return cls(key=key, **{**given, "status": CallStatus(kept["status"])})
+
+
+def reply_of(messages: Sequence[Any]) -> str | None:
+    """The id of the newest reply in a conversation: what the keys of its calls begin with."""
+    for message in reversed(messages):
+        if isinstance(message, Mapping) and message.get("role") == "assistant":
+            found = message.get("id")
+            return found if isinstance(found, str) else None
+    return None

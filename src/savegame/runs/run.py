@@ -1,0 +1,299 @@
+"""A run: one holder working on a thread under a lease, calling the model and the tools in between.
+
+The conversation is the program counter: whoever enters a run finds what was said and done, settles the calls that have no
+answer yet, and goes on. Nothing is replayed. What a crash can leave open is decided by the kind of the tool, never guessed.
+Touches core, lease, toolbox, tracing, views, store, errors.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Final, ParamSpec, TypeGuard, TypeVar
+
+from savegame.errors import InvalidInputError, Unknown, UnsupportedError
+from savegame.model import Checkpoint, Kind, Status, checked_id
+from savegame.runs import tracing, views
+from savegame.runs.core import MISSING, Go, Known, RunCore
+from savegame.runs.lease import Hold
+from savegame.runs.toolbox import Call, Toolbox, ToolKind, delays
+from savegame.store import Capability, Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+AT_ONCE: Final = 8
+"""How many calls of one reply run at the same time at most."""
+
+
+Usage = Callable[[Any], tuple[int | None, float | None]]
+"""Tells the tokens and the cost of a reply."""
+Outcome = tuple[bool, Any]
+"""Whether a tool gave a result, and that, or what it raised the last time that it was tried."""
+
+
+class _Failed(Exception):
+    """What a tool raised, inside a transaction that must be undone."""
+
+
+class TimedOut(TimeoutError):
+    """A tool did not come back in time; its thread goes on."""
+
+    def __init__(self, timeout: dt.timedelta) -> None:
+        super().__init__(f"it did not come back within {timeout.total_seconds():g} s")
+
+
+class AnyRun:
+    """What a run is for both drivers, Run and AsyncRun: what can be read of it, and what is kept of a call."""
+
+    def __init__(self, core: RunCore, hold: Hold, store: Store, thread_id: str) -> None:
+        self._core, self._hold, self._store, self._thread_id = core, hold, store, thread_id
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation as any provider accepts it: every call answered, in order. What is kept stays as it is."""
+        return views.closed(self._core.messages, notes=self._core.notes)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the thread keeps besides the messages. Change it, then `save()`."""
+        return self._core.state
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint of the run; None before the first."""
+        return self._core.checkpoint
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing to do: the model has answered and calls nothing, or the run was halted."""
+        return self._core.done
+
+    @property
+    def reply(self) -> Any:
+        """The content of the model's newest reply; None if there is none."""
+        return self._core.reply
+
+    @property
+    def alive(self) -> bool:
+        """False once the lease is known to be lost: nothing more can be written."""
+        return not self._hold.lost.is_set()
+
+    def openai_messages(self, **options: Any) -> list[dict[str, Any]]:
+        """What `model` shows, in the shape of OpenAI's chat completions; takes `budget` and the rest as `model` does."""
+        return views.openai_messages(self._core.shown(**options))
+
+    def anthropic_messages(self, **options: Any) -> tuple[str, list[dict[str, Any]]]:
+        """The system's text and what `model` shows, in the shape of Anthropic's messages; takes what `model` takes."""
+        return views.anthropic_messages(self._core.shown(**options))
+
+    def _question(self, shown: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What the model is asked. Raises InvalidInputError while calls of its last reply have no answer."""
+        if self._core.pending():
+            raise InvalidInputError("calls of the last reply are not settled yet; call run.tools() before run.model()")
+        return self._core.shown(**shown)
+
+    def _journal(self, reply: Any, usage: Usage | None) -> Any:
+        tokens_used, cost = (None, None) if usage is None else usage(reply)
+        self._saving(Kind.LLM_RESPONSE, self._core.journal_reply, reply, tokens_used, cost)
+        return self.reply
+
+    def _keep(self, go: Go, outcome: Outcome) -> None:
+        done, result = outcome
+        if done:
+            self._saving(Kind.TOOL_CALL, self._core.finish, go, result)
+        elif isinstance(result, TimedOut) and not go.tool.may_run_again:
+            self._core.lose(go, str(result))
+        else:
+            self._saving(Kind.TOOL_CALL, self._core.fail, go, _described(result))
+
+    def _settle_now(self, found: Go | Known) -> None:
+        if isinstance(found, Known):
+            self._core.settle(found.pending, found.entry)
+        else:
+            self._in_transaction(found)
+
+    def _in_transaction(self, go: Go) -> None:
+        try:
+            with self._store.connection() as db:
+                try:
+                    with self._calling(go):
+                        result = self._invoke(go, db)
+                except Exception as error:
+                    raise _Failed(error) from error
+                self._saving(Kind.TOOL_CALL, self._core.finish, go, result)
+        except _Failed as failed:
+            self._saving(Kind.TOOL_CALL, self._core.fail, go, _described(failed.args[0]))
+
+    def _calling(self, go: Go) -> AbstractContextManager[tracing.Span]:
+        return tracing.tool(self._thread_id, go.pending.name, go.pending.call_id, go.pending.key)
+
+    def _saving(self, kind: Kind, write: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        with tracing.save(self._thread_id, kind):
+            return write(*given, **named)
+
+    def _invoke(self, go: Go, db: Any = None) -> Any:
+        return go.tool.invoke(self._call(go, db), go.pending.arguments)
+
+    def _call(self, go: Go, db: Any = None) -> Call:
+        timeout = go.tool.timeout
+        return Call(
+            key=go.tool.key_for(go.pending.key, go.pending.arguments),
+            name=go.pending.name,
+            thread_id=self._thread_id,
+            arguments=go.pending.arguments,
+            attempt=go.entry.attempt,
+            db=db,
+            deadline=None if timeout is None else dt.datetime.now(dt.UTC) + timeout,
+            alive=lambda: self.alive,
+        )
+
+
+class Run(AnyRun):
+    """What `vault.run` gives inside its `with` block."""
+
+    def user(self, content: Any, key: str | None = None) -> bool:
+        """Add what the user says. The same `key` (a webhook's id, a click) is taken once: False if it was there before."""
+        checked = None if key is None else checked_id(key, "a key")
+        return self._saving(Kind.MANUAL, self._core.user, content, checked)
+
+    def model(self, llm: Callable[[list[dict[str, Any]]], Any], *, usage: Usage | None = None, **shown: Any) -> Any:
+        """Ask the model, and keep its reply before anything that it calls begins; gives the content of the reply.
+
+        `llm(messages)` gives text or an assistant's message. `usage(reply)` tells its tokens and cost. What is shown is
+        bounded by `budget` tokens, or the conversation's `max_context_tokens`; `strategy`, `keep_recent` and `summary` are
+        those of `Conversation.compact`. The vault keeps everything.
+        """
+        question = self._question(shown)
+        with tracing.chat(self._thread_id) as span:
+            reply = llm(question)
+            span.used(reply)
+        return self._journal(reply, usage)
+
+    def tools(self, *, at_once: bool = False) -> None:
+        """Settle every call of the newest reply that has no answer, one after the other, or at once; in the model's order.
+
+        Raises Paused if one waits for a person, Unknown if nobody knows the outcome of one that must not run twice.
+        """
+        if at_once:
+            self._all_at_once()
+            return
+        for pending in self._core.pending():
+            self._settle(self._core.prepare(pending))
+
+    def step(self, name: str, work: Callable[[], T]) -> T:
+        """What `work()` gives, kept under a name: done once, whoever resumes the run. It may be begun again after a crash."""
+        found = self._core.step(checked_id(name, "a step's name"))
+        if found is MISSING:
+            found = work()
+            self._core.keep_step(name, found)
+        value: T = found
+        return value
+
+    def save(self, label: str | None = None) -> Checkpoint:
+        """A checkpoint of the conversation and of `state` as it is now."""
+        return self._saving(Kind.MANUAL, self._core.save, label, None)
+
+    def halt(self, reason: str, *, resume_hint: str | None = None) -> Checkpoint:
+        """End the run on purpose: nobody resumes it by itself. What the user says next reopens it."""
+        return self._saving(Kind.MANUAL, self._core.save, None, Status.halted(reason), resume_hint)
+
+    # -- calling tools -----------------------------------------------------------------------------
+
+    def _all_at_once(self) -> None:
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tool") as pool:
+            waiting: list[tuple[Go, Future[Outcome]]] = []
+            try:
+                for pending in self._core.pending():
+                    found = self._core.prepare(pending)
+                    if takes_long(found):
+                        waiting.append((found, pool.submit(copy_context().run, self._outcome, found)))
+                    else:
+                        self._collect(waiting)  # answers stand in the model's order
+                        self._settle(found)
+            finally:  # also if one waits for a person: what the others did is known, and must not be lost
+                self._collect(waiting)
+
+    def _collect(self, waiting: list[tuple[Go, Future[Outcome]]]) -> None:
+        """Keep every outcome, in the model's order; only then raise that of one nobody knows it."""
+        unknown: list[Unknown] = []
+        while waiting:
+            go, future = waiting.pop(0)
+            try:
+                self._keep(go, future.result())
+            except Unknown as error:
+                unknown.append(error)
+        if unknown:
+            raise unknown[0]
+
+    def _settle(self, found: Go | Known) -> None:
+        if takes_long(found):
+            self._keep(found, self._outcome(found))
+        else:
+            self._settle_now(found)
+
+    def _outcome(self, go: Go) -> Outcome:
+        waits = delays(go.tool)
+        with self._calling(go) as span:
+            while True:
+                try:
+                    return True, _within(go.tool.timeout, partial(self._invoke, go))
+                except Exception as error:  # noqa: BLE001 - a tool may raise anything: it is kept, and told to the model
+                    pause = next(waits, None)
+                    if pause is None or not self.alive:
+                        span.failed(error)
+                        return False, error
+                    time.sleep(pause.total_seconds())
+
+
+def takes_long(found: Go | Known) -> TypeGuard[Go]:
+    """Whether a call is made apart from what is kept of it. A transaction is not: it holds up every writer meanwhile."""
+    return isinstance(found, Go) and found.tool.kind != ToolKind.TRANSACTION
+
+
+def refuse_what_cannot_run(store: Store, tools: Toolbox, *, awaits: bool) -> None:
+    """Said at the start of a run, before anything was done. `awaits`: its driver can call asynchronous tools."""
+    for tool in tools:
+        if tool.kind == ToolKind.TRANSACTION and Capability.CONNECTION not in store.capabilities:
+            raise UnsupportedError(f"tool {tool.name!r} is a transaction, which a {store.scheme} store has not; use SQLite")
+        if tool.is_async and not awaits:
+            raise InvalidInputError(f"tool {tool.name!r} is asynchronous; open the vault with savegame.open_async")
+
+
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """`work()` in a thread of its own, with the context of the caller. Nobody can stop it, and no exit waits for it."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # from here on nobody can cancel it
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            future.set_result(context.run(work))
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="tool", daemon=True).start()
+    return future
+
+
+def _within(timeout: dt.timedelta | None, work: Callable[[], Any]) -> Any:
+    """What `work()` gives, if it does so in time. One that is late goes on, unheard."""
+    if timeout is None:
+        return work()
+    future = in_thread(work)
+    try:
+        return future.result(timeout.total_seconds())
+    except TimeoutError as error:
+        if future.done():
+            raise
+        raise TimedOut(timeout) from error
+
+
+def _described(error: Exception) -> str:
+    return str(error) if isinstance(error, TimedOut) else f"{type(error).__name__}: {error}"

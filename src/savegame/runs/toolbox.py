@@ -1,0 +1,312 @@
+"""The tools of an agent: functions, marked by what may be done with them after a crash. Touches schema, model and errors.
+
+    tools = Toolbox()
+
+    @tools.tool(idempotent=True)
+    def refund(call, order: str, cents: int): return pay_back(order, cents, idempotency_key=call.key)
+
+Unmarked is the careful kind: at most once. What is here is pure: a tool tells its kind, its schema, its key and its delays,
+and calls its function when it is told to; leases, ledgers, retries and timeouts are enforced by the run that holds it.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, TypeVar, overload
+
+from savegame.errors import InvalidInputError, NotFoundError
+from savegame.model import checked_duration, checked_id
+from savegame.runs.schema import Parameters, parameters_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+RETRIES: Final = 2
+"""How often a tool that only reads, or has a key, is tried again if nothing else was said."""
+BACKOFF: Final = dt.timedelta(milliseconds=100)
+"""How long to wait before the first retry; doubled for each one after it."""
+MAX_BACKOFF: Final = dt.timedelta(seconds=30)
+
+
+class ToolKind(StrEnum):
+    """What may be done with a call whose outcome is not known."""
+
+    READ_ONLY = "read_only"
+    """It changes nothing: run it again."""
+    IDEMPOTENT = "idempotent"
+    """Its effect happens once per key: run it again with the same key."""
+    TRANSACTION = "transaction"
+    """Its writes commit together with its result, or not at all: run it again."""
+    PLAIN = "plain"
+    """Nothing is known of it: run it at most once, and ask about the outcome."""
+
+
+def kind_from_mcp(annotations: Mapping[str, Any] | None) -> ToolKind:
+    """The kind of a tool of an MCP server. Hints are the server's word: use them only if you trust it."""
+    hints = annotations or {}
+    if hints.get("readOnlyHint") is True:
+        return ToolKind.READ_ONLY
+    return ToolKind.IDEMPOTENT if hints.get("idempotentHint") is True else ToolKind.PLAIN
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of a tool, which gets it as its first argument if that is named `call`."""
+
+    key: str
+    """The same whenever this call runs again: what another system tells repetitions by."""
+    name: str
+    thread_id: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """As the model gave them."""
+    attempt: int = 1
+    db: Any = None
+    """The connection, inside the transaction that also keeps the result; None unless the tool is a transaction."""
+    deadline: dt.datetime | None = None
+    """When the tool's time is up, if it has a timeout. Nobody can stop a function in a worker thread: look at it yourself."""
+    alive: Callable[[], bool] = _always
+    """False once the run has lost its lease: nothing more of it will be kept, so a long tool does well to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function that a model may call. Made by `Toolbox.tool`."""
+
+    name: str
+    kind: ToolKind
+    ask: bool
+    """Whether a person has to agree before each call."""
+    description: str
+    timeout: dt.timedelta | None
+    """How long a call may take. The run enforces it: it stops waiting, and cancels an asynchronous tool."""
+    retries: int
+    """How often a call that raised is tried again."""
+    backoff: dt.timedelta
+    function: Callable[..., Any] = field(repr=False)
+    _parameters: Parameters = field(repr=False)
+    _domain_key: Callable[..., str] | None = field(repr=False)
+
+    @property
+    def may_run_again(self) -> bool:
+        """Whether a call that was started, with nothing known of its end, may simply be run again."""
+        return self.kind is not ToolKind.PLAIN
+
+    @property
+    def is_async(self) -> bool:
+        """Whether `invoke` gives something to await."""
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the arguments; yours to change."""
+        return copy.deepcopy(self._parameters.schema)
+
+    @property
+    def annotations(self) -> dict[str, bool]:
+        """The hints of MCP. There, idempotent means once per arguments: only a key made of the arguments promises that."""
+        reads = self.kind is ToolKind.READ_ONLY
+        once = reads or self._domain_key is not None
+        return {"readOnlyHint": reads, "destructiveHint": not reads, "idempotentHint": once}
+
+    def for_openai(self) -> dict[str, Any]:
+        """This tool as OpenAI's chat completions take it, and the many that speak like them."""
+        about = {"name": self.name, "description": self.description, "parameters": self.schema}
+        return {"type": "function", "function": about}
+
+    def for_anthropic(self) -> dict[str, Any]:
+        """This tool as Anthropic's messages take it."""
+        return {"name": self.name, "description": self.description, "input_schema": self.schema}
+
+    def check(self, arguments: Any) -> str | None:
+        """What is wrong with arguments that a model gave, in words for the model; None if they fit. Runs no tool."""
+        try:
+            self._parameters.read(arguments)
+        except InvalidInputError as error:
+            return str(error)
+        return None
+
+    def key_for(self, call_key: str, arguments: Mapping[str, Any]) -> str:
+        """The key under which these arguments take effect once: the tool's own if it makes one, else the call's."""
+        if self._domain_key is None:
+            return call_key
+        return checked_id(self._domain_key(**self._parameters.read(arguments)), f"the key of tool {self.name!r}")
+
+    def invoke(self, call: Call, arguments: Mapping[str, Any]) -> Any:
+        """Call the function, once, here and now. Raises InvalidInputError, before that, for arguments that do not fit."""
+        given = self._parameters.read(arguments)
+        return self.function(call=call, **given) if self._parameters.takes_call else self.function(**given)
+
+
+def delays(tool: Tool) -> Iterator[dt.timedelta]:
+    """How long to wait before each retry of a call that raised; empty for a tool that is not tried again."""
+    delay, longest = tool.backoff, max(tool.backoff, MAX_BACKOFF)
+    for _ in range(tool.retries):
+        yield delay
+        delay = min(delay * 2, longest)
+
+
+class Toolbox:
+    """The tools that a run may use, by name, in the order in which they were added. Iterating gives each Tool."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Tool] = {}
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+
+    @overload
+    def tool(
+        self,
+        /,
+        *,
+        read_only: bool = False,
+        idempotent: bool | Callable[..., str] = False,
+        transaction: bool = False,
+        ask: bool = False,
+        name: str | None = None,
+        description: str | None = None,
+        timeout: dt.timedelta | None = None,
+        retries: int | None = None,
+        backoff: dt.timedelta | None = None,
+    ) -> Callable[[F], F]: ...
+
+    def tool(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        read_only: bool = False,
+        idempotent: bool | Callable[..., str] = False,
+        transaction: bool = False,
+        ask: bool = False,
+        name: str | None = None,
+        description: str | None = None,
+        timeout: dt.timedelta | None = None,
+        retries: int | None = None,
+        backoff: dt.timedelta | None = None,
+    ) -> Any:
+        """Add a function, `@tools.tool` or `@tools.tool(read_only=True)`; it is given back as it was.
+
+        One mark at most: `read_only` (changes nothing), `idempotent` (once per `call.key`, or per key that a function makes
+        of the arguments), `transaction` (writes through `call.db` only). Unmarked runs at most once. `ask` goes with any.
+        The function gets the Call if its first parameter is named `call`, and the arguments by name. Its docstring's first
+        paragraph is the description. A failed call is retried `retries` times, by default 2 if it reads or has a key.
+        Raises InvalidInputError, naming the tool, for what contradicts itself or cannot be told to a model.
+        """
+
+        def add(found: F) -> F:
+            called = _checked_name(found, name)
+            try:
+                kind = _kind(read_only=read_only, idempotent=idempotent, transaction=transaction)
+                parameters = parameters_of(found)
+                _check_function(found, kind, parameters)
+                made = Tool(
+                    name=called,
+                    kind=kind,
+                    ask=ask,
+                    description=_first_paragraph(found) if description is None else description,
+                    timeout=None if timeout is None else checked_duration(timeout, "timeout"),
+                    retries=_checked_retries(kind, retries, backoff),
+                    backoff=BACKOFF if backoff is None else checked_duration(backoff, "backoff"),
+                    function=found,
+                    _parameters=parameters,
+                    _domain_key=None if isinstance(idempotent, bool) else _checked_key(idempotent, parameters),
+                )
+            except InvalidInputError as error:
+                raise InvalidInputError(f"tool {called!r}: {error}") from error
+            self._add(made)
+            return found
+
+        return add if function is None else add(function)
+
+    def _add(self, tool: Tool) -> None:
+        if tool.name in self._tools:
+            raise InvalidInputError(f"tool {tool.name!r} is there already; give one of the two another name=")
+        self._tools[tool.name] = tool
+
+    def __getitem__(self, name: str) -> Tool:
+        if name not in self._tools:
+            raise NotFoundError(f"there is no tool {name!r}; there is {', '.join(self._tools) or 'none at all'}")
+        return self._tools[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __or__(self, other: Toolbox) -> Toolbox:
+        both = Toolbox()
+        for tool in (*self, *other):
+            both._add(tool)
+        return both
+
+    def __repr__(self) -> str:
+        return f"<Toolbox {', '.join(self._tools)}>"
+
+
+def _checked_name(function: Any, name: str | None) -> str:
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
+        raise InvalidInputError(f"a tool is a function, not {function!r}; wrap it in one")
+    called = function.__name__ if name is None else name
+    if not isinstance(called, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", called):
+        raise InvalidInputError(
+            f"tool {called!r}: models take names of 1 to 64 letters from A to Z, digits, _ and -; give another name="
+        )
+    return called
+
+
+def _kind(*, read_only: bool, idempotent: object, transaction: bool) -> ToolKind:
+    if not isinstance(idempotent, bool) and not callable(idempotent):
+        raise InvalidInputError(f"idempotent must be True or a function that makes a key, not {idempotent!r}")
+    marks = {ToolKind.READ_ONLY: read_only, ToolKind.IDEMPOTENT: idempotent, ToolKind.TRANSACTION: transaction}
+    marked = [kind for kind, given in marks.items() if given]
+    if len(marked) > 1:
+        raise InvalidInputError(f"{' and '.join(marked)} exclude each other; mark it with one of them")
+    return marked[0] if marked else ToolKind.PLAIN
+
+
+def _check_function(function: Callable[..., Any], kind: ToolKind, parameters: Parameters) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidInputError("it yields, and what it yields could not be kept; return a list")
+    if kind is ToolKind.TRANSACTION and not parameters.takes_call:
+        raise InvalidInputError("a transaction writes through call.db; name its first parameter call")
+    if kind is ToolKind.TRANSACTION and inspect.iscoroutinefunction(function):
+        raise InvalidInputError("a transaction holds the database while it runs, so it must not await; make it a plain def")
+
+
+def _checked_retries(kind: ToolKind, retries: int | None, backoff: dt.timedelta | None) -> int:
+    if kind is ToolKind.PLAIN and (retries is not None or backoff is not None):
+        raise InvalidInputError(
+            "an unmarked tool runs at most once; retries and backoff need read_only, idempotent or transaction"
+        )
+    if retries is None:
+        return RETRIES if kind in (ToolKind.READ_ONLY, ToolKind.IDEMPOTENT) else 0
+    if type(retries) is not int or retries < 0:
+        raise InvalidInputError(f"retries must be a whole number, not negative; not {retries!r}")
+    return retries
+
+
+def _checked_key(make: Callable[..., str], parameters: Parameters) -> Callable[..., str]:
+    names = dict.fromkeys(parameters.schema["properties"])
+    try:
+        inspect.signature(make).bind(**names)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"the function that makes its key must take its arguments by name ({error})") from error
+    return make
+
+
+def _first_paragraph(function: Callable[..., Any]) -> str:
+    return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())

@@ -1,0 +1,395 @@
+"""What a model is shown of a conversation: views that a provider accepts, in our form, OpenAI's and Anthropic's.
+
+Pure functions over plain messages; what is stored is never patched, and the messages that go in are not changed. In every
+view each call of an assistant message is answered by exactly one tool message, directly after it and in the order of the
+calls. What a provider cannot take is shown as text or left out, so that no history, crashed wherever, makes a conversation
+that can never be continued. Touches domain and errors.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeGuard
+
+from savegame.domain import Attachment, AttachmentType, Conversation, Message, Role, ToolCall
+from savegame.errors import InvalidInputError
+
+INTERRUPTED: Final = "interrupted; outcome unknown"
+"""What stands for the result of a call that has none."""
+OPENING: Final = "(the conversation continues)"
+"""What the user is shown to say where Anthropic wants a user's message first and there is none."""
+
+_ROLES: Final = frozenset(role.value for role in Role)
+_OPENAI_ID_LENGTH: Final = 40
+_ANTHROPIC_ID_LENGTH: Final = 64
+_NAME_LENGTH: Final = 64
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_DATA_URL: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,(.+)", re.DOTALL)
+
+_HIDDEN_PARTS: Final = frozenset({"thinking", "redacted_thinking", "tool_use", "tool_result"})
+"""Parts that only the provider that made them can read, and calls in its spelling, which `tool_calls` has already."""
+_OPENAI_PARTS: Final = {"user": frozenset({"image_url", "input_audio", "file"})}
+_ANTHROPIC_PARTS: Final = {
+    "user": frozenset({"document", "search_result"}),
+    "tool": frozenset({"document", "search_result"}),
+    "assistant": frozenset({"thinking", "redacted_thinking"}),
+}
+"""The parts besides text that each provider knows by our name for them, by the role that may send them."""
+
+Plain = Mapping[str, Any]
+Part = dict[str, Any]
+
+
+class _Turn(NamedTuple):
+    """A message that is no tool result, its calls, and the answer to each; None where there is none."""
+
+    message: Plain
+    calls: Sequence[Plain]
+    answers: list[Plain | None]
+
+
+def closed(
+    messages: Iterable[Plain], note: str = INTERRUPTED, *, notes: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """The messages with every tool call answered, once, directly after its message and in the order of the calls.
+
+    An answer that came late is moved up to its call. It belongs to the nearest call before it that has its id and no answer
+    yet, since providers use ids again; an answer that finds none (a second one, or one without a call) is left out. A call
+    without an answer gets the outcome that the call itself holds, else the note for its id in `notes`, else `note`.
+
+    Messages that say nothing (blank content, no calls, no attachments) are left out, since Anthropic refuses them. System
+    messages and consecutive messages of one role stay: OpenAI takes them as they are, `anthropic_messages` joins them.
+    The dicts are new; the values in them are shared with the messages that went in.
+    """
+    return [dict(message) for turn in _turns(messages) for message in (turn.message, *_answers(turn, note, notes or {}))]
+
+
+def shown(
+    messages: Iterable[Plain],
+    *,
+    budget: int | None = None,
+    strategy: str | None = None,
+    keep_recent: int = 10,
+    summary: str | None = None,
+    note: str = INTERRUPTED,
+    notes: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """What fits a budget of tokens, or is left by a strategy of `Conversation.compact`; closed. Without either, everything.
+
+    Calls and results stay together, and the newest of them are shown also over budget: a model needs something to answer.
+    Messages keep all their fields; one that became a note, or lost its calls, keeps those that are not about calls.
+    """
+    if budget is None and strategy is None:
+        return closed(messages, note, notes=notes)
+    pairs = [pair for place, turn in enumerate(_turns(messages)) for pair in _weighed(place, turn)]
+    conversation = Conversation(messages=[message for message, _ in pairs])
+    if strategy is not None:
+        window = conversation.compact(strategy, budget=budget, keep_recent=keep_recent, summary=summary)
+    else:
+        window = conversation.context_window(budget)
+        if all(message.role == Role.SYSTEM for message in window):
+            window = conversation.compact("sliding_window", budget=budget)
+    known = {message.id: (message, given) for message, given in pairs}
+    return closed([_given(message, *known.get(message.id, (None, {}))) for message in window], note, notes=notes)
+
+
+def openai_messages(
+    messages: Iterable[Plain], note: str = INTERRUPTED, *, notes: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """The closed messages in the form of OpenAI's chat completions; our own fields are left out.
+
+    Images, attached or as parts of either provider, are shown in messages of the user (PNG, JPEG, GIF, WebP, or a web
+    address); other attachments are named. Call ids that are too long or used twice are replaced, the same way each time.
+    """
+    used: set[str] = set()
+    found = (_openai_turn(turn, _answers(turn, note, notes or {}), used) for turn in _turns(messages))
+    return [message for turn in found for message in turn]
+
+
+def anthropic_messages(
+    messages: Iterable[Plain], note: str = INTERRUPTED, *, notes: Mapping[str, str] | None = None
+) -> tuple[str, list[dict[str, Any]]]:
+    """The system text, and the closed messages as Anthropic's content blocks; roles alternate and the user begins.
+
+    System messages, wherever they are, make the one system text that Anthropic knows, empty if there are none. The results
+    of a message's calls are in the one user message after it, before what the user says. If the user does not begin, a
+    user message with `OPENING` is put in front. A view that ends with the assistant asks Anthropic to continue that text.
+    Ids are replaced if they are used twice or hold characters that Anthropic refuses, the same way each time.
+    """
+    used: set[str] = set()
+    systems: list[str] = []
+    merged: list[dict[str, Any]] = []
+    for turn in _turns(messages):
+        if turn.message["role"] == "system":
+            systems += [text] if (text := _openai_content(turn.message)) else []
+            continue
+        for role, blocks in _anthropic_turn(turn, _answers(turn, note, notes or {}), used):
+            _add(merged, role, blocks)
+    if not merged or merged[0]["role"] != "user":
+        merged.insert(0, {"role": "user", "content": [_text(OPENING)]})
+    last = merged[-1]["content"][-1]
+    if merged[-1]["role"] == "assistant" and last["type"] == "text":
+        last["text"] = last["text"].rstrip()  # Anthropic refuses white space at the end of what it is to continue
+    return "\n\n".join(systems), merged
+
+
+def _turns(messages: Iterable[Plain]) -> list[_Turn]:
+    turns: list[_Turn] = []
+    waiting: defaultdict[str | None, list[tuple[list[Plain | None], int]]] = defaultdict(list)
+    for place, message in enumerate(messages):
+        role = _role(message, place)
+        if role == "tool":
+            if unanswered := waiting[_id(message, "tool_call_id", f"messages[{place}]")]:
+                answers, index = unanswered.pop()
+                answers[index] = message
+            continue
+        calls = _calls(message, place) if role == "assistant" else []
+        if not calls and _is_silent(message):
+            continue
+        turns.append(_Turn(message, calls, [None] * len(calls)))
+        for index in reversed(range(len(calls))):  # so that of two calls with one id the first is answered first
+            name = _id(calls[index], "id", f"messages[{place}].tool_calls[{index}]")
+            waiting[name].append((turns[-1].answers, index))
+    return turns
+
+
+def _role(message: Plain, place: int) -> str:
+    if not isinstance(message, Mapping):
+        raise InvalidInputError(f"messages[{place}] must be a dict, not {type(message).__name__}")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise InvalidInputError(f"messages[{place}].role {role!r} is unknown; one of: {', '.join(Role)}")
+    return role
+
+
+def _calls(message: Plain, place: int) -> Sequence[Plain]:
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, (list, tuple)) or not all(isinstance(call, Mapping) for call in calls):
+        raise InvalidInputError(f"messages[{place}].tool_calls must be a list of dicts")
+    return calls
+
+
+def _id(value: Plain, field: str, place: str) -> str | None:
+    """An id, or None: some local models give their calls none."""
+    found = value.get(field)
+    if found is not None and not isinstance(found, str):
+        raise InvalidInputError(f"{place}.{field} must be text, not {type(found).__name__}")
+    return found
+
+
+def _is_silent(message: Plain) -> bool:
+    content = message.get("content")
+    if isinstance(content, str) and content.strip():  # nearly always: not worth making parts of it
+        return False
+    return not message.get("attachments") and not _parts(message, frozenset(), _named_image)
+
+
+def _answers(turn: _Turn, note: str, notes: Mapping[str, str]) -> list[Plain]:
+    return [
+        _closing(call, note, notes) if answer is None else answer for call, answer in zip(turn.calls, turn.answers, strict=True)
+    ]
+
+
+def _closing(call: Plain, note: str, notes: Mapping[str, str]) -> dict[str, Any]:
+    """The answer of a call that no message answers."""
+    answer = {"role": "tool", "tool_call_id": call.get("id")}
+    if call.get("status") == "completed":
+        return answer | {"content": call.get("result")}
+    if call.get("status") == "failed":
+        return answer | {"content": call.get("error"), "metadata": {"is_error": True}}
+    return answer | {"content": notes.get(call.get("id") or "", note)}
+
+
+def _weighed(place: int, turn: _Turn) -> Iterator[tuple[Message, Plain]]:
+    """The messages of a turn as the domain's, whose ids are places and whose calls have ids of their own; and as given."""
+    calls = [ToolCall(f"{place}.{index}", _name(call), json.loads(_arguments(call))) for index, call in enumerate(turn.calls)]
+    yield _domain_message(turn.message, str(place), tool_calls=calls), turn.message
+    for call, answer in zip(calls, turn.answers, strict=True):
+        if answer is not None:
+            yield _domain_message(answer, f"{call.id}=", tool_call_id=call.id), answer
+
+
+def _domain_message(message: Plain, name: str, **about_calls: Any) -> Message:
+    known = {"id": name, "timestamp": None, "tokens": message.get("tokens"), **about_calls}
+    return Message(message["role"], message.get("content"), metadata={"is_error": _has_failed(message)}, **known)
+
+
+def _given(message: Message, before: Message | None, given: Plain) -> Plain:
+    if message is before:
+        return given
+    kept = {name: value for name, value in given.items() if name not in ("tool_calls", "tool_call_id", "tokens")}
+    return {**kept, "role": message.role.value, "content": message.content}
+
+
+def _has_failed(message: Plain) -> bool:
+    return bool(message.get("is_error") or (message.get("metadata") or {}).get("is_error"))
+
+
+def _openai_turn(turn: _Turn, answers: Iterable[Plain], used: set[str]) -> list[dict[str, Any]]:
+    message: dict[str, Any] = {"role": turn.message["role"], "content": _openai_content(turn.message)}
+    if not turn.calls:
+        return [message] if message["content"] else []
+    names = [_fresh(call.get("id") or "", used, _OPENAI_ID_LENGTH) for call in turn.calls]
+    message["tool_calls"] = [
+        {"id": name, "type": "function", "function": {"name": _name(call), "arguments": _arguments(call)}}
+        for name, call in zip(names, turn.calls, strict=True)
+    ]
+    results = [
+        {"role": "tool", "tool_call_id": name, "content": _openai_content(answer) or ""}
+        for name, answer in zip(names, answers, strict=True)
+    ]
+    return [message, *results]
+
+
+def _openai_content(message: Plain) -> Any:
+    """Text, or parts if there are others than text; None if there is nothing to say."""
+    role = message["role"]
+    parts = _parts(message, _OPENAI_PARTS.get(role, frozenset()), _openai_image if role == "user" else _named_image)
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts) or None
+    return parts
+
+
+def _anthropic_turn(turn: _Turn, answers: Iterable[Plain], used: set[str]) -> Iterator[tuple[str, list[Part]]]:
+    names = [_fresh(_NOT_IN_NAMES.sub("_", call.get("id") or ""), used, _ANTHROPIC_ID_LENGTH) for call in turn.calls]
+    calls = [
+        {"type": "tool_use", "id": name, "name": _name(call), "input": json.loads(_arguments(call))}
+        for name, call in zip(names, turn.calls, strict=True)
+    ]
+    yield turn.message["role"], _anthropic_blocks(turn.message) + calls
+    yield "user", [_tool_result(name, answer) for name, answer in zip(names, answers, strict=True)]
+
+
+def _tool_result(name: str, answer: Plain) -> Part:
+    result: Part = {"type": "tool_result", "tool_use_id": name}
+    if blocks := _anthropic_blocks(answer):
+        result["content"] = blocks
+    return result | ({"is_error": True} if _has_failed(answer) else {})
+
+
+def _anthropic_blocks(message: Plain) -> list[Part]:
+    role = message["role"]
+    image = _named_image if role == "assistant" else _anthropic_image
+    blocks = _parts(message, _ANTHROPIC_PARTS.get(role, frozenset()), image)
+    return sorted(blocks, key=lambda block: block["type"] not in _HIDDEN_PARTS)  # thoughts may not be the end of a message
+
+
+def _add(merged: list[dict[str, Any]], role: str, blocks: list[Part]) -> None:
+    if blocks and merged and merged[-1]["role"] == role:
+        merged[-1]["content"] += blocks
+    elif blocks:
+        merged.append({"role": role, "content": blocks})
+
+
+def _parts(message: Plain, known: frozenset[str], image: Callable[[str], Part]) -> list[Part]:
+    """The content and the attachments as parts: text that is not blank, images by `image`, `known` ones as they are."""
+    content = message.get("content")
+    items: list[Any] = content if _is_parts(content) else [content]
+    found = [_part(item, known, image) for item in items]
+    found += [_attached(item, image) for item in message.get("attachments") or ()]
+    return [part for part in found if part is not None and (part["type"] != "text" or part["text"].strip())]
+
+
+def _is_parts(content: Any) -> TypeGuard[list[Plain]]:
+    return isinstance(content, list) and all(
+        isinstance(item, Mapping) and isinstance(item.get("type"), str) for item in content
+    )
+
+
+def _part(item: Any, known: frozenset[str], image: Callable[[str], Part]) -> Part | None:
+    kind = item.get("type") if isinstance(item, Mapping) else None
+    if item is None or (isinstance(kind, str) and kind in _HIDDEN_PARTS - known):
+        return None
+    if isinstance(kind, str) and kind in known:
+        return dict(item)
+    if kind == "text" and isinstance(item.get("text"), str):
+        return _text(item["text"])
+    if (address := _image_address(item)) is not None:
+        return image(address)
+    return _text(item if isinstance(item, str) else _json(item))
+
+
+def _image_address(item: Any) -> str | None:
+    """Where the image of a part is, a data URL if the part holds it; None if it is no image of a form that we know."""
+    match item:
+        case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "image", "source": {"url": str(url)}}:
+            return url
+        case {"type": "image", "source": {"media_type": str(kind), "data": str(data)}}:
+            return f"data:{kind};base64,{data}"
+        case {"type": "image", "mimeType": str(kind), "data": str(data)}:
+            return f"data:{kind};base64,{data}"
+    return None
+
+
+def _attached(item: Plain, image: Callable[[str], Part]) -> Part:
+    found = Attachment.from_dict(item)
+    address = found.url
+    if isinstance(found.content, bytes):
+        address = f"data:{found.mime_type};base64,{base64.b64encode(found.content).decode()}"
+    part = image(address) if address and found.attachment_type == AttachmentType.IMAGE else None
+    return part if part and part["type"] != "text" else _text(f"[attachment: {found.name}, {found.mime_type}]")
+
+
+def _openai_image(address: str) -> Part:
+    return {"type": "image_url", "image_url": {"url": address}} if _is_shown(address) else _named_image(address)
+
+
+def _anthropic_image(address: str) -> Part:
+    if data := _DATA_URL.fullmatch(address):
+        return {"type": "image", "source": {"type": "base64", "media_type": data[1], "data": data[2]}}
+    return {"type": "image", "source": {"type": "url", "url": address}} if _is_shown(address) else _named_image(address)
+
+
+def _named_image(address: str) -> Part:
+    return _text("[image]" if address.startswith("data:") else f"[image: {address}]")
+
+
+def _is_shown(address: str) -> bool:
+    return address.startswith(("https://", "http://")) or _DATA_URL.fullmatch(address) is not None
+
+
+def _text(text: str) -> Part:
+    return {"type": "text", "text": text}
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):  # keys that JSON does not have, or too deep for it
+        return str(value)
+
+
+def _fresh(wanted: str, used: set[str], longest: int) -> str:
+    """An id that no call before has, as near to the one wanted as may be; it depends on what is before it only."""
+    name = wanted[:longest] or "call"
+    count = len(used)
+    while name in used:
+        name = f"{wanted[: longest - 8] or 'call'}_{count}"
+        count += 1
+    used.add(name)
+    return name
+
+
+def _spelled(call: Plain) -> Plain:
+    inner = call.get("function")  # some providers nest the name and the arguments
+    return {**call, **inner} if isinstance(inner, Mapping) else call
+
+
+def _name(call: Plain) -> str:
+    return _NOT_IN_NAMES.sub("_", str(_spelled(call).get("name") or "unknown"))[:_NAME_LENGTH]
+
+
+def _arguments(call: Plain) -> str:
+    """The JSON text of an object, whatever the model gave: what is none is shown as the text that it was."""
+    given = _spelled(call).get("arguments")
+    strict = partial(json.dumps, ensure_ascii=False, allow_nan=False, default=str)
+    try:
+        found = json.loads(given or "{}") if isinstance(given, str) else given or {}
+        return strict(found if isinstance(found, Mapping) else {"arguments": found})
+    except (TypeError, ValueError, RecursionError):
+        return strict({"arguments": str(given)})

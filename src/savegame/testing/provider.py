@@ -1,0 +1,148 @@
+"""A provider's strictness without the provider: checks that refuse what the real services answer with status 400.
+
+Call one at the top of a scripted model, and a test fails where a conversation would have been stuck for good: a tool call
+without a result, a result without a call, something between the two, ids used twice, empty content. Touches nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_FIELDS: Final = {
+    "system": {"role", "content", "name"},
+    "user": {"role", "content", "name"},
+    "assistant": {"role", "content", "name", "tool_calls"},
+    "tool": {"role", "content", "tool_call_id"},
+}
+_PARTS: Final = {"user": {"text", "image_url", "input_audio", "file"}}
+_BLOCKS: Final = {
+    "user": {"text", "image", "document", "search_result", "tool_result"},
+    "assistant": {"text", "thinking", "redacted_thinking", "tool_use"},
+}
+
+
+class Rejected(ValueError):
+    """The provider would not take these messages; the text names the place and the reason."""
+
+
+def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise Rejected unless each call of our plain messages is answered once, before anything else is said."""
+    _refuse(not messages, "messages", "is empty")
+    open_calls: list[Any] = []
+    for place, message in enumerate(messages):
+        where = f"messages[{place}]"
+        if message.get("role") == "tool":
+            _refuse(message.get("tool_call_id") not in open_calls, where, "answers no call of the message before")
+            open_calls.remove(message.get("tool_call_id"))
+            continue
+        _refuse(bool(open_calls), where, f"comes before the results of {open_calls}")
+        open_calls = [call.get("id") for call in message.get("tool_calls") or ()]
+    _refuse(bool(open_calls), "messages", f"end without the results of {open_calls}")
+
+
+def check_openai(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise Rejected unless OpenAI's chat completions would take the messages."""
+    check_messages(messages)
+    _check_json(messages)
+    for place, message in enumerate(messages):
+        where, role = f"messages[{place}]", message.get("role")
+        _refuse(role not in _FIELDS, f"{where}.role", f"is {role!r}")
+        unknown = message.keys() - _FIELDS[str(role)]
+        _refuse(bool(unknown), where, f"has unknown fields: {unknown}")
+        calls = message.get("tool_calls")
+        if calls is not None:
+            _check_openai_calls(calls, f"{where}.tool_calls")
+        content = message.get("content")
+        if role == "tool":
+            _refuse(not isinstance(content, str), f"{where}.content", "is not text")
+        elif content is not None or not calls:
+            _check_content(content, _PARTS.get(str(role), {"text"}), f"{where}.content")
+
+
+def check_anthropic(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise Rejected unless Anthropic's messages API would take the messages; roles have to alternate."""
+    _refuse(not messages, "messages", "is empty")
+    _check_json(messages)
+    used: set[str] = set()
+    open_calls: list[str] = []
+    for place, message in enumerate(messages):
+        where, role = f"messages[{place}]", message.get("role")
+        _refuse(role != ("user", "assistant")[place % 2], f"{where}.role", f"is {role!r}: roles alternate and the user begins")
+        _refuse(message.keys() != {"role", "content"}, where, "has other fields than role and content")
+        content = message["content"]
+        _check_content(content, _BLOCKS[str(role)], f"{where}.content")
+        blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        _check_results(blocks, open_calls, where)
+        open_calls = _checked_uses(blocks, used, where)
+        _refuse(role == "assistant" and "thinking" in blocks[-1]["type"], where, "ends with a thought")
+    _refuse(bool(open_calls), "messages", f"end without the results of {open_calls}")
+    end = blocks[-1].get("text", "")
+    _refuse(role == "assistant" and end != end.rstrip(), "messages", "end with white space of the assistant")
+
+
+def _refuse(wrong: bool, where: str, why: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if wrong:
+        raise Rejected(f"{where} {why}")
+
+
+def _check_json(messages: Any) -> None:
+    try:
+        json.dumps(messages, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise Rejected(f"messages cannot be sent as JSON: {error}") from error
+
+
+def _check_content(content: Any, kinds: set[str], where: str) -> None:
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    _refuse(not isinstance(parts, list) or not parts, where, "is empty")
+    for index, part in enumerate(parts):
+        _refuse(part.get("type") not in kinds, f"{where}[{index}].type", f"is {part.get('type')!r}; allowed here: {kinds}")
+        blank = part["type"] == "text" and not str(part.get("text", "")).strip()
+        _refuse(blank, f"{where}[{index}].text", "is blank")
+
+
+def _check_openai_calls(calls: Sequence[Mapping[str, Any]], where: str) -> None:
+    _refuse(not calls, where, "is empty")
+    for index, call in enumerate(calls):
+        here = f"{where}[{index}]"
+        _refuse(call.keys() != {"id", "type", "function"} or call["type"] != "function", here, "is not id, type and function")
+        _refuse(not 1 <= len(call["id"]) <= 40, f"{here}.id", "is empty or longer than 40 characters")
+        function = call["function"]
+        _refuse(_NAME.fullmatch(str(function.get("name"))) is None, f"{here}.function.name", "is not a name")
+        _refuse(not _is_json_object(function.get("arguments")), f"{here}.function.arguments", "are not the JSON of an object")
+    names = [call["id"] for call in calls]
+    _refuse(len(set(names)) < len(names), where, f"use an id twice: {names}")
+
+
+def _is_json_object(text: Any) -> bool:
+    try:
+        return isinstance(text, str) and isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _check_results(blocks: Sequence[Mapping[str, Any]], open_calls: list[str], where: str) -> None:
+    kinds = [block["type"] for block in blocks]
+    results = [str(block.get("tool_use_id")) for block in blocks if block["type"] == "tool_result"]
+    _refuse(kinds[: len(results)] != ["tool_result"] * len(results), where, "says something before its tool results")
+    _refuse(sorted(results) != sorted(open_calls), where, f"has results of {results}, where {open_calls} are wanted")
+    for block in blocks:
+        if block["type"] == "tool_result" and "content" in block:
+            _check_content(block["content"], {"text", "image", "document", "search_result"}, f"{where}.tool_result")
+
+
+def _checked_uses(blocks: Sequence[Mapping[str, Any]], used: set[str], where: str) -> list[str]:
+    uses = [block for block in blocks if block["type"] == "tool_use"]
+    names = [str(use.get("id")) for use in uses]
+    for use, name in zip(uses, names, strict=True):
+        _refuse(_ID.fullmatch(name) is None, f"{where}.tool_use.id", f"{name!r} holds other characters than a-z, 0-9, _, -")
+        _refuse(name in used, f"{where}.tool_use.id", f"{name!r} is used twice")
+        _refuse(_NAME.fullmatch(str(use.get("name"))) is None, f"{where}.tool_use.name", f"is {use.get('name')!r}")
+        _refuse(not isinstance(use.get("input"), dict), f"{where}.tool_use.input", "is not an object")
+        used.add(name)
+    return names

@@ -1,0 +1,539 @@
+"""Runs: the loop, the kinds of tools, what is kept of each call, people's answers, and going on where it stopped."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from savegame import (
+    Busy,
+    CallEntry,
+    Conversation,
+    Fenced,
+    InvalidInputError,
+    NotFoundError,
+    Paused,
+    Retention,
+    Toolbox,
+    Unknown,
+    UnsupportedError,
+    Vault,
+)
+from savegame.model import ThreadKey
+from savegame.testing.provider import check_messages
+from tests.vault.conftest import Opener
+
+SECOND = dt.timedelta(seconds=1)
+
+
+def calling(*calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    made = [{"id": f"c{number}", "name": name, "arguments": given} for number, (name, given) in enumerate(calls)]
+    return {"role": "assistant", "content": "", "tool_calls": made}
+
+
+def scripted(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
+    """A model that says one thing after the other, and refuses what a provider would."""
+
+    def llm(messages: list[dict[str, Any]]) -> Any:
+        check_messages(messages)
+        return replies[sum(message["role"] == "assistant" for message in messages)]
+
+    return llm
+
+
+def play(vault: Vault, tools: Toolbox, *replies: Any, text: str | None = "hi", key: str | None = "first", **how: Any) -> Any:
+    """The loop of every agent: call it again to resume."""
+    llm = scripted(*replies)
+    with vault.run("t", tools=tools, agent="helper") as run:
+        if text is not None:
+            run.user(text, key=key)
+        while not run.done:
+            run.tools(**how)
+            run.model(llm)
+        return run.reply
+
+
+def ledger(vault: Vault) -> dict[str, CallEntry]:
+    return {entry.name: entry for entry in vault.calls("t")}
+
+
+def contents(vault: Vault) -> list[Any]:
+    return [message["content"] for message in vault.thread("t").state()["messages"]]
+
+
+class Effects:
+    """Tools that note what they did."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, str]] = []
+        self.box = Toolbox()
+
+    def add(self, name: str, *, fails: int = 0, **kind: Any) -> Effects:
+        def tool(call: Any, n: int = 0) -> str:
+            self.made.append((name, call.key))
+            if len([one for one, _ in self.made if one == name]) <= fails:
+                raise ConnectionError("not now")
+            return f"{name} {n}"
+
+        self.box.tool(name=name, **kind)(tool)
+        return self
+
+
+@pytest.fixture
+def effects() -> Effects:
+    return Effects()
+
+
+# -- the loop --------------------------------------------------------------------------------------
+
+
+def test_a_run_goes_from_a_question_to_a_reply(vault: Vault, effects: Effects) -> None:
+    effects.add("look", read_only=True).add("pay", idempotent=True).add("mail")
+    assert play(vault, effects.box, calling(("look", {"n": 1}), ("pay", {})), calling(("mail", {})), "done") == "done"
+    assert contents(vault) == ["hi", "", "look 1", "pay 0", "", "mail 0", "done"]
+    history = list(vault.thread("t").history(newest_first=False))
+    assert [str(entry.kind) for entry in history] == [
+        "manual", "llm_response", "tool_call", "tool_call", "llm_response", "tool_call", "llm_response",
+    ]  # fmt: skip
+    assert [str(entry.status) for entry in history] == ["in_progress"] * 6 + ["completed"]
+    assert {entry.agent_id for entry in history} == {"helper"}
+    assert [info.message_count for info in vault.conversations("helper")] == [7]
+
+
+def test_a_finished_run_is_not_run_again_until_the_user_says_more(vault: Vault, effects: Effects) -> None:
+    effects.add("mail")
+    replies = (calling(("mail", {})), "done", "more")
+    assert play(vault, effects.box, *replies) == "done"
+    assert play(vault, effects.box, *replies, text=None) == "done"
+    assert play(vault, effects.box, *replies) == "done"  # the same key: taken once
+    assert len(effects.made) == 1
+    assert play(vault, effects.box, *replies, text="and now?", key="second") == "more"
+
+
+def test_the_conversation_may_begin_elsewhere(vault: Vault) -> None:
+    vault.save_conversation(Conversation("helper", id="t", messages=[{"role": "user", "content": "hi"}]))
+    assert play(vault, Toolbox(), "hello", text=None) == "hello"
+    vault.thread("odd").save({"messages": "none"})
+    with pytest.raises(InvalidInputError, match="holds no conversation"), vault.run("odd"):
+        pass
+    with vault.run("odd2") as run:  # nothing was kept of the refused one
+        assert run.messages == []
+
+
+def test_state_and_labels_are_saved_on_request(vault: Vault) -> None:
+    with vault.run("t") as run:
+        run.user("hi")
+        run.state["plan"] = ["look"]
+        run.save(label="planned")
+    with vault.run("t") as run:
+        assert run.state["plan"] == ["look"]
+        run.state.pop("plan")
+        run.save()
+    assert "plan" not in vault.thread("t").state()
+    assert vault.thread("t").load("planned").state["plan"] == ["look"]
+
+
+def test_a_halted_run_is_over_and_says_why(vault: Vault) -> None:
+    with vault.run("t") as run:
+        run.user("hi")
+        halted = run.halt("a loop was detected", resume_hint="ask again")
+        assert run.done
+    assert (halted.status.reason, halted.resume_hint) == ("a loop was detected", "ask again")
+    with vault.run("t") as run:
+        assert run.done
+        run.user("go on")
+        assert not run.done
+
+
+def test_the_model_is_shown_what_fits_and_the_vault_keeps_all(vault: Vault) -> None:
+    seen: list[int] = []
+
+    def llm(messages: list[dict[str, Any]]) -> str:
+        seen.append(len(messages))
+        return "ok"
+
+    with vault.run("t") as run:
+        for number in range(20):
+            run.user("x" * 400 + str(number))
+        run.model(llm, budget=500)
+        run.user("again")
+        run.model(llm, strategy="summarize", keep_recent=2, summary="a lot of x")
+    assert seen[0] < 6
+    assert seen[1] <= 4
+    assert len(contents(vault)) == 23
+
+
+def test_tokens_and_cost_are_kept(vault: Vault) -> None:
+    with vault.run("t", agent="helper") as run:
+        run.user("hi")
+        run.model(
+            lambda messages: {"role": "assistant", "content": "hi", "usage": 7}, usage=lambda reply: (reply["usage"], 0.5)
+        )
+    (usage,) = vault.usage()
+    assert (usage.tokens_used, usage.cost) == (7, 0.5)
+
+
+def test_a_model_is_not_asked_while_calls_are_open(vault: Vault, effects: Effects) -> None:
+    effects.add("look", read_only=True)
+    with vault.run("t", tools=effects.box) as run:
+        run.user("hi")
+        run.model(scripted(calling(("look", {}))))
+        with pytest.raises(InvalidInputError, match=r"run.tools\(\)"):
+            run.model(scripted("no"))
+        assert [message["role"] for message in run.messages] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("reply", [{"role": "user", "content": "x"}, 7, {"role": "assistant"}, None])
+def test_what_is_no_reply_is_refused_and_nothing_is_kept(vault: Vault, reply: Any) -> None:
+    with vault.run("t") as run:
+        run.user("hi")
+        with pytest.raises(InvalidInputError):
+            run.model(lambda messages: reply)
+    assert contents(vault) == ["hi"]
+
+
+# -- tools -----------------------------------------------------------------------------------------
+
+
+def test_keys_are_stable_and_every_call_has_its_own(vault: Vault, effects: Effects) -> None:
+    effects.add("pay", idempotent=True, fails=2, backoff=dt.timedelta(milliseconds=1))
+    play(vault, effects.box, calling(("pay", {}), ("pay", {})), "done")
+    keys = [key for _, key in effects.made]
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+    assert keys[0].rpartition(":")[0] == keys[3].rpartition(":")[0]
+
+
+def test_a_domain_key_is_passed_on(vault: Vault) -> None:
+    box, keys = Toolbox(), []
+
+    @box.tool(idempotent=lambda order: f"refund-{order}")
+    def refund(call: Any, order: int) -> None:
+        keys.append(call.key)
+
+    play(vault, box, calling(("refund", {"order": 7})), calling(("refund", {"order": 7})), "done")
+    assert keys == ["refund-7", "refund-7"]
+
+
+def test_a_tool_that_fails_is_told_to_the_model(vault: Vault, effects: Effects) -> None:
+    effects.add("look", read_only=True, fails=9, backoff=dt.timedelta(milliseconds=1)).add("mail", fails=9)
+    assert play(vault, effects.box, calling(("look", {}), ("mail", {})), "sorry") == "sorry"
+    assert [name for name, _ in effects.made] == ["look"] * 3 + ["mail"]
+    assert {entry.status for entry in vault.calls("t")} == {"failed"}
+    assert contents(vault)[2:4] == ["error: ConnectionError: not now"] * 2
+
+
+def test_calls_that_cannot_be_made_are_told_to_the_model(vault: Vault, effects: Effects) -> None:
+    effects.add("look", read_only=True)
+    reply = calling(("nothing", {}), ("look", {"n": "seven"}), ("look", {"m": 1}))
+    assert play(vault, effects.box, reply, "sorry") == "sorry"
+    assert effects.made == []
+    said = contents(vault)[2:5]
+    assert "there is no tool 'nothing'" in said[0]
+    assert "n" in said[1]
+    assert "m" in said[2]
+
+
+def test_a_result_that_cannot_be_kept_is_said_and_not_done_again(vault: Vault) -> None:
+    box, made = Toolbox(), []
+
+    @box.tool
+    def odd() -> Any:
+        made.append(1)
+        return threading.Lock()
+
+    assert play(vault, box, calling(("odd", {})), "well") == "well"
+    assert made == [1]
+    assert "its result cannot be kept" in contents(vault)[2]
+
+
+def test_a_tool_that_hangs_is_left(vault: Vault) -> None:
+    """One that may run again has failed; of another nobody knows the outcome."""
+    box, hang = Toolbox(), threading.Event()
+    box.tool(read_only=True, timeout=dt.timedelta(milliseconds=20), retries=0, name="slow")(lambda: hang.wait(30))
+    box.tool(timeout=dt.timedelta(milliseconds=20), name="odd")(lambda: hang.wait(30))
+    try:
+        with pytest.raises(Unknown) as told:
+            play(vault, box, calling(("slow", {}), ("odd", {})), "done")
+    finally:
+        hang.set()
+    assert (ledger(vault)["slow"].status, told.value.call.status) == ("failed", "unknown")
+    assert "did not come back within" in contents(vault)[2]
+    with pytest.raises(Unknown):
+        play(vault, box, calling(("slow", {}), ("odd", {})), "done")
+    vault.resolve("t", told.value.call, "it had worked")
+    assert play(vault, box, calling(("slow", {}), ("odd", {})), "done") == "done"
+    assert contents(vault)[3] == "it had worked"
+
+
+def test_calls_of_one_reply_run_at_once_and_are_answered_in_order(vault: Vault) -> None:
+    box, met = Toolbox(), threading.Barrier(3, timeout=60)
+
+    @box.tool(read_only=True)
+    def meet(n: int) -> int:
+        met.wait()
+        time.sleep(0.01 * (3 - n))
+        return n
+
+    play(vault, box, calling(*(("meet", {"n": n}) for n in range(3))), "done", at_once=True)
+    assert contents(vault)[2:5] == [0, 1, 2]
+
+
+def test_what_was_done_at_once_is_kept_also_if_one_of_them_waits(vault: Vault, effects: Effects) -> None:
+    effects.add("mail").add("wire", ask=True)
+    replies = (calling(("mail", {}), ("nothing", {}), ("wire", {})), "done")
+    with pytest.raises(Paused) as told:
+        play(vault, effects.box, *replies, at_once=True)
+    assert [name for name, _ in effects.made] == ["mail"]
+    assert contents(vault)[2] == "mail 0"
+    vault.answer("t", told.value.call, True)
+    assert play(vault, effects.box, *replies, at_once=True) == "done"
+    assert [name for name, _ in effects.made] == ["mail", "wire"]
+
+
+def test_what_was_done_at_once_is_kept_also_if_one_of_them_is_lost(vault: Vault, effects: Effects) -> None:
+    hang = threading.Event()
+    effects.add("mail").box.tool(timeout=dt.timedelta(milliseconds=20), name="odd")(lambda: hang.wait(30))
+    try:
+        with pytest.raises(Unknown):
+            play(vault, effects.box, calling(("odd", {}), ("mail", {})), "done", at_once=True)
+    finally:
+        hang.set()
+    assert (ledger(vault)["odd"].status, ledger(vault)["mail"].status) == ("unknown", "done")
+
+
+def test_a_transaction_commits_with_its_result_or_not_at_all(on_disk: Opener) -> None:
+    vault, box, fail = on_disk(), Toolbox(), [True]
+    with vault.connection() as db:
+        db.execute("CREATE TABLE note (text TEXT)")
+
+    @box.tool(transaction=True)
+    def note(call: Any, text: str) -> str:
+        call.db.execute("INSERT INTO note VALUES (?)", (text,))
+        if fail:
+            fail.clear()
+            raise ValueError("no")
+        return "noted"
+
+    play(vault, box, calling(("note", {"text": "one"})), calling(("note", {"text": "two"})), "done")
+    with vault.connection() as db:
+        assert db.execute("SELECT text FROM note").fetchall() == [("two",)]
+    assert [contents(vault)[2], contents(vault)[4]] == ["error: ValueError: no", "noted"]
+
+
+def test_a_store_without_transactions_refuses_such_tools_before_anything_is_done(vault: Vault) -> None:
+    box = Toolbox()
+    box.tool(transaction=True, name="note")(lambda call: None)
+    if vault.store.scheme == "sqlite":
+        return
+    with pytest.raises(UnsupportedError, match="note"), vault.run("t", tools=box):
+        pass
+    assert vault.store.thread(ThreadKey(vault.namespace, "t")) is None
+
+
+# -- people ----------------------------------------------------------------------------------------
+
+
+def waiting(vault: Vault, effects: Effects, *replies: Any) -> CallEntry:
+    with pytest.raises(Paused) as told:
+        play(vault, effects.box, *replies)
+    assert isinstance(told.value.call, CallEntry)
+    return told.value.call
+
+
+def test_a_person_is_asked_and_the_first_answer_wins(vault: Vault, effects: Effects) -> None:
+    effects.add("wire", ask=True)
+    replies = (calling(("wire", {"n": 5})), "done")
+    call = waiting(vault, effects, *replies)
+    assert waiting(vault, effects, *replies).key == call.key  # nobody has answered: asked once, waits on
+    assert (effects.made, ledger(vault)["wire"].status) == ([], "waiting")
+    assert vault.answer("t", call, True) is True
+    assert vault.answer("t", call.key, "no") is False
+    assert play(vault, effects.box, *replies) == "done"
+    assert len(effects.made) == 1
+    assert vault.answer("t", call, True) is False
+
+
+def test_a_refusal_is_told_to_the_model(vault: Vault, effects: Effects) -> None:
+    effects.add("wire", ask=True)
+    replies = (calling(("wire", {})), "sorry")
+    vault.answer("t", waiting(vault, effects, *replies), "too much money")
+    assert play(vault, effects.box, *replies) == "sorry"
+    assert (effects.made, contents(vault)[2]) == ([], "error: a person refused: too much money")
+
+
+def test_answers_and_outcomes_need_a_call(vault: Vault, effects: Effects) -> None:
+    effects.add("look", read_only=True)
+    play(vault, effects.box, calling(("look", {})), "done")
+    for verb in (vault.answer, vault.resolve):
+        with pytest.raises(NotFoundError, match="has no call"):
+            verb("t", "nothing", "x")
+    with pytest.raises(InvalidInputError, match="nothing to resolve"):
+        vault.resolve("t", ledger(vault)["look"], "x")
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+def test_a_step_is_done_once(vault: Vault) -> None:
+    done: list[str] = []
+    for _ in range(2):
+        with vault.run("t") as run:
+            for name, value in (("one", {"a": 1}), ("none", None)):
+                assert run.step(name, lambda name=name, value=value: (done.append(name), value)[1]) == value
+    assert done == ["one", "none"]
+    with vault.run("t") as run:
+        with pytest.raises(ZeroDivisionError):
+            run.step("fails", lambda: 1 // 0)
+        with pytest.raises(InvalidInputError):
+            run.step("odd", threading.Lock)
+        assert run.step("fails", lambda: 7) == 7
+
+
+# -- who works -------------------------------------------------------------------------------------
+
+
+def test_one_runs_the_others_are_busy(vault: Vault) -> None:
+    with vault.run("t") as run:
+        run.user("hi")
+        with pytest.raises(Busy), vault.run("t"):
+            pass
+        with pytest.raises(Busy):
+            vault.thread("t").save({})
+        with vault.run("another"):
+            pass
+    with vault.run("t"):
+        pass
+
+
+def test_whoever_lost_the_lease_writes_nothing_more(vault: Vault) -> None:
+    with vault.run("t") as run:
+        run.user("hi")
+        row = vault.store.thread(ThreadKey(vault.namespace, "t"))
+        assert row is not None
+        assert row.lease is not None
+        vault.store.lease(row.key, "another", 60_000_000, instead_of=row.lease.epoch)
+        for attempt in (lambda: run.user("more"), lambda: run.step("s", lambda: 1), lambda: run.halt("x")):
+            with pytest.raises(Fenced):
+                attempt()
+    assert contents(vault) == ["hi"]
+
+
+def test_a_live_run_keeps_its_lease_beyond_its_time(vault: Vault) -> None:
+    with vault.run("t", lease=dt.timedelta(milliseconds=300)) as run:
+        run.user("hi")
+        time.sleep(1)
+        with pytest.raises(Busy), vault.run("t"):
+            pass
+        run.user("more")
+
+
+# -- going back ------------------------------------------------------------------------------------
+
+
+def test_after_a_rewind_results_are_taken_again_and_not_made_again(vault: Vault, effects: Effects) -> None:
+    effects.add("mail")
+    replies = (calling(("mail", {})), "done")
+    play(vault, effects.box, *replies)
+    vault.thread("t").rewind(2)  # after the reply, before the result
+    assert play(vault, effects.box, *replies, text=None) == "done"
+    assert (len(effects.made), contents(vault)) == (1, ["hi", "", "mail 0", "done"])
+    vault.thread("t").rewind(2, rerun_tools=True)
+    assert play(vault, effects.box, *replies, text=None) == "done"
+    assert len({key for _, key in effects.made}) == 2
+
+
+def test_a_fork_takes_the_results_along_also_when_its_source_is_gone(vault: Vault, effects: Effects) -> None:
+    effects.add("mail")
+    replies = (calling(("mail", {})), "done")
+    play(vault, effects.box, *replies)
+    vault.thread("t").fork("copy", at=2)
+    vault.thread("t").delete()
+    with vault.run("copy", tools=effects.box) as run:
+        run.tools()
+        run.model(scripted(*replies))
+        assert run.reply == "done"
+    assert len(effects.made) == 1
+
+
+def test_the_strategy_says_what_retention_keeps(opened: Opener, effects: Effects) -> None:
+    effects.add("look", read_only=True)
+    replies = [calling(("look", {"n": n})) for n in range(12)]
+    for strategy, kept in (("after_tool_call", "tool_call"), ("after_llm_response", "llm_response")):
+        vault = opened(f"{strategy}.db", retention=Retention(max_checkpoints=4))
+        with vault.run("t", tools=effects.box, strategy=strategy) as run:
+            run.user("hi")
+            for _ in range(12):
+                run.model(scripted(*replies))
+                run.tools()
+        shown = [str(entry.kind) for entry in vault.thread("t").history()]
+        newest, older = shown[:4], shown[4:]
+        assert newest == ["tool_call", "llm_response"] * 2
+        assert set(older) == {kept}
+        assert shown.count(kept) == 4
+        assert len(contents(vault)) == 25  # the conversation itself is whole
+
+
+# -- resuming what went stale ----------------------------------------------------------------------
+
+
+def leave(vault: Vault, thread_id: str, *, owner: str = "somebody who is gone") -> None:
+    """A thread whose holder never gave its lease back."""
+    with vault.run(thread_id) as run:
+        run.user("hi")
+    vault.store.lease(ThreadKey(vault.namespace, thread_id), owner, 1)
+    time.sleep(0.001)
+
+
+def ids(runs: Iterable[Any]) -> list[str]:
+    return [run.thread_id for run in runs]
+
+
+def test_what_went_stale_is_told(vault: Vault) -> None:
+    for name in ("a", "b", "done"):
+        leave(vault, name)
+    with vault.run("done") as run:
+        run.model(scripted("done"))
+    with vault.run("b"):
+        assert ids(vault.stale()) == ["a"]
+    assert ids(vault.stale()) == ["a"]  # who gives a lease back has not gone stale
+
+
+def test_a_supervisor_resumes_and_gives_up_on_what_is_stuck(vault: Vault) -> None:
+    for name in ("good", "bad"):
+        leave(vault, name)
+
+    def resume(thread_id: str) -> None:
+        with vault.run(thread_id) as run:
+            if thread_id == "good":
+                run.model(scripted("done"))
+        if thread_id == "bad":  # it dies with the lease, every time
+            vault.store.lease(ThreadKey(vault.namespace, thread_id), "gone", 1)
+            time.sleep(0.001)
+
+    for _ in range(6):
+        vault.supervise(resume, once=True, give_up_after=3)
+    assert str(vault.thread("good").latest().status) == "completed"  # type: ignore[union-attr]
+    stuck = vault.thread("bad").latest()
+    assert stuck is not None
+    assert (str(stuck.status), stuck.status.reason) == ("failed", "stuck: taken over 3 times without progress")
+    assert ids(vault.stale()) == []
+
+
+def test_a_supervisor_stops_when_told(vault: Vault) -> None:
+    stop = threading.Event()
+    worker = threading.Thread(target=lambda: vault.supervise(lambda thread_id: None, stop=stop, poll=60 * SECOND))
+    worker.start()
+    stop.set()
+    worker.join(60)
+    assert not worker.is_alive()
+
+
+def test_the_same_input_is_taken_once_whoever_is_first(vault: Vault) -> None:
+    with vault.run("t") as run:
+        assert (run.user("hi", key="k"), run.user("hi", key="k"), run.user("hi")) == (True, False, True)
+    assert contents(vault) == ["hi", "hi"]
