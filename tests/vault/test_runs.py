@@ -117,7 +117,9 @@ def test_a_finished_run_is_not_run_again_until_the_user_says_more(vault: Vault, 
 
 def test_the_conversation_may_begin_elsewhere(vault: Vault) -> None:
     vault.save_conversation(Conversation("helper", id="t", messages=[{"role": "user", "content": "hi"}]))
+    before = next(vault.conversations())
     assert play(vault, Toolbox(), "hello", text=None) == "hello"
+    assert next(vault.conversations()).last_message_at > before.last_message_at
     vault.thread("odd").save({"messages": "none"})
     with pytest.raises(InvalidInputError, match="holds no conversation"), vault.run("odd"):
         pass
@@ -131,7 +133,8 @@ def test_state_and_labels_are_saved_on_request(vault: Vault) -> None:
         run.state["plan"] = ["look"]
         run.save(label="planned")
     with vault.run("t") as run:
-        assert run.state["plan"] == ["look"]
+        run.state["plan"].append("pay")  # in place: noticed all the same
+        assert run.save().state["plan"] == ["look", "pay"]
         run.state.pop("plan")
         run.save()
     assert "plan" not in vault.thread("t").state()
@@ -176,6 +179,24 @@ def test_tokens_and_cost_are_kept(vault: Vault) -> None:
         )
     (usage,) = vault.usage()
     assert (usage.tokens_used, usage.cost) == (7, 0.5)
+
+
+def test_a_tool_may_say_what_it_cost(vault: Vault) -> None:
+    box = Toolbox()
+
+    @box.tool(read_only=True)
+    def summarise(call: Any) -> str:
+        call.spend(tokens_used=30, cost=0.25)
+        call.spend(tokens_used=12)
+        return "short"
+
+    replies = (calling(("summarise", {})), "done")
+    play(vault, box, *replies)
+    assert (ledger(vault)["summarise"].tokens_used, ledger(vault)["summarise"].cost) == (42, 0.25)
+    vault.thread("t").rewind(2)
+    play(vault, box, *replies, text=None)  # taken again, not paid again
+    (usage,) = vault.usage()
+    assert (usage.tokens_used, usage.cost) == (42, 0.25)
 
 
 def test_a_model_is_not_asked_while_calls_are_open(vault: Vault, effects: Effects) -> None:

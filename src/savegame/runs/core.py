@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,6 +58,8 @@ class Go:
     tool: Tool
     entry: CallEntry
     """As it stands in the ledger, or will: with its attempt and the time at which it began."""
+    spent: dict[str, Any] = field(default_factory=dict)
+    """What the tool says that it cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class RunCore:
         self._generation = thread.records(RUN).get(GENERATION, 0)
         self._strategy = strategy
         self._chosen, self._chosen_at = self._last_chosen(), None if found is None else found.created_at
-        self._saved_state = dict(self.state)
+        self._replies = sum(message.get("role") == Role.ASSISTANT for message in self.messages)
+        self._names = set(self.state)
         self._asked: set[str] = set()
         self._ledger: dict[str, CallEntry | None] = {}
 
@@ -107,7 +110,7 @@ class RunCore:
         """Whether retention is to keep a checkpoint when it thins out: what the strategy says; always if asked for by hand."""
         if kind == Kind.MANUAL:
             return True
-        iteration = sum(message.get("role") == Role.ASSISTANT for message in self.messages) + (kind == Kind.LLM_RESPONSE)
+        iteration = self._replies + (kind == Kind.LLM_RESPONSE)
         since = None if self._chosen_at is None else self._now() - self._chosen_at
         events = [Event.TOOL_CALL] if kind == Kind.TOOL_CALL else [Event.LLM_RESPONSE, Event.ITERATION]
         return any(self._strategy.should_save(iteration, event, since_last=since) for event in events)
@@ -266,15 +269,15 @@ class RunCore:
         except InvalidInputError as error:
             self.fail(go, f"it was done, but its result cannot be kept: {error}")
             return
-        self.settle(go.pending, replace(go.entry, status=CallStatus.DONE, ended_at=self._now(), result=result))
+        self.settle(go.pending, replace(go.entry, status=CallStatus.DONE, ended_at=self._now(), result=result, **go.spent))
 
     def fail(self, go: Go, error: str) -> None:
         """Keep why a call failed."""
-        self.settle(go.pending, replace(go.entry, status=CallStatus.FAILED, ended_at=self._now(), error=error))
+        self.settle(go.pending, replace(go.entry, status=CallStatus.FAILED, ended_at=self._now(), error=error, **go.spent))
 
     def lose(self, go: Go, why: str) -> None:
         """Keep that nobody knows the outcome of a call that must not be made again. Raises Unknown."""
-        entry = replace(go.entry, status=CallStatus.UNKNOWN, ended_at=self._now(), error=why)
+        entry = replace(go.entry, status=CallStatus.UNKNOWN, ended_at=self._now(), error=why, **go.spent)
         self._write(entry)
         raise Unknown(f"call {entry.key} of {entry.name!r}: {why}; find out, then resolve it", call=entry)
 
@@ -285,7 +288,11 @@ class RunCore:
         if failed:
             answer.metadata["is_error"] = True
         said = answer.to_dict() | {"call_key": pending.key}
-        self._append(said, Kind.TOOL_CALL, Status("in_progress"), [self._record(CALL, pending.key, entry.to_dict())])
+        known = self._ledger.get(pending.key)
+        again = known is not None and known.settled  # it was paid for when it was made
+        spent = {} if again else {"tokens_used": entry.tokens_used, "cost": entry.cost}
+        kept = [self._record(CALL, pending.key, entry.to_dict())]
+        self._append(said, Kind.TOOL_CALL, Status("in_progress"), kept, **spent)
         self._ledger[pending.key] = entry
 
     def _new(self, pending: Pending, status: CallStatus, **more: Any) -> CallEntry:
@@ -312,17 +319,24 @@ class RunCore:
 
     def save(self, label: str | None, status: Status | None, resume_hint: str | None = None) -> Checkpoint:
         """A checkpoint of the state as it is now."""
-        new = {name: value for name, value in self.state.items() if self._saved_state.get(name, MISSING) != value}
-        gone = [name for name in self._saved_state if name not in self.state]
-        return self._write_state(None, new, gone, Kind.MANUAL, status or self.status, [], label=label, resume_hint=resume_hint)
+        gone = sorted(self._names - self.state.keys())
+        details = {"label": label, "resume_hint": resume_hint}
+        made = self._write_state(None, self.state, gone, Kind.MANUAL, status or self.status, [], **details)
+        self._names = set(self.state)
+        return made
 
     # -- writing -----------------------------------------------------------------------------------
 
     def _append(
         self, said: dict[str, Any], kind: Kind, status: Status, records: Sequence[PutRecord], **details: Any
     ) -> Checkpoint:
-        made = self._write_state(said, {}, [], kind, status, records, **details)
+        said = {**said, "timestamp": said.get("timestamp") or self._now()}
+        newest = {"last_message_at": said["timestamp"]}
+        made = self._write_state(said, newest, [], kind, status, records, **details)
         self.messages.append(said)
+        self.state |= newest
+        self._names |= newest.keys()
+        self._replies += kind == Kind.LLM_RESPONSE
         return made
 
     def _write_state(
@@ -347,7 +361,7 @@ class RunCore:
         made = self._thread._change(
             make, kind=kind, status=status, under=self._hold.under, beside=records, asked=said, **details
         )
-        self.checkpoint, self.status, self._saved_state = made, status, dict(self.state)
+        self.checkpoint, self.status = made, status
         if chosen:
             self._chosen, self._chosen_at = count, self._now()
         return made

@@ -152,6 +152,7 @@ class AnyRun:
             db=db,
             deadline=None if timeout is None else dt.datetime.now(dt.UTC) + timeout,
             alive=lambda: self.alive,
+            spent=go.spent,
         )
 
 

@@ -75,6 +75,12 @@ class Call:
     """When the tool's time is up, if it has a timeout. Nobody can stop a function in a worker thread: look at it yourself."""
     alive: Callable[[], bool] = _always
     """False once the run has lost its lease: nothing more of it will be kept, so a long tool does well to stop."""
+    spent: dict[str, Any] = field(default_factory=dict)
+
+    def spend(self, *, tokens_used: int = 0, cost: float = 0.0) -> None:
+        """Say what the call cost, in parts if need be: it is kept with its outcome, and counted by `vault.usage`."""
+        self.spent["tokens_used"] = self.spent.get("tokens_used", 0) + tokens_used
+        self.spent["cost"] = self.spent.get("cost", 0.0) + cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
