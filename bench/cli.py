@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import corpus, plot, report
-from bench.contestant import SAVERS
+from bench.contestant import DBOS, SAVERS
 from bench.rounds import PLAN, ROOT, play
 from bench.rows import rows
 from bench.sizes import QUICK, Sizes
@@ -34,6 +34,10 @@ def run(argv: Sequence[str] | None = None) -> int:
         console.print(f"LangGraph's SqliteSaver is not installed ({INSTALL}): going on without it", markup=False)
     if _installed("langgraph.graph") and "sqlitesaver" in contestants:
         contestants |= set(SAVERS)
+    if _installed("dbos"):
+        contestants |= set(DBOS)
+    else:
+        console.print(f"DBOS is not installed ({INSTALL}): going on without it", markup=False)
     sizes = QUICK if options.quick else Sizes()
     rounds = options.rounds or (1 if options.quick else 3)
     described = corpus.describe()

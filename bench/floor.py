@@ -52,7 +52,17 @@ def grow(directory: Path, sizes: Sizes) -> dict[str, Any]:
     return {"points": points, "disk_bytes": disk_bytes(path)}
 
 
-TASKS = {"update": update, "grow": grow}
+def step(directory: Path, sizes: Sizes) -> dict[str, Any]:
+    """Inserts of what the steps of a run give."""
+    db = connect(directory / "step.db")
+    for call in _inserts(db, corpus.steps(1, sizes.warmup, "warm-up")):
+        call()
+    result = summarise(_inserts(db, corpus.steps(1, sizes.steps)))
+    db.close()
+    return {"step": result}
+
+
+TASKS = {"update": update, "grow": grow, "step": step}
 
 
 def _inserts(db: apsw.Connection, pairs: list[corpus.Pair]) -> Iterator[Call]:

@@ -38,6 +38,8 @@ PLAN = (
     Task("older"),
     Task("history", ("savegame", "sqlitesaver")),
     Task("save", ("savegame", "sqlitesaver")),
+    Task("step", ("floor", "savegame", "dbos", "dbos_wal")),
+    Task("resume"),
     Task("disk"),
     Task("threads"),
     Task("padded_threads"),

@@ -30,7 +30,7 @@ class Row:
 def rows(results: Results) -> list[Row]:
     """Every row whose contestants were there, in the order of the issue."""
     makers: tuple[Callable[[Results], list[Row]], ...] = (
-        _update, _flat, _save, _load, _older, _history, _disk, _edits, _threads, _memory, _many, _savers,
+        _update, _flat, _save, _load, _older, _history, _runs, _disk, _edits, _threads, _memory, _many, _savers,
     )  # fmt: skip
     return [row for maker in makers for row in maker(results)]
 
@@ -114,6 +114,44 @@ def _older(results: Results) -> list[Row]:
 
 def _history(results: Results) -> list[Row]:
     return _against(results, "history", "history", "history(limit=50)", faster=100)
+
+
+def _runs(results: Results) -> list[Row]:
+    """A step of a run beside the floor and beside DBOS; resuming a run beside loading its state."""
+    found = [
+        *_step(results, "floor", "floor", at_most=2.5),
+        *_step(results, "dbos", "DBOS", faster=4),
+        *_step(results, "dbos_wal", "DBOS in WAL mode"),
+    ]
+    ours = results.get("savegame", "resume")
+    names = {
+        "resume": "resuming a run of 2,000 messages to its first model call",
+        "resume_open": "… with a tool call left open",
+    }
+    for key, what in names.items() if ours else ():
+        ratio, spread = _ratio(ours, ours, key, "load", "median_us")
+        mine, other = (time_text(_median(ours, name, "median_us")) for name in (key, "load"))
+        found.append(Row(key, what, mine, f"latest {other}", ratio, spread, "≤ 3 x", ratio <= 3))
+    return found
+
+
+def _step(
+    results: Results, contestant: str, name: str, *, faster: float | None = None, at_most: float | None = None
+) -> list[Row]:
+    """The median, which the limit is about, and p99: in times of the other's, or times faster than DBOS."""
+    ours, theirs = results.get("savegame", "step"), results.get(contestant, "step")
+    found = []
+    for key, part in (("median_us", "median"), ("p99_us", "p99")) if ours and theirs else ():
+        mine, other = (time_text(_median(entries, "step", key)) for entries in (ours, theirs))
+        ratio, spread = _ratio(*((ours, theirs) if contestant == "floor" else (theirs, ours)), "step", "step", key)
+        limit, ok = "", None
+        if key == "median_us" and at_most:
+            limit, ok = f"≤ {at_most:g} x {name}", ratio <= at_most
+        elif key == "median_us" and faster:
+            limit, ok = f"≥ {faster:g} x faster", ratio >= faster
+        what = f"run.step() of 2 KB, {part}"
+        found.append(Row(f"step_{contestant}_{key[:-3]}", what, mine, f"{name} {other}", ratio, spread, limit, ok))
+    return found
 
 
 def _disk(results: Results) -> list[Row]:

@@ -19,6 +19,7 @@ class Sizes:
     grow: int = 1000  # steps of the grown thread that is measured on disk, loaded and listed
     saves: int = 60  # timed saves of the whole grown state
     loads: int = 31  # cold loads, the first thrown away
+    steps: int = 500  # timed steps of a run, and of DBOS's workflow
     passes: int = 3  # times that each older checkpoint is loaded
     history: int = 50  # entries listed
     histories: int = 40  # times that they are listed by savegame; SqliteSaver is so slow that a tenth will do
@@ -57,6 +58,7 @@ QUICK = Sizes(
     grow=150,
     saves=15,
     loads=8,
+    steps=50,
     passes=1,
     histories=10,
     files=50,
