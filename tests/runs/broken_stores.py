@@ -1,0 +1,142 @@
+"""Stores that die, stop or break a promise on purpose, mixed into the real ones; the library has no hooks for any of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from savegame.codec import Codec
+from savegame.frames import unwrap
+from savegame.model import Lease, ThreadKey
+from savegame.runs.ledger import CALL
+from savegame.store import Append, PutRecord, Store, StoreChange
+from savegame.stores.file import FileStore
+from savegame.stores.sqlite import SQLiteStore
+from savegame.testing.faults import Mouth
+from savegame.vault import Vault
+
+STORES = {"file": FileStore, "sqlite": SQLiteStore}
+
+
+def opened(address: str, *mixed_in: type[Store]) -> Vault:
+    """A vault on a store of the address's scheme, with other behaviour mixed in."""
+    scheme, _, path = address.partition(":")
+    return Vault(type("Mixed", (*mixed_in, STORES[scheme]), {})(path))
+
+
+class Fate:
+    """Counts the moments of a process and kills it at one of them, by number or by name; waits for ever at another."""
+
+    def __init__(self, mouth: Mouth, deadly: int | str = 0, endless: str = "") -> None:
+        self._mouth, self._deadly, self._endless = mouth, deadly, endless
+        self._numbers = itertools.count(1)  # one step for all threads: no number is passed over
+
+    def moment(self, name: str) -> None:
+        """One moment at which a process may die."""
+        if self._deadly in (name, next(self._numbers)):
+            self._mouth.say("dies", name)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._endless == name:
+            threading.Event().wait()
+
+
+class Mortal(Store):
+    """Has a moment before and after every write, lease, renewal and transaction."""
+
+    fate: Fate
+
+    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
+        with self._moments(" and ".join(_told(change) for change in changes)):
+            return super().commit(changes)
+
+    def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
+        with self._moments("lease"):
+            return super().lease(key, owner, ttl_us, instead_of=instead_of)
+
+    def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
+        with self._moments("renewal" if ttl_us else "release"):
+            return super().renew(key, epoch, ttl_us)
+
+    @contextmanager
+    def connection(self) -> Iterator[Any]:
+        with self._moments("transaction"), super().connection() as db:
+            yield db
+
+    @contextmanager
+    def _moments(self, what: str) -> Iterator[None]:
+        self.fate.moment(f"before {what}")
+        yield
+        self.fate.moment(f"after {what}")
+
+
+class Stopping(Store):
+    """Can stop its own process, between two renewals: a stopped process that holds a lock would hold up everybody."""
+
+    def __init__(self, path: str) -> None:
+        self._still = threading.Lock()
+        self._mouth: Mouth | None = None
+        super().__init__(path)
+
+    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
+        made = super().commit(changes)
+        if self._mouth is not None:
+            self._mouth.say("wrote")
+        return made
+
+    def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
+        with self._still:
+            return super().renew(key, epoch, ttl_us)
+
+    def stop(self, mouth: Mouth) -> None:
+        """SIGSTOP, until the parent sends SIGCONT. From then on, whatever is written is told."""
+        with self._still:
+            mouth.say("stops", os.getpid())
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self._mouth = mouth
+
+
+class Unfenced(Store):
+    """Broken: every write passes for one of whoever holds the lease now."""
+
+    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
+        return super().commit([self._passed_off(change) for change in changes])
+
+    def _passed_off(self, change: StoreChange) -> StoreChange:
+        if not isinstance(change, Append | PutRecord) or change.epoch is None:
+            return change
+        row = self.thread(change.key)
+        return change._replace(epoch=row.lease.epoch if row and row.lease else None)
+
+
+class Unleased(Store):
+    """Broken: whoever asks for a lease gets it, whoever holds it."""
+
+    def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
+        row = self.thread(key)
+        return super().lease(key, owner, ttl_us, instead_of=row.lease.epoch if row and row.lease else None)
+
+
+class Forgetful(Store):
+    """Broken: keeps no record of a call that has begun."""
+
+    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
+        kept = [change for change in changes if _told(change) != "started"]
+        return super().commit(kept) if kept else [0]
+
+
+def _told(change: StoreChange) -> str:
+    """What a change is in the words of a run."""
+    if isinstance(change, PutRecord):
+        return _status(change) if change.kind == CALL else change.kind
+    return "checkpoint" if isinstance(change, Append) else type(change).__name__
+
+
+def _status(change: PutRecord) -> str:
+    assert change.value is not None
+    status: str = Codec().decode(unwrap(change.value)[1])["status"]
+    return status
