@@ -23,7 +23,7 @@ from bench.rows import Row, time_text
 from bench.sizes import Sizes
 
 _STATES = {True: "[green]ok[/]", False: "[bold red]MISSED[/]", None: ""}
-_PACKAGES = ("savegame", "apsw", "ormsgpack", "zstandard", "langgraph-checkpoint-sqlite")
+_PACKAGES = ("savegame", "apsw", "ormsgpack", "zstandard", "langgraph-checkpoint-sqlite", "dbos")
 
 
 def limits_table(found: list[Row]) -> Table:

@@ -41,7 +41,8 @@ def open_vault(
     read_only: bool = False,
     cache_bytes: int = DEFAULT_CACHE,
 ) -> Vault:
-    """Open a vault, making it if it does not exist: a path or `sqlite:PATH` for an SQLite file, `memory:` for one in memory.
+    """Open a vault, making it if it does not exist: a path or `sqlite:PATH` for an SQLite file, `file:DIRECTORY` for
+    readable journals, `memory:` for one in memory.
 
     `durability="power"` survives a power cut, `"process"` a killed process. `retention` says how much of each thread to
     keep. `namespace` keeps tenants apart. `cache_bytes` bounds the memory for states.
@@ -87,5 +88,7 @@ def open_store(url: str | os.PathLike[str], **options: Any) -> Store:
             raise UnsupportedError(f"{entry.value}: what it opens is not a savegame store; ask whoever made it")
         return store
     if name in LATER:
-        raise UnsupportedError(f"{name}: {LATER[name]} is not there yet; use a path (SQLite) or memory:")
-    raise StoreNotFound(f"no store speaks {name!r}; give a path for an SQLite file (./{text} if that is its name), or memory:")
+        raise UnsupportedError(f"{name}: {LATER[name]} is not there yet; use a path (SQLite), file: or memory:")
+    raise StoreNotFound(
+        f"no store speaks {name!r}; give a path for an SQLite file (./{text} if that is its name), file: or memory:"
+    )
