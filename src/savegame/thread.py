@@ -486,12 +486,12 @@ class Thread:
         messages = child_of(point.node, "messages")
         state = [] if messages is None or count_of(messages) is None else value_of(self._engine.codec, messages)
         kept = {kind: self.records(kind) for kind in LEDGER if kind in self._engine.store.kinds(self._key)}
-        wanted = reply_of(state)
+        reply = reply_of(state)
         return [
             fork._record(kind, name, value)
             for kind, records in kept.items()
             for name, value in records.items()
-            if kind not in (CALL, ANSWER) or (wanted is not None and name.startswith(f"{wanted}:"))
+            if kind not in (CALL, ANSWER) or (reply is not None and name.startswith(f"{reply[1]}:"))
         ]
 
     # -- notes -------------------------------------------------------------------------------------

@@ -127,6 +127,27 @@ def test_the_conversation_may_begin_elsewhere(vault: Vault) -> None:
         assert run.messages == []
 
 
+def test_calls_of_a_conversation_from_elsewhere_are_settled_once(vault: Vault, effects: Effects) -> None:
+    """Replies without ids have keys of their own, and what is answered already is not called again."""
+    effects.add("mail")
+    said = [
+        {"role": "user", "content": "hi"},
+        calling(("mail", {"n": 1})),
+        {"role": "tool", "tool_call_id": "c0", "content": "sent long ago"},
+        {**calling(("mail", {"n": 2}), ("mail", {"n": 3})), "content": "again"},
+        {"role": "tool", "tool_call_id": "c0", "content": "sent too"},
+    ]
+    vault.thread("t").save({"messages": said})
+    with vault.run("t", tools=effects.box) as run:
+        run.tools()
+        run.tools()
+        assert run.messages[-1]["content"] == "mail 3"
+    vault.thread("t").rewind("head~1")
+    with vault.run("t", tools=effects.box) as run:
+        run.tools()
+    assert len(effects.made) == 1
+
+
 def test_state_and_labels_are_saved_on_request(vault: Vault) -> None:
     with vault.run("t") as run:
         run.user("hi")

@@ -21,7 +21,7 @@ from savegame.model import Checkpoint, Kind, Status
 from savegame.policy import Event, Strategy
 from savegame.runs import views
 from savegame.runs.lease import Hold
-from savegame.runs.ledger import ANSWER, CALL, GENERATION, INPUT, RUN, STEP, CallEntry, CallStatus
+from savegame.runs.ledger import ANSWER, CALL, GENERATION, INPUT, RUN, STEP, CallEntry, CallStatus, reply_of
 from savegame.runs.toolbox import Tool, Toolbox
 from savegame.store import PutRecord
 from savegame.tree import Node
@@ -171,13 +171,15 @@ class RunCore:
 
     def pending(self) -> list[Pending]:
         """The calls of the newest reply that nothing answers yet, in the model's order."""
-        place = next((n for n in range(len(self.messages) - 1, -1, -1) if self.messages[n].get("role") == Role.ASSISTANT), None)
-        if place is None:
+        found = reply_of(self.messages)
+        if found is None:
             return []
-        reply = self.messages[place]
-        answered = {one.get("call_key") for one in self.messages[place + 1 :] if one.get("role") == Role.TOOL}
-        found = [self._pending(f"{reply.get('id')}:{index}", call) for index, call in enumerate(reply.get("tool_calls", ()))]
-        return [one for one in found if one.key not in answered]
+        place, reply_id = found
+        answers = [one for one in self.messages[place + 1 :] if one.get("role") == Role.TOOL]
+        answered = {one.get("call_key", one.get("tool_call_id")) for one in answers}  # what came from elsewhere has no key
+        calls = self.messages[place].get("tool_calls", ())
+        pending = [self._pending(f"{reply_id}:{index}", call) for index, call in enumerate(calls)]
+        return [one for one in pending if not answered & {one.key, one.call_id}]
 
     def _pending(self, key: str, call: Mapping[str, Any]) -> Pending:
         if self._generation:

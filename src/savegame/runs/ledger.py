@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
 
+import blake3
+
 CALL: Final = "call"
 ANSWER: Final = "answer"
 STEP: Final = "step"
@@ -71,10 +73,15 @@ class CallEntry:
         return cls(key=key, **{**given, "status": CallStatus(kept["status"])})
 
 
-def reply_of(messages: Sequence[Any]) -> str | None:
-    """The id of the newest reply in a conversation: what the keys of its calls begin with."""
-    for message in reversed(messages):
+def reply_of(messages: Sequence[Any]) -> tuple[int, str] | None:
+    """The place of the newest reply in a conversation, and what the keys of its calls begin with; None if there is none.
+
+    That is its id. A reply that came without one, from elsewhere, is told by its place and what it says.
+    """
+    for place in range(len(messages) - 1, -1, -1):
+        message = messages[place]
         if isinstance(message, Mapping) and message.get("role") == "assistant":
             found = message.get("id")
-            return found if isinstance(found, str) else None
+            told = repr((place, message.get("content"), message.get("tool_calls")))
+            return place, found if isinstance(found, str) and found else blake3.blake3(told.encode()).hexdigest(length=16)
     return None
