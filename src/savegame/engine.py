@@ -126,7 +126,7 @@ class Engine:
         self.retention = retention
         self.compress = compress
         self.cache = Cache(cache_bytes)
-        self.after_keyframe: Callable[[Engine, ThreadKey], None] | None = None
+        self.after_keyframe: Callable[[Engine, ThreadKey, int | None], None] | None = None
         self.pinned: Callable[[ThreadKey, Collection[str | None]], Collection[str]] = lambda key, agents: ()
         """The ids of checkpoints that those of these agents name: retention and pruning leave them in their threads."""
         self._locks: dict[int, threading.RLock] = {}
@@ -317,7 +317,7 @@ class Engine:
         seq = self.store.commit([change, *beside])[0]
         point = Point(seq, id, meta.step, meta.digest, node, base.rows + 1, base.bytes + len(body), meta.agent_id)
         if keyframe_due(meta.size_bytes, point.rows, point.bytes):
-            point = self._write_keyframe(key, point)
+            point = self._write_keyframe(key, point, epoch)
         self.cache.put(key, point)
         return point
 
@@ -325,15 +325,15 @@ class Engine:
         """Large values by their digest, as they are stored."""
         return tuple([(name, wrap(content, compress=self.compress)) for name, content in blobs.items()])
 
-    def _write_keyframe(self, key: ThreadKey, point: Point) -> Point:
+    def _write_keyframe(self, key: ThreadKey, point: Point, epoch: int | None) -> Point:
         try:
             self.store.commit([PutKeyframe(key, point.seq, self.keyframe(point.node))])
+            point = point._replace(rows=0, bytes=0)
             if self.after_keyframe is not None and not self.retention.keeps_all:
-                self.after_keyframe(self, key)
-        except SavegameError as error:  # the save itself is done; only the next load will be slower
-            logger.warning("thread %r: the keyframe at %s could not be written: %s", key.id, point.id, error)
-            return point
-        return point._replace(rows=0, bytes=0)
+                self.after_keyframe(self, key, epoch)
+        except SavegameError as error:  # the save itself is done; only the next load will be slower, or space stays taken
+            logger.warning("thread %r: after the save of %s: %s", key.id, point.id, error)
+        return point
 
     def keyframe(self, node: Node | None) -> bytes:
         """The stored body of a whole state; large values are inside, so that it needs nothing else."""

@@ -63,8 +63,14 @@ def _chosen(engine: Engine, row: ThreadRow, meta: Meta) -> bool:
     mark = _mark(engine, meta)
     if mark is None or not mark[1] or engine.retention.max_checkpoints is None:
         return False
-    newest = _mark(engine, load_meta(engine.frame(row.key, row.head).meta)) if row.head else None
-    return newest is not None and newest[0] - mark[0] < engine.retention.max_checkpoints
+    newest = newest_mark(engine, row.key, row.head)
+    return newest is not None and bool(newest[0] - mark[0] < engine.retention.max_checkpoints)
+
+
+def newest_mark(engine: Engine, key: ThreadKey, seq: int) -> list[Any] | None:
+    """The mark of the newest checkpoint on a line that a run has made: others may have saved since."""
+    marks = (_mark(engine, load_meta(frame.meta)) for frame in line(engine, key, seq, page=8))
+    return next((mark for mark in marks if mark is not None), None)
 
 
 def _mark(engine: Engine, meta: Meta) -> list[Any] | None:

@@ -23,7 +23,7 @@ from savegame.policy import Strategy
 from savegame.runs import tracing
 from savegame.runs.core import RunCore
 from savegame.runs.lease import Hold, is_gone
-from savegame.runs.ledger import ANSWER, CALL, RUN, CallEntry, CallStatus
+from savegame.runs.ledger import ANSWER, CALL, RUN, TAKEOVERS, CallEntry, CallStatus
 from savegame.runs.run import AnyRun, Run, refuse_what_cannot_run
 from savegame.runs.toolbox import Toolbox
 from savegame.store import Store
@@ -33,7 +33,6 @@ R = TypeVar("R", bound=AnyRun)
 
 logger = logging.getLogger("savegame")
 
-TAKEOVERS: Final = "takeovers"
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
@@ -122,6 +121,7 @@ class Runner:
         """`Vault.resolve`."""
         thread = self._thread(thread_id)
         key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
+        self._call(thread, key)
         hold = Hold(self._engine.store, thread._key, lease // _MICROSECOND)  # nobody may be making it at this moment
         try:
             entry = self._call(thread, key)
@@ -131,7 +131,7 @@ class Runner:
             known = replace(entry, status=status, ended_at=self._now(), result=result, error=error)
             self._engine.store.commit([thread._record(CALL, key, known.to_dict(), epoch=hold.epoch)])
         finally:
-            hold.release()
+            hold.release(stale=hold.taken_from is not None)  # a run that went stale is still to be resumed
 
     # -- resuming ----------------------------------------------------------------------------------
 

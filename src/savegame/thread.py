@@ -40,7 +40,7 @@ from savegame.model import (
     checked_limit,
 )
 from savegame.policy import spared_by_prune
-from savegame.runs.ledger import ANSWER, CALL, GENERATION, LEDGER, RUN, reply_of
+from savegame.runs.ledger import ANSWER, CALL, GENERATION, LEDGER, ROOT, RUN, STEP, TAKEOVERS, reply_of
 from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
 from savegame.tree import Node, Shared, child_of, count_of, to_bytes, value_of
 from savegame.watch import Watcher, follow
@@ -437,11 +437,10 @@ class Thread:
                 drop = self._all_but_ancestors(frame, frames)
                 if drop:
                     upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id, head=frame.seq)
-                else:
-                    self._engine.store.commit([MoveHead(self._key, frame.seq, row.head_id, agent=found.agent_id)])
+                changes: list[StoreChange] = [] if drop else [MoveHead(self._key, frame.seq, row.head_id, agent=found.agent_id)]
                 if rerun_tools:
-                    before = self.records(RUN).get(GENERATION, 0)
-                    self.put_records({(RUN, GENERATION): before + 1})
+                    changes.append(self._record(RUN, GENERATION, self.records(RUN).get(GENERATION, 0) + 1))
+                self._engine.store.commit(changes)
             except (Busy, Fenced):
                 raise
             except (ConflictError, CheckpointNotFound) as error:
@@ -486,13 +485,17 @@ class Thread:
         messages = child_of(point.node, "messages")
         state = [] if messages is None or count_of(messages) is None else value_of(self._engine.codec, messages)
         kept = {kind: self.records(kind) for kind in LEDGER if kind in self._engine.store.kinds(self._key)}
-        reply = reply_of(state)
-        return [
-            fork._record(kind, name, value)
-            for kind, records in kept.items()
-            for name, value in records.items()
-            if kind not in (CALL, ANSWER) or (reply is not None and name.startswith(f"{reply[1]}:"))
-        ]
+        reply = reply_of(state, lambda: kept.get(RUN, {}).get(ROOT, ""))
+        calls = {name: value for name, value in kept.get(CALL, {}).items() if reply and name.startswith(f"{reply[1]}:")}
+        known = {name for name, value in calls.items() if value["status"] in ("done", "failed")}
+        before = {frame.id for frame in lineage.line(self._engine, self._key, point.seq)}
+        wanted = {
+            CALL: calls,
+            ANSWER: {name: value for name, value in kept.get(ANSWER, {}).items() if name in known},  # else it is asked anew
+            STEP: {name: value for name, value in kept.get(STEP, {}).items() if value.get("at") in {None, *before}},
+            RUN: {name: value for name, value in kept.get(RUN, {}).items() if name != TAKEOVERS},
+        }
+        return [fork._record(kind, name, value) for kind, records in wanted.items() for name, value in records.items()]
 
     # -- notes -------------------------------------------------------------------------------------
 

@@ -47,7 +47,14 @@ def thread_rows(engine: Engine, namespace: str) -> Iterator[ThreadRow]:
 
 
 def remove(
-    engine: Engine, key: ThreadKey, frames: list[Frame], drop: set[int], *, expect: str | None, head: int | None = None
+    engine: Engine,
+    key: ThreadKey,
+    frames: list[Frame],
+    drop: set[int],
+    *,
+    expect: str | None,
+    head: int | None = None,
+    epoch: int | None = None,
 ) -> int:
     """Remove frames so that the others keep their states; frees their bytes. Gives how many there were.
 
@@ -73,7 +80,8 @@ def remove(
     noted = frozenset(frame.seq for frame in frames if frame.seq in drop and frame.note is not None)
     gone = tuple(sorted(drop))
     new = engine.wrapped(new_blobs)
-    engine.store.commit([Rewrite(key, gone, tuple(rebase), new, frozenset(keep), expect, head=head, noted=noted)])
+    change = Rewrite(key, gone, tuple(rebase), new, frozenset(keep), expect, epoch, head=head, noted=noted)
+    engine.store.commit([change])
     freed(engine, [key])
     return len(drop)
 
@@ -109,13 +117,13 @@ def _forget_words(engine: Engine, keys: Sequence[ThreadKey]) -> list[str]:
     return []
 
 
-def free_hidden(engine: Engine, key: ThreadKey) -> None:
+def free_hidden(engine: Engine, key: ThreadKey, epoch: int | None) -> None:
     """Remove what retention hides: done at a natural keyframe, when the deltas outweigh the state."""
     row = engine.store.thread(key)
     if row is not None and row.head:
         frames = list(everything(engine, key))
         drop = {frame.seq for frame in frames if not visible(engine, row, frame)}
-        remove(engine, key, frames, unpinned(engine, row, frames, drop), expect=row.head_id)
+        remove(engine, key, frames, unpinned(engine, row, frames, drop), expect=row.head_id, epoch=epoch)
 
 
 def unpinned(engine: Engine, row: ThreadRow, frames: list[Frame], drop: set[int]) -> set[int]:

@@ -14,7 +14,7 @@ from savegame.codec import Codec
 from savegame.frames import unwrap
 from savegame.model import Lease, ThreadKey
 from savegame.runs.ledger import CALL
-from savegame.store import Append, PutRecord, Store, StoreChange
+from savegame.store import ANY, Append, PutRecord, Store, StoreChange
 from savegame.stores.file import FileStore
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing.faults import Mouth
@@ -101,7 +101,7 @@ class Stopping(Store):
 
 
 class Unfenced(Store):
-    """Broken: every write passes for one of whoever holds the lease now."""
+    """Broken: every write passes for one of whoever holds the lease now, on top of whatever is there."""
 
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
         return super().commit([self._passed_off(change) for change in changes])
@@ -110,7 +110,8 @@ class Unfenced(Store):
         if not isinstance(change, Append | PutRecord) or change.epoch is None:
             return change
         row = self.thread(change.key)
-        return change._replace(epoch=row.lease.epoch if row and row.lease else None)
+        now = row.lease.epoch if row and row.lease else None
+        return change._replace(epoch=now, expect=ANY) if isinstance(change, Append) else change._replace(epoch=now)
 
 
 class Unleased(Store):

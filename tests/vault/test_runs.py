@@ -13,6 +13,8 @@ import pytest
 from savegame import (
     Busy,
     CallEntry,
+    ClosedError,
+    ConflictError,
     Conversation,
     Fenced,
     InvalidInputError,
@@ -20,6 +22,7 @@ from savegame import (
     Paused,
     Retention,
     Toolbox,
+    UnavailableError,
     Unknown,
     UnsupportedError,
     Vault,
@@ -520,6 +523,159 @@ def test_the_strategy_says_what_retention_keeps(opened: Opener, effects: Effects
         assert len(contents(vault)) == 25  # the conversation itself is whole
 
 
+def test_an_answered_call_is_not_made_again_whatever_was_made_anew_before(vault: Vault, effects: Effects) -> None:
+    effects.add("pay")
+    replies = (calling(("pay", {})), "done")
+    play(vault, effects.box, *replies)
+    answered = vault.thread("t").load(3)
+    vault.thread("t").rewind(2, rerun_tools=True)
+    play(vault, effects.box, *replies, text=None)
+    vault.thread("t").rewind(answered)
+    play(vault, effects.box, *replies, text=None)
+    assert len(effects.made) == 2
+
+
+def test_an_approval_is_for_one_line_only(vault: Vault, effects: Effects) -> None:
+    effects.add("wire", ask=True)
+    replies = (calling(("wire", {})), "done")
+    call = waiting(vault, effects, *replies)
+    vault.answer("t", call, True)
+    vault.thread("t").fork("copy")
+    assert play(vault, effects.box, *replies) == "done"
+    with pytest.raises(Paused), vault.run("copy", tools=effects.box) as run:
+        run.tools()
+    assert len(effects.made) == 1
+
+
+def test_a_key_is_taken_once_on_each_line(vault: Vault) -> None:
+    with vault.run("t") as run:
+        run.user("one", key="k1")
+        run.user("two", key="k2")
+    vault.thread("t").fork("copy", at=1)
+    with vault.run("copy") as run:
+        assert (run.user("one", key="k1"), run.user("two", key="k2")) == (False, True)
+
+
+def test_a_holder_whose_lease_ran_out_writes_on_no_head_that_it_never_saw(vault: Vault) -> None:
+    with vault.run("t") as run:
+        run.user("one")
+        run.user("two")
+        row = vault.store.thread(ThreadKey(vault.namespace, "t"))
+        assert row is not None
+        assert row.lease is not None
+        vault.store.renew(row.key, row.lease.epoch, 1)
+        time.sleep(0.001)
+        vault.thread("t").rewind(1)
+        with pytest.raises(ConflictError):
+            run.user("three")
+    assert contents(vault) == ["one"]
+
+
+def test_a_run_that_is_over_writes_nothing(vault: Vault) -> None:
+    with vault.run("t") as run:
+        run.user("one")
+    for attempt in (lambda: run.user("two"), lambda: run.step("s", lambda: 1), lambda: run.save()):
+        with pytest.raises(ClosedError, match="is over"):
+            attempt()
+    with vault.run("t"):
+        pass
+
+
+def test_errors_and_results_that_cannot_be_kept_do_not_stop_the_run(vault: Vault) -> None:
+    box = Toolbox()
+    deep: list[Any] = []
+    for _ in range(253):
+        deep = [deep]
+
+    @box.tool(read_only=True, retries=0)
+    def odd() -> None:
+        raise ValueError("bad \udcff")
+
+    box.tool(name="deep")(lambda: deep)
+    assert play(vault, box, calling(("odd", {}), ("deep", {})), "done") == "done"
+    assert "bad \\udcff" in contents(vault)[2]
+
+
+def test_keys_of_replies_from_elsewhere_differ_between_threads(vault: Vault, effects: Effects) -> None:
+    effects.add("pay", idempotent=True)
+    said = [{"role": "user", "content": "hi"}, {**calling(("pay", {})), "id": "2"}]
+    for name in ("a", "b"):
+        vault.thread(name).save({"messages": said})
+        with vault.run(name, tools=effects.box) as run:
+            run.tools()
+    vault.thread("a").rewind(1)
+    vault.thread("a").fork("of a")
+    with vault.run("of a", tools=effects.box) as run:
+        run.tools()
+    assert len(effects.made) == len({key for _, key in effects.made}) == 2
+
+
+@pytest.mark.parametrize("messages", [["hi"], [7], [None]])
+def test_a_conversation_of_something_else_is_refused(vault: Vault, messages: list[Any]) -> None:
+    vault.thread("t").save({"messages": messages})
+    with pytest.raises(InvalidInputError, match="holds no conversation"), vault.run("t"):
+        pass
+
+
+def test_what_is_done_at_once_is_kept_also_if_one_is_interrupted(vault: Vault, effects: Effects) -> None:
+    effects.add("mail")
+
+    @effects.box.tool
+    def boom() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(vault, effects.box, calling(("boom", {}), ("mail", {})), "done", at_once=True)
+    assert (ledger(vault)["boom"].status, ledger(vault)["mail"].status) == ("started", "done")
+
+
+def test_a_transaction_that_cannot_commit_is_not_told_as_done(on_disk: Opener) -> None:
+    vault, box, refuse = on_disk(), Toolbox(), [True]
+    with vault.connection() as db:
+        db.execute("CREATE TABLE note (text TEXT)")
+
+    @box.tool(transaction=True)
+    def note(call: Any) -> str:
+        call.db.execute("INSERT INTO note VALUES ('x')")
+        call.db.set_commit_hook((lambda: refuse.pop() if refuse else False) if refuse else None)
+        return "noted"
+
+    with vault.run("t", tools=box) as run:
+        run.user("hi")
+        run.model(scripted(calling(("note", {}))))
+        with pytest.raises(UnavailableError):
+            run.tools()
+        assert run.messages[-1]["content"] != "noted"
+        run.tools()
+        assert run.messages[-1]["content"] == "noted"
+    with vault.connection() as db:
+        assert db.execute("SELECT count(*) FROM note").fetchall() == [(1,)]
+
+
+def test_a_run_under_retention_frees_as_it_goes(on_disk: Opener) -> None:
+    vault = on_disk(retention=Retention(max_checkpoints=3))
+    with vault.run("t") as run:
+        for number in range(200):
+            run.state["scratch"] = str(number) * 500
+            run.save()
+    assert vault.stats().checkpoints < 120
+
+
+def test_marks_of_the_strategy_outlive_a_save_by_somebody_else(opened: Opener, effects: Effects) -> None:
+    effects.add("look", read_only=True)
+    vault = opened(retention=Retention(max_checkpoints=3))
+    replies = [calling(("look", {})) for _ in range(8)]
+    with vault.run("t", tools=effects.box) as run:
+        run.user("hi")
+        for _ in range(8):
+            run.model(scripted(*replies))
+            run.tools()
+    before = [entry.id for entry in vault.thread("t").history()]
+    vault.thread("t").update(set={"title": "x"})
+    after = [entry.id for entry in vault.thread("t").history()]
+    assert len(set(before) & set(after)) >= len(before) - 1
+
+
 # -- resuming what went stale ----------------------------------------------------------------------
 
 
@@ -564,6 +720,26 @@ def test_a_supervisor_resumes_and_gives_up_on_what_is_stuck(vault: Vault) -> Non
     assert stuck is not None
     assert (str(stuck.status), stuck.status.reason) == ("failed", "stuck: taken over 3 times without progress")
     assert ids(vault.stale()) == []
+
+
+def test_steps_are_progress(vault: Vault) -> None:
+    leave(vault, "t")
+    for number in range(6):
+        with vault.run("t") as run:
+            run.step(f"step {number}", lambda number=number: number)
+        vault.store.lease(ThreadKey(vault.namespace, "t"), "gone", 1)
+        time.sleep(0.001)
+    assert [run.takeovers for run in vault.stale()] == [0]
+
+
+def test_a_call_that_is_resolved_leaves_the_run_to_be_resumed(vault: Vault, effects: Effects) -> None:
+    effects.add("mail")
+    with pytest.raises(NotFoundError):
+        vault.resolve("t", "nothing", 1)
+    leave(vault, "t")
+    with pytest.raises(NotFoundError):
+        vault.resolve("t", "nothing", 1)
+    assert ids(vault.stale()) == ["t"]
 
 
 def test_a_supervisor_stops_when_told(vault: Vault) -> None:

@@ -8,20 +8,35 @@ delta, store, model, errors.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from savegame import delta as deltas
-from savegame.domain import Message, Role
-from savegame.errors import AlreadyExistsError, InvalidInputError, Paused, Unknown
-from savegame.frames import load_meta, unwrap
+from savegame.domain import Message, Role, ToolCall
+from savegame.errors import ClosedError, InvalidInputError, InvalidState, Paused, Unknown
+from savegame.frames import unwrap
+from savegame.lineage import CHOSEN, newest_mark
 from savegame.model import Checkpoint, Kind, Status
 from savegame.policy import Event, Strategy
 from savegame.runs import views
 from savegame.runs.lease import Hold
-from savegame.runs.ledger import ANSWER, CALL, GENERATION, INPUT, RUN, STEP, CallEntry, CallStatus, reply_of
+from savegame.runs.ledger import (
+    ANSWER,
+    CALL,
+    GENERATION,
+    JOURNALED,
+    ROOT,
+    RUN,
+    STEP,
+    TAKEOVERS,
+    CallEntry,
+    CallStatus,
+    reply_of,
+)
 from savegame.runs.toolbox import Tool, Toolbox
 from savegame.store import PutRecord
 from savegame.tree import Node
@@ -33,8 +48,8 @@ MISSING: Final = object()
 _NOT_DONE: Final = {"value": MISSING}
 _FEW: Final = 16
 
-CHOSEN: Final = "chosen"
-"""What a checkpoint keeps for retention: how many the strategy chose so far, and whether this is one of them."""
+INPUT_KEY: Final = "input_key"
+"""The field of a message for the key that the user's words came with."""
 
 _NOTES: Final = {CallStatus.WAITING: "waiting for a person's answer"}
 
@@ -86,7 +101,8 @@ class RunCore:
         found = thread.latest()
         self.checkpoint: Checkpoint | None = found
         state = {} if found is None else found.state
-        if not isinstance(state, dict) or not isinstance(state.get("messages", []), list):
+        said = state.get("messages", []) if isinstance(state, dict) else None
+        if not isinstance(said, list) or not all(isinstance(message, dict) for message in said):
             raise InvalidInputError(f"thread {thread.id!r} holds no conversation: its state has no list of messages")
         self.state: dict[str, Any] = {name: value for name, value in state.items() if name != "messages"}
         self.messages: list[dict[str, Any]] = list(state.get("messages", []))
@@ -103,8 +119,8 @@ class RunCore:
         """How many checkpoints the strategies of this thread's runs chose so far."""
         if self.checkpoint is None:
             return 0
-        about = load_meta(self._thread._engine.frame(self._thread._key, self.checkpoint.seq).meta).about
-        return self._thread._engine.codec.decode(about).get(CHOSEN, [0])[0] if about else 0
+        found = newest_mark(self._thread._engine, self._thread._key, self.checkpoint.seq)
+        return 0 if found is None else int(found[0])
 
     def _chooses(self, kind: Kind) -> bool:
         """Whether retention is to keep a checkpoint when it thins out: what the strategy says; always if asked for by hand."""
@@ -147,13 +163,11 @@ class RunCore:
         """Add what the user says. With a key that was there before nothing is added: False."""
         message = content if isinstance(content, Mapping) else {"role": "user", "content": content}
         said = Message.of(message).to_dict()
-        records = [] if key is None else [self._record(INPUT, key, True, absent=True)]  # noqa: FBT003 - only its name matters
-        try:
-            self._append(said, Kind.MANUAL, Status("in_progress"), records)
-        except AlreadyExistsError:
-            if key is None:
-                raise
-            return False
+        if key is not None:
+            if any(one.get(INPUT_KEY) == key for one in self.messages):
+                return False
+            said[INPUT_KEY] = key
+        self._append(said, Kind.MANUAL, Status("in_progress"), [])
         return True
 
     def journal_reply(self, reply: Any, tokens_used: int | None, cost: float | None) -> Checkpoint:
@@ -163,7 +177,7 @@ class RunCore:
         if message.role != Role.ASSISTANT:
             raise InvalidInputError(f"a model's reply has the role assistant, not {message.role}")
         reply_id = self._thread._engine.store.new_id(self._thread._key)
-        said = message.to_dict() | {"id": reply_id}
+        said = message.to_dict() | {"id": reply_id, JOURNALED: True}
         status = Status("in_progress" if message.tool_calls else "completed")
         return self._append(said, Kind.LLM_RESPONSE, status, [], id=reply_id, tokens_used=tokens_used, cost=cost)
 
@@ -171,21 +185,34 @@ class RunCore:
 
     def pending(self) -> list[Pending]:
         """The calls of the newest reply that nothing answers yet, in the model's order."""
-        found = reply_of(self.messages)
+        found = reply_of(self.messages, lambda: self._root)
         if found is None:
             return []
         place, reply_id = found
         answers = [one for one in self.messages[place + 1 :] if one.get("role") == Role.TOOL]
-        answered = {one.get("call_key", one.get("tool_call_id")) for one in answers}  # what came from elsewhere has no key
-        calls = self.messages[place].get("tool_calls", ())
-        pending = [self._pending(f"{reply_id}:{index}", call) for index, call in enumerate(calls)]
-        return [one for one in pending if not answered & {one.key, one.call_id}]
+        keys = {one["call_key"] for one in answers if "call_key" in one}
+        ids = {one.get("tool_call_id") for one in answers if "call_key" not in one}  # they came from elsewhere
+        calls = enumerate(self.messages[place].get("tool_calls") or ())
+        return [
+            self._pending(base, call)
+            for base, call in ((f"{reply_id}:{index}", call) for index, call in calls)
+            if not any(key == base or key.startswith(f"{base}:") for key in keys) and call.get("id", base) not in ids
+        ]
 
-    def _pending(self, key: str, call: Mapping[str, Any]) -> Pending:
-        if self._generation:
-            key = f"{key}:{self._generation}"
-        tool = next((tool for tool in self._tools if tool.name == call["name"]), None)
-        return Pending(key, call.get("id") or key, call["name"], call.get("arguments", {}), tool)
+    @cached_property
+    def _root(self) -> str:
+        """Stands for this thread, and for those that are forked from it, in the keys of replies that no run has kept."""
+        found = self._thread.records(RUN).get(ROOT)
+        if found is None:
+            found = os.urandom(8).hex()
+            self._commit([self._record(RUN, ROOT, found)])
+        return str(found)
+
+    def _pending(self, base: str, call: Mapping[str, Any]) -> Pending:
+        key = f"{base}:{self._generation}" if self._generation else base
+        asked = ToolCall.from_dict({"id": key, "arguments": {}, **call})
+        tool = next((tool for tool in self._tools if tool.name == asked.name), None)
+        return Pending(key, asked.id, asked.name, asked.arguments, tool)
 
     def prepare(self, pending: Pending) -> Go | Known:
         """What is to be done about a call. What must be written down before it is made is written.
@@ -208,19 +235,19 @@ class RunCore:
     def _entry(self, key: str) -> CallEntry | None:
         """What the ledger says of a call: read at the first question, since a long conversation has a long ledger."""
         if key not in self._ledger:
-            kept = self._kept_call(key)
+            kept = self._kept(CALL, key)
             self._ledger[key] = None if kept is None else CallEntry.from_dict(key, kept)
         return self._ledger[key]
 
-    def _kept_call(self, key: str) -> Any:
-        """One record by its name; those before it that begin alike are calls of the same reply."""
-        thread, after = self._thread, key[:-1]
+    def _kept(self, kind: str, name: str) -> Any:
+        """One record by its name; those before it that begin alike are of calls of the same reply."""
+        thread, after = self._thread, name[:-1]
         while True:
-            page = thread._engine.store.records(thread._key, CALL, after=after, limit=_FEW)
+            page = thread._engine.store.records(thread._key, kind, after=after, limit=_FEW)
             for record in page.items:
-                if record.name == key:
+                if record.name == name:
                     return thread._engine.codec.decode(unwrap(record.value)[1])
-            if page.next is None or page.next > key:
+            if page.next is None or page.next > name:
                 return None
             after = page.next
 
@@ -231,19 +258,19 @@ class RunCore:
         return pending.tool.check(pending.arguments)
 
     def _failed(self, pending: Pending, error: str) -> Known:
-        return Known(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=error))
+        return Known(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=_sayable(error)))
 
     def _refused(self, pending: Pending, entry: CallEntry | None) -> str | None:
         """What a person said who did not agree; None if one did. Raises Paused if nobody has answered yet."""
         if entry is not None and entry.status != CallStatus.WAITING:
             return None
-        answers = self._thread.records(ANSWER)
-        if pending.key not in answers:
+        kept = self._kept(ANSWER, pending.key)
+        if kept is None:
             if entry is None:
                 entry = self._new(pending, CallStatus.WAITING, asked=f"{pending.name}({pending.arguments})")
                 self._write(entry)
             raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)
-        answer = answers[pending.key]["value"]
+        answer = kept["value"]
         if answer is True:
             return None
         return f"a person refused: {answer}" if answer not in (False, None) else "a person refused"
@@ -267,15 +294,15 @@ class RunCore:
     def finish(self, go: Go, result: Any) -> None:
         """Keep what a call gave. What cannot be kept is told instead; the call is not made again for that."""
         try:
-            self._thread._engine.codec.encode(result)
-        except InvalidInputError as error:
+            done = replace(go.entry, status=CallStatus.DONE, ended_at=self._now(), result=result, **go.spent)
+            self.settle(go.pending, done)
+        except (InvalidInputError, InvalidState) as error:  # nothing was written
             self.fail(go, f"it was done, but its result cannot be kept: {error}")
-            return
-        self.settle(go.pending, replace(go.entry, status=CallStatus.DONE, ended_at=self._now(), result=result, **go.spent))
 
     def fail(self, go: Go, error: str) -> None:
         """Keep why a call failed."""
-        self.settle(go.pending, replace(go.entry, status=CallStatus.FAILED, ended_at=self._now(), error=error, **go.spent))
+        failed = replace(go.entry, status=CallStatus.FAILED, ended_at=self._now(), error=_sayable(error), **go.spent)
+        self.settle(go.pending, failed)
 
     def lose(self, go: Go, why: str) -> None:
         """Keep that nobody knows the outcome of a call that must not be made again. Raises Unknown."""
@@ -317,10 +344,16 @@ class RunCore:
 
     def keep_step(self, name: str, value: Any) -> None:
         """Keep what a step gave."""
-        self._thread._engine.store.commit([self._record(STEP, name, {"value": value})])
+        at = None if self.checkpoint is None else self.checkpoint.id
+        kept = [self._record(STEP, name, {"value": value, "at": at})]
+        if self._hold.taken_from is not None:  # it has got on
+            kept.append(self._record(RUN, TAKEOVERS, None))
+        self._commit(kept)
 
     def save(self, label: str | None, status: Status | None, resume_hint: str | None = None) -> Checkpoint:
         """A checkpoint of the state as it is now."""
+        if "messages" in self.state:
+            raise InvalidInputError("run.state is what is kept besides the messages; run.user() and run.model() add those")
         gone = sorted(self._names - self.state.keys())
         details = {"label": label, "resume_hint": resume_hint}
         made = self._write_state(None, self.state, gone, Kind.MANUAL, status or self.status, [], **details)
@@ -351,6 +384,7 @@ class RunCore:
         records: Sequence[PutRecord],
         **details: Any,
     ) -> Checkpoint:
+        self._refuse_after_the_end()
         codec = self._thread._engine.codec
         chosen = self._chooses(kind)
         count = self._chosen + chosen
@@ -361,7 +395,14 @@ class RunCore:
             return ops, after, {**self._about(after), CHOSEN: [count, chosen]}
 
         made = self._thread._change(
-            make, kind=kind, status=status, under=self._hold.under, beside=records, asked=said, **details
+            make,
+            kind=kind,
+            status=status,
+            expect=None if self.checkpoint is None else self.checkpoint.id,
+            under=self._hold.under,
+            beside=records,
+            asked=said,
+            **details,
         )
         self.checkpoint, self.status = made, status
         if chosen:
@@ -369,8 +410,33 @@ class RunCore:
         return made
 
     def _write(self, entry: CallEntry) -> None:
-        self._thread._engine.store.commit([self._record(CALL, entry.key, entry.to_dict())])
+        self._commit([self._record(CALL, entry.key, entry.to_dict())])
         self._ledger[entry.key] = entry
+
+    def _commit(self, records: list[PutRecord]) -> None:
+        self._refuse_after_the_end()
+        self._thread._engine.store.commit(records)
+
+    def _refuse_after_the_end(self) -> None:
+        if self._hold.over:
+            raise ClosedError(f"the run on thread {self._thread.id!r} is over; enter another: vault.run({self._thread.id!r})")
+
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """What was said and noted inside, in a transaction that fails as a whole, is forgotten again."""
+        before = (list(self.messages), dict(self.state), dict(self._ledger), self.checkpoint, self.status)
+        counts = (self._replies, self._chosen, self._chosen_at, set(self._names))
+        try:
+            yield
+        except BaseException:
+            self.messages[:], self.state, self._ledger, self.checkpoint, self.status = before
+            self._replies, self._chosen, self._chosen_at, self._names = counts
+            raise
 
     def _record(self, kind: str, name: str, value: Any, *, absent: bool = False) -> PutRecord:
         return self._thread._record(kind, name, value, epoch=self._hold.epoch, absent=absent)
+
+
+def _sayable(error: str) -> str:
+    """A text that can be kept, whatever a tool put into its error."""
+    return error.encode("utf-8", "backslashreplace").decode()

@@ -43,8 +43,9 @@ def is_gone(owner: str) -> bool:
 
 
 def _boot() -> str:
+    """This boot, and the world of process numbers in it: containers on one machine have their own."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + "." + str(Path("/proc/self/ns/pid").stat().st_ino)
     except OSError:
         return "?"
 
@@ -83,6 +84,11 @@ class Hold:
         """The epoch, and for how many microseconds a write prolongs the lease."""
         return self.epoch, self._ttl_us
 
+    @property
+    def over(self) -> bool:
+        """Whether it was given back."""
+        return self._stopping.is_set()
+
     def _take(self) -> Lease:
         row = self._store.thread(self._key)
         former = None if row is None else row.lease
@@ -106,12 +112,12 @@ class Hold:
             except SavegameError as error:  # the next beat, or the next write, will tell
                 logger.warning("the lease on thread %r could not be renewed: %s", self._key.id, error)
 
-    def release(self) -> None:
-        """Give the lease back, if it is still ours. A second call does nothing."""
+    def release(self, *, stale: bool = False) -> None:
+        """Give the lease back, if it is still ours, or with `stale` let it run out. A second call does nothing."""
         if self._stopping.is_set():
             return
         self._stopping.set()
         self.lost.set()
         self._beat.join()
         with contextlib.suppress(Fenced):  # somebody else has it: there is nothing to give back
-            self._store.renew(self._key, self.epoch, 0)
+            self._store.renew(self._key, self.epoch, 1 if stale else 0)

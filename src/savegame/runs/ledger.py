@@ -8,7 +8,7 @@ rewound past is answered again without being made again.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
@@ -18,13 +18,15 @@ import blake3
 CALL: Final = "call"
 ANSWER: Final = "answer"
 STEP: Final = "step"
-INPUT: Final = "input"
 RUN: Final = "run"
-LEDGER: Final = (CALL, ANSWER, STEP, INPUT, RUN)
+LEDGER: Final = (CALL, ANSWER, STEP, RUN)
 """The kinds of records that a run keeps."""
 
-GENERATION: Final = "generation"
-"""The record of kind RUN that counts how often calls were to be made anew."""
+GENERATION, ROOT, TAKEOVERS = "generation", "root", "takeovers"
+"""Records of kind RUN: how often calls were to be made anew, what stands for the thread in keys, takeovers so far."""
+
+JOURNALED: Final = "journaled"
+"""The field of a reply that a run has kept, under the id that it has."""
 
 
 class CallStatus(StrEnum):
@@ -73,15 +75,17 @@ class CallEntry:
         return cls(key=key, **{**given, "status": CallStatus(kept["status"])})
 
 
-def reply_of(messages: Sequence[Any]) -> tuple[int, str] | None:
+def reply_of(messages: Sequence[Any], root: Callable[[], str]) -> tuple[int, str] | None:
     """The place of the newest reply in a conversation, and what the keys of its calls begin with; None if there is none.
 
-    That is its id. A reply that came without one, from elsewhere, is told by its place and what it says.
+    That is its id, if a run has kept it. One that came from elsewhere is told by its thread, its place and what it says.
     """
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
         if isinstance(message, Mapping) and message.get("role") == "assistant":
-            found = message.get("id")
-            told = repr((place, message.get("content"), message.get("tool_calls")))
-            return place, found if isinstance(found, str) and found else blake3.blake3(told.encode()).hexdigest(length=16)
+            if message.get(JOURNALED) is True:
+                return place, str(message["id"])
+            calls = message.get("tool_calls")
+            told = repr((root(), place, message.get("id"), message.get("content"), calls)) if calls else ""
+            return place, blake3.blake3(told.encode(errors="backslashreplace")).hexdigest(length=16)
     return None

@@ -17,7 +17,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeGuard, TypeVar
 
-from savegame.errors import InvalidInputError, Unknown, UnsupportedError
+from savegame.errors import InvalidInputError, UnsupportedError
 from savegame.model import Checkpoint, Kind, Status, checked_id
 from savegame.runs import tracing, views
 from savegame.runs.core import MISSING, Go, Known, RunCore
@@ -121,12 +121,14 @@ class AnyRun:
 
     def _in_transaction(self, go: Go) -> None:
         try:
-            with self._store.connection() as db:
+            with self._core.undone_on_error(), self._store.connection() as db:
                 try:
                     with self._calling(go):
                         result = self._invoke(go, db)
                 except Exception as error:
                     raise _Failed(error) from error
+                if not db.in_transaction:
+                    raise _Failed(InvalidInputError("the tool ended the transaction that it was given"))
                 self._saving(Kind.TOOL_CALL, self._core.finish, go, result)
         except _Failed as failed:
             self._saving(Kind.TOOL_CALL, self._core.fail, go, _described(failed.args[0]))
@@ -222,16 +224,16 @@ class Run(AnyRun):
                 self._collect(waiting)
 
     def _collect(self, waiting: list[tuple[Go, Future[Outcome]]]) -> None:
-        """Keep every outcome, in the model's order; only then raise that of one nobody knows it."""
-        unknown: list[Unknown] = []
+        """Keep every outcome, in the model's order; only then raise what one of them raised."""
+        raised: list[BaseException] = []
         while waiting:
             go, future = waiting.pop(0)
             try:
                 self._keep(go, future.result())
-            except Unknown as error:
-                unknown.append(error)
-        if unknown:
-            raise unknown[0]
+            except BaseException as error:  # noqa: BLE001 - raised again when the others are kept
+                raised.append(error)
+        if raised:
+            raise raised[0]
 
     def _settle(self, found: Go | Known) -> None:
         if takes_long(found):

@@ -117,7 +117,7 @@ class Changes:
         if change.agent not in (None, journal.row.agent):  # a line of its own: damage to a save does not hide whose it is
             draft.say({"head": journal.row.head, "agent": change.agent})
         draft.say(save_op(Frame(seq, change.id, change.base, change.meta, change.note, change.delta), floor))
-        if change.renew_us is not None and journal.row.lease is not None:
+        if change.renew_us is not None and journal.row.lease is not None and journal.row.lease.expires:
             _say_lease(draft, journal.row.lease._replace(expires=self._clock() + change.renew_us))
         draft.new_ids.append(change.id)
         draft.gone = False

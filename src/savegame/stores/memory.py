@@ -179,7 +179,7 @@ class MemoryStore(Store):
             row = row._replace(agent=change.agent)
         if change.keep_newest is not None:
             row = row._replace(floor=_floor(thread, seq, change.keep_newest))
-        if change.renew_us is not None and row.lease is not None:
+        if change.renew_us is not None and row.lease is not None and row.lease.expires:
             row = row._replace(lease=row.lease._replace(expires=self._clock() + change.renew_us))
         batch.set(thread, "row", row)
         return seq
