@@ -426,6 +426,8 @@ def _copy_thread(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey)
     if batch:
         target.store.commit(batch)
     _copy_records(source, target, row.key, key)
+    if row.head and row.head not in numbers:  # the head moved on and was pruned since its row was read
+        raise CheckpointNotFound(f"thread {row.key.id!r}: its head {row.head_id} is gone")
     if head != row.head_id:
         target.store.commit([MoveHead(key, numbers[row.head] if row.head else 0, head)])
     target.cache.forget(key)
