@@ -377,9 +377,9 @@ def _large_value(engine: Engine, key: ThreadKey, checkpoint_id: str, name: bytes
 def _copy_steadily(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey) -> int:
     """`_copy_thread`, begun again when somebody prunes the source meanwhile; what was copied is passed over then."""
     copied = 0
-    for _ in range(COPY_TRIES):
+    for attempt in range(COPY_TRIES):
         try:
-            return copied + _copy_thread(source, target, row, key)
+            return copied + _copy_thread(source, target, row, key, again=attempt > 0)
         except CheckpointNotFound:
             found = source.store.thread(row.key)
             if found is None or not found.frames:
@@ -388,11 +388,11 @@ def _copy_steadily(source: Engine, target: Engine, row: ThreadRow, key: ThreadKe
     raise ConflictError(f"thread {key.id!r} keeps being pruned while it is copied; try again later")
 
 
-def _copy_thread(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey) -> int:
+def _copy_thread(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey, *, again: bool) -> int:
     there = {frame.id: frame for frame in everything(target, key, newest_first=False)}
     before = target.store.thread(key)
     head, last = (before.head_id, before.last) if before else (None, 0)
-    if head is not None and source.store.find(row.key.namespace, head) is None:
+    if head is not None and not again and source.store.find(row.key.namespace, head) is None:  # again: we brought it
         raise ConflictError(
             f"thread {key.id!r} went its own way in the copy: its head {head} is not in the source; delete one of them",
             expected=row.head_id,
