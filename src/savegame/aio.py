@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, nullcontext, suppress
 from copy import copy
@@ -249,7 +250,7 @@ class AsyncThread(_Face[Thread]):
             pause = watcher.pause(poll, timeout)
 
 
-class _AsyncLoop(Reporting):
+class _AsyncLoop(Reporting, ABC):
     """A task that saves at once and then every so often, until `await stop()` or the end of its `async with` block."""
 
     def _begin(self) -> None:
@@ -286,9 +287,9 @@ class _AsyncLoop(Reporting):
         finally:
             release(self)
 
+    @abstractmethod
     async def _tick(self) -> bool:
         """Save once. False, or ClosedError, ends the loop."""
-        raise NotImplementedError
 
 
 class AsyncAutosave(AutomaticSaves, _AsyncLoop):

@@ -15,6 +15,7 @@ import os
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -132,7 +133,7 @@ class AutomaticSaves(Reporting):
         return True
 
 
-class Loop(Reporting):
+class Loop(Reporting, ABC):
     """A background thread that saves at once and then every so often, until `stop()` or the end of its `with` block."""
 
     def _begin(self) -> None:
@@ -171,9 +172,9 @@ class Loop(Reporting):
         finally:
             release(self)
 
+    @abstractmethod
     def _tick(self) -> bool:
         """Save once. False ends the loop."""
-        raise NotImplementedError
 
 
 class Autosave(AutomaticSaves, Loop):

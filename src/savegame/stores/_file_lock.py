@@ -10,13 +10,13 @@ import fcntl
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from savegame.errors import ClosedError, UnavailableError, UnsupportedError
 from savegame.stores._file_disk import LOCK, translated
+from savegame.stores._forking import leave_alone, take_along
 
 BUSY_S: Final = 30.0
 """How long to wait for another process."""
@@ -31,7 +31,7 @@ class Lock:
         self._path = os.path.join(root, LOCK)
         self._make = make
         self._begin_life()
-        _open.add(self)
+        take_along(self)
 
     def _begin_life(self) -> None:
         self._mutex = threading.RLock()
@@ -71,7 +71,7 @@ class Lock:
                 last()
             self.closed = True
             self._drop()
-        _open.discard(self)
+        leave_alone(self)
 
     def _drop(self) -> None:
         handle, self._handle = self._handle, None
@@ -138,26 +138,3 @@ class Lock:
         self.closed = self.closed or bool(self._holder)
         self._drop()
         self._begin_life()
-
-
-_open: weakref.WeakSet[Lock] = weakref.WeakSet()
-_forking: list[Lock] = []
-
-
-def _before_fork() -> None:
-    _forking[:] = list(_open)
-    for lock in _forking:
-        lock.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    while _forking:
-        _forking.pop().after_fork_in_parent()
-
-
-def _after_fork_in_child() -> None:
-    while _forking:
-        _forking.pop().after_fork_in_child()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -11,7 +11,6 @@ import contextlib
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -19,6 +18,7 @@ import apsw
 
 from savegame.errors import ClosedError, UnavailableError
 from savegame.stores import _sqlite_file as file
+from savegame.stores._forking import leave_alone, take_along
 
 IDLE_READERS: Final = 4
 FORK_WAIT_S: Final = 10.0
@@ -40,7 +40,7 @@ class Connections:
         self.after_fork: Callable[[], None] = lambda: None
         """What else begins anew in the child of a fork."""
         self._begin_life()
-        _open.add(self)
+        take_along(self)
 
     def _begin_life(self) -> None:
         """Locks and connections of this process: at the start, and again in the child of a fork."""
@@ -68,7 +68,7 @@ class Connections:
         with self.lock:
             self.closed = True
             self.drop()
-        _open.discard(self)
+        leave_alone(self)
 
     def drop(self) -> None:
         """Close what is not lent; what is needed again is opened again."""
@@ -210,25 +210,3 @@ class Connections:
 
 
 _abandoned: list[apsw.Connection | None] = []
-_open: weakref.WeakSet[Connections] = weakref.WeakSet()
-_forking: list[Connections] = []
-
-
-def _before_fork() -> None:
-    _forking[:] = list(_open)
-    for connections in _forking:
-        connections.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    while _forking:
-        _forking.pop().after_fork_in_parent()
-
-
-def _after_fork_in_child() -> None:
-    while _forking:
-        _forking.pop().after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
