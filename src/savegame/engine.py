@@ -352,34 +352,34 @@ class Engine:
         renew_us: int | None = None,
         beside: Sequence[StoreChange] = (),
     ) -> Point:
-        """Append what `make` makes of the state that the frame builds on; on top of whatever is there if expect is ANY."""
-        with self.alone(key):
-            point = base or self.cache.get(key) or self.head(key)
-            while True:
-                if expect != ANY and base is None and (point.id or None) != expect:
-                    point = self.head(key)
-                    if (point.id or None) != expect:
-                        raise _conflict(key, expect, point.id or None)
-                try:
-                    ops, node = make(point.node)
-                except Exception:
-                    newest = point if base is not None else self.head(key)
-                    if newest.id == point.id:
-                        raise
-                    point = newest  # what could not be done to the state that was remembered may fit what is there
-                    continue
-                draft.meta.agent_id = draft.meta.agent_id or point.agent
-                draft.meta.step = point.step + 1
-                draft.meta.parent_id = point.id or None
-                wanted = expect if base is not None else (point.id or None)
-                try:
-                    return self.append(
-                        key, point, ops, node, draft, expect=wanted, epoch=epoch, renew_us=renew_us, beside=beside
-                    )
-                except ConflictError as error:
-                    if type(error) is not ConflictError or expect != ANY or base is not None:
-                        raise
-                    point = self.head(key)
+        """Append what `make` makes of the state that the frame builds on; on top of whatever is there if expect is ANY.
+
+        Its caller is `alone` with the thread.
+        """
+        point = base or self.cache.get(key) or self.head(key)
+        while True:
+            if expect != ANY and base is None and (point.id or None) != expect:
+                point = self.head(key)
+                if (point.id or None) != expect:
+                    raise _conflict(key, expect, point.id or None)
+            try:
+                ops, node = make(point.node)
+            except Exception:
+                newest = point if base is not None else self.head(key)
+                if newest.id == point.id:
+                    raise
+                point = newest  # what could not be done to the state that was remembered may fit what is there
+                continue
+            draft.meta.agent_id = draft.meta.agent_id or point.agent
+            draft.meta.step = point.step + 1
+            draft.meta.parent_id = point.id or None
+            wanted = expect if base is not None else (point.id or None)
+            try:
+                return self.append(key, point, ops, node, draft, expect=wanted, epoch=epoch, renew_us=renew_us, beside=beside)
+            except ConflictError as error:
+                if type(error) is not ConflictError or expect != ANY or base is not None:
+                    raise
+                point = self.head(key)
 
 
 _engines: WeakSet[Engine] = WeakSet()

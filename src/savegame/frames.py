@@ -195,9 +195,10 @@ def pack_meta(meta: Meta) -> bytes:
         meta.request,
         meta.about or None,
     ]
-    while fields[-1] is None:
-        fields.pop()
-    return pack_raw(fields)
+    used = len(fields)
+    while fields[used - 1] is None:
+        used -= 1
+    return pack_raw(fields[:used])
 
 
 def load_meta(data: bytes) -> Meta:

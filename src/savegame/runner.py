@@ -18,7 +18,7 @@ from savegame.engine import Engine
 from savegame.errors import AlreadyExistsError, Busy, InvalidInputError, NotFoundError, OutcomeError
 from savegame.frames import load_meta
 from savegame.lineage import listed
-from savegame.model import Status, ThreadKey, checked_duration, checked_id
+from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, checked_id
 from savegame.policy import Strategy
 from savegame.runs import tracing
 from savegame.runs.core import RunCore
@@ -138,14 +138,20 @@ class Runner:
     def stale(self) -> Iterator[StaleRun]:
         """`Vault.stale`."""
         now = self._engine.store.clock()
+        for row in self._unfinished():
+            lease = row.lease
+            if lease is not None and lease.expires and (lease.expires <= now or is_gone(lease.owner)):
+                yield StaleRun(row.key.id, row.agent, lease.owner, _time(lease.expires), self._takeovers(row.key.id))
+
+    def _unfinished(self) -> Iterator[ThreadRow]:
+        """The threads that are in progress, and those where nothing was saved yet: a run may have kept steps there."""
         for found in listed(self._engine, self._namespace):
-            if found.row is None or found.head is None or found.row.lease is None:
-                continue
-            lease, meta = found.row.lease, load_meta(found.head.meta)
-            if not lease.expires or meta.status != "in_progress" or (lease.expires > now and not is_gone(lease.owner)):
-                continue
-            count = self._takeovers(found.id)
-            yield StaleRun(found.id, found.row.agent, lease.owner, _time(lease.expires), count)
+            if found.row is not None and found.head is not None and load_meta(found.head.meta).status == "in_progress":
+                yield found.row
+        for thread_id, head_id in self._engine.store.heads(self._namespace):
+            row = self._engine.store.thread(ThreadKey(self._namespace, thread_id)) if head_id is None else None
+            if row is not None and not row.head:
+                yield row
 
     def supervise(
         self,
@@ -187,6 +193,7 @@ class Runner:
         try:
             with self.run(run.thread_id, None, None, dt.timedelta(seconds=30), Run) as held:
                 if held.done or self._takeovers(run.thread_id) <= run.takeovers:  # ours counts too: else it has got on since
+                    held._hold.release(stale=not held.done)
                     return
                 held._core.save(None, Status.failed(f"stuck: taken over {run.takeovers} times without progress"))
         except Busy:

@@ -253,6 +253,17 @@ def test_keys_are_stable_and_every_call_has_its_own(vault: Vault, effects: Effec
     assert keys[0].rpartition(":")[0] == keys[3].rpartition(":")[0]
 
 
+def test_calls_of_one_reply_with_the_same_id_are_told_apart(vault: Vault, effects: Effects) -> None:
+    effects.add("look", read_only=True)
+    twice = calling(("look", {"n": 1}), ("look", {"n": 2}), ("look", {"n": 3}))
+    for call, given in zip(twice["tool_calls"], ("x", "x", "x-2"), strict=True):
+        call["id"] = given
+    play(vault, effects.box, twice, "done")
+    assert contents(vault)[2:5] == ["look 1", "look 2", "look 3"]
+    answers = [message["tool_call_id"] for message in vault.thread("t").state()["messages"][2:5]]
+    assert answers == ["x", "x-3", "x-2"]
+
+
 def test_a_domain_key_is_passed_on(vault: Vault) -> None:
     box, keys = Toolbox(), []
 
@@ -368,6 +379,24 @@ def test_a_transaction_commits_with_its_result_or_not_at_all(on_disk: Opener) ->
     with vault.connection() as db:
         assert db.execute("SELECT text FROM note").fetchall() == [("two",)]
     assert [contents(vault)[2], contents(vault)[4]] == ["error: ValueError: no", "noted"]
+
+
+def test_a_transaction_that_was_late_is_undone(on_disk: Opener) -> None:
+    vault, box = on_disk(), Toolbox()
+    with vault.connection() as db:
+        db.execute("CREATE TABLE note (text TEXT)")
+
+    @box.tool(transaction=True, timeout=dt.timedelta(milliseconds=1))
+    def note(call: Any) -> str:
+        call.db.execute("INSERT INTO note VALUES ('late')")
+        time.sleep(0.01)
+        return "noted"
+
+    play(vault, box, calling(("note", {})), "done")
+    with vault.connection() as db:
+        assert db.execute("SELECT text FROM note").fetchall() == []
+    assert contents(vault)[2] == "error: it did not come back within 0.001 s"
+    assert ledger(vault)["note"].status == "failed"
 
 
 def test_a_store_without_transactions_refuses_such_tools_before_anything_is_done(vault: Vault) -> None:
@@ -701,6 +730,15 @@ def test_what_went_stale_is_told(vault: Vault) -> None:
     with vault.run("b"):
         assert ids(vault.stale()) == ["a"]
     assert ids(vault.stale()) == ["a"]  # who gives a lease back has not gone stale
+
+
+def test_a_run_that_only_made_steps_goes_stale_too(vault: Vault) -> None:
+    with vault.run("t", agent="helper") as run:
+        run.step("first", lambda: 1)
+    assert ids(vault.stale()) == []
+    vault.store.lease(ThreadKey(vault.namespace, "t"), "gone", 1)
+    time.sleep(0.001)
+    assert ids(vault.stale()) == ["t"]
 
 
 def test_a_supervisor_resumes_and_gives_up_on_what_is_stuck(vault: Vault) -> None:

@@ -8,6 +8,7 @@ delta, store, model, errors.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -178,6 +179,7 @@ class RunCore:
             raise InvalidInputError(f"a model's reply has the role assistant, not {message.role}")
         reply_id = self._thread._engine.store.new_id(self._thread._key)
         said = message.to_dict() | {"id": reply_id, JOURNALED: True}
+        _tell_apart(said.get("tool_calls", ()))
         status = Status("in_progress" if message.tool_calls else "completed")
         return self._append(said, Kind.LLM_RESPONSE, status, [], id=reply_id, tokens_used=tokens_used, cost=cost)
 
@@ -435,6 +437,17 @@ class RunCore:
 
     def _record(self, kind: str, name: str, value: Any, *, absent: bool = False) -> PutRecord:
         return self._thread._record(kind, name, value, epoch=self._hold.epoch, absent=absent)
+
+
+def _tell_apart(calls: Sequence[dict[str, Any]]) -> None:
+    """Give calls of one reply that came with the same id ids of their own: each is made, and answered."""
+    taken = {call["id"] for call in calls}
+    seen: set[str] = set()
+    for call in calls:
+        if call["id"] in seen:
+            call["id"] = next(new for new in (f"{call['id']}-{number}" for number in itertools.count(2)) if new not in taken)
+            taken.add(call["id"])
+        seen.add(call["id"])
 
 
 def _sayable(error: str) -> str:

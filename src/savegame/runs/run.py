@@ -124,7 +124,7 @@ class AnyRun:
             with self._core.undone_on_error(), self._store.connection() as db:
                 try:
                     with self._calling(go):
-                        result = self._invoke(go, db)
+                        result = self._in_time(go, db)
                 except Exception as error:
                     raise _Failed(error) from error
                 if not db.in_transaction:
@@ -132,6 +132,14 @@ class AnyRun:
                 self._saving(Kind.TOOL_CALL, self._core.finish, go, result)
         except _Failed as failed:
             self._saving(Kind.TOOL_CALL, self._core.fail, go, _described(failed.args[0]))
+
+    def _in_time(self, go: Go, db: Any) -> Any:
+        """What a transaction gives. Nobody can stop it while it holds the connection: one that was late is undone."""
+        began, timeout = time.monotonic(), go.tool.timeout
+        result = self._invoke(go, db)
+        if timeout is not None and time.monotonic() - began > timeout.total_seconds():
+            raise TimedOut(timeout)
+        return result
 
     def _calling(self, go: Go) -> AbstractContextManager[tracing.Span]:
         return tracing.tool(self._thread_id, go.pending.name, go.pending.call_id, go.pending.key)

@@ -93,7 +93,7 @@ class Tool:
     """Whether a person has to agree before each call."""
     description: str
     timeout: dt.timedelta | None
-    """How long a call may take. The run enforces it: it stops waiting, and cancels an asynchronous tool."""
+    """How long a call may take. The run stops waiting, cancels an asynchronous tool, undoes a transaction that was late."""
     retries: int
     """How often a call that raised is tried again."""
     backoff: dt.timedelta
@@ -294,12 +294,14 @@ def _check_function(function: Callable[..., Any], kind: ToolKind, parameters: Pa
 
 
 def _checked_retries(kind: ToolKind, retries: int | None, backoff: dt.timedelta | None) -> int:
-    if kind is ToolKind.PLAIN and (retries is not None or backoff is not None):
+    repeatable = kind in (ToolKind.READ_ONLY, ToolKind.IDEMPOTENT)
+    if not repeatable and (retries is not None or backoff is not None):
         raise InvalidInputError(
-            "an unmarked tool runs at most once; retries and backoff need read_only, idempotent or transaction"
+            f"{'an unmarked tool runs at most once' if kind is ToolKind.PLAIN else 'a transaction is tried once'}; "
+            f"retries and backoff need read_only or idempotent"
         )
     if retries is None:
-        return RETRIES if kind in (ToolKind.READ_ONLY, ToolKind.IDEMPOTENT) else 0
+        return RETRIES if repeatable else 0
     if type(retries) is not int or retries < 0:
         raise InvalidInputError(f"retries must be a whole number, not negative; not {retries!r}")
     return retries
