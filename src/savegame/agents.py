@@ -46,8 +46,9 @@ from savegame.model import (
     checked_id,
     checked_limit,
 )
+from savegame.retrying import retried
 from savegame.store import MoveHead
-from savegame.thread import Thread, retried
+from savegame.thread import Thread
 from savegame.tree import Node, child_of, value_of
 
 logger = logging.getLogger("savegame")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
-from savegame.codec import Codec, fields_of, format_path
+from savegame.codec import Codec, format_path
 from savegame.delta import gaps
 from savegame.model import MISSING, Change
+from savegame.objects import fields_of
 
 
 class Diff(Sequence[Change]):

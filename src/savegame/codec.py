@@ -1,36 +1,51 @@
 """Values to bytes and back, exactly: what goes in comes out equal and of the same type, or is refused by name.
 
 Plain data stays inside `ormsgpack`, in C; every other type reaches `_extend`, which writes it as a MessagePack
-extension with one of the tags below. User data can never look like a tag, because a tag is not a dict. Nothing is
+extension with one of the tags of `leaves`. User data can never look like a tag, because a tag is not a dict. Nothing is
 imported or called because stored bytes name it: objects come back only as classes registered in this process.
 `encode(value)` is deterministic, so equal bytes mean an equal value; the delta room builds on that.
-Touches errors and foreign.
+Touches leaves, objects, foreign and errors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import datetime as dt
-import decimal
 import pathlib
 import threading
-import types
-import typing
-import uuid
-import zoneinfo
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 import ormsgpack
 
-from savegame.errors import CorruptionError, InvalidInputError, InvalidState, SavegameError, UnsupportedError
-from savegame.foreign import Foreign, readable
-
-TUPLE, SET, FROZENSET, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID, BIGINT, PATH, MAP, OBJECT, ENUM, BLOB, FOREIGN = range(
-    1, 17
+from savegame.errors import CorruptionError, InvalidInputError, InvalidState, SavegameError
+from savegame.foreign import readable
+from savegame.leaves import (
+    ENUM,
+    FOREIGN,
+    FROZENSET,
+    MAP,
+    OBJECT,
+    READERS,
+    SET,
+    TUPLE,
+    WRITERS,
+    RawExt,
+    write_path,
+    write_raw,
+)
+from savegame.objects import (
+    REST,
+    Registered,
+    Upcast,
+    classes_in_annotations,
+    construct,
+    fields_of,
+    has_fields,
+    member,
+    with_rest,
 )
 
 MAX_DEPTH: Final = 250
@@ -51,11 +66,6 @@ _OPTIONS: Final = (
     | ormsgpack.OPT_PASSTHROUGH_TUPLE
     | ormsgpack.OPT_PASSTHROUGH_UUID
 )
-_REST: Final = "\0rest"
-"""Key beside the fields of a stored pydantic model: which were unset, which are extra, what is private."""
-
-Upcast = Callable[[dict[str, Any], int], dict[str, Any]]
-"""`upcast(fields, version)` turns the fields of an object stored as `version` into those of today's class."""
 
 
 class _Working(threading.local):
@@ -67,24 +77,6 @@ class _Working(threading.local):
     """Whether extensions were nested too deeply to go on without counting."""
     cause: BaseException | None = None
     """What a hook raised: ormsgpack hides it behind an error of its own."""
-
-
-class Registered(NamedTuple):
-    """A class whose objects are given back as objects."""
-
-    cls: type
-    name: str
-    version: int
-    upcast: Upcast | None
-    tag: bytes
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RawExt:
-    """An extension that was not decoded."""
-
-    tag: int
-    data: bytes
 
 
 class Codec:
@@ -100,7 +92,7 @@ class Codec:
 
     def register(self, cls: type, *, schema_version: int = 1, upcast: Upcast | None = None, name: str | None = None) -> None:
         """Let objects of `cls`, and of the classes its annotations name, be given back as objects."""
-        if not _is_class_with_fields(cls) and not (isinstance(cls, type) and issubclass(cls, Enum)):
+        if not has_fields(cls) and not (isinstance(cls, type) and issubclass(cls, Enum)):
             raise InvalidInputError(
                 f"{cls!r} cannot be registered: give a dataclass, a pydantic model, a msgspec struct or an Enum class"
             )
@@ -113,7 +105,7 @@ class Codec:
             )
         entry = Registered(cls, name, schema_version, upcast, ormsgpack.packb([name, schema_version]))
         self._by_name[name] = self._by_class[cls] = entry
-        for reachable in _classes_in_annotations(cls):
+        for reachable in classes_in_annotations(cls):
             if reachable not in self._by_class:
                 self.register(reachable)
 
@@ -129,9 +121,9 @@ class Codec:
 
     def restore(self, cls: type, value: Any) -> Any:
         """Give a plain dict of fields back as an object of `cls`; anything else stays as it is."""
-        if type(value) is dict and _is_class_with_fields(cls):
+        if type(value) is dict and has_fields(cls):
             entry = self._by_class[cls]
-            return _construct(entry, value, entry.version, None)
+            return construct(entry, value, entry.version, None)
         return value
 
     # -- bytes -----------------------------------------------------------------------------------
@@ -209,7 +201,7 @@ class Codec:
             raise
 
     def _extended(self, value: Any) -> Any:
-        writer = _WRITERS.get(type(value))
+        writer = WRITERS.get(type(value))
         if writer is not None:
             return writer(value)
         nested = _SEQUENCES.get(type(value))
@@ -225,7 +217,7 @@ class Codec:
             plain = value.value
             return ormsgpack.Ext(ENUM, self.pack([entry.name, plain])) if entry else plain
         if isinstance(value, pathlib.PurePath):
-            return _write_path(value)
+            return write_path(value)
         fields = fields_of(value)
         if fields is None:
             raise TypeError(f"{type(value).__qualname__} cannot be kept")
@@ -260,14 +252,14 @@ class Codec:
     def close(self, tag: bytes, fields: dict[Any, Any]) -> Any:
         """The opposite of `open` for an object: its tag and decoded fields as an object, or as a dict if unregistered."""
         name, version = unpack_raw(tag)
-        rest = fields.pop(_REST, None)
+        rest = fields.pop(REST, None)
         entry = self._by_name.get(name)
-        return fields if entry is None else _construct(entry, fields, version, rest)
+        return fields if entry is None else construct(entry, fields, version, rest)
 
     def _revive(self, tag: int, body: bytes) -> Any:
         with self._one_deeper(MAX_DEPTH):
-            if tag in _READERS:
-                return _READERS[tag](body)
+            if tag in READERS:
+                return READERS[tag](body)
             parts = ormsgpack.unpackb(body, ext_hook=self._hook)
             if tag == TUPLE:
                 return tuple(parts)
@@ -282,7 +274,7 @@ class Codec:
             if tag == ENUM:
                 name, plain = parts
                 entry = self._by_name.get(name)
-                return plain if entry is None else _member(entry, plain)
+                return plain if entry is None else member(entry, plain)
             raise ValueError(f"unknown extension {tag}")
 
     @contextlib.contextmanager
@@ -385,7 +377,7 @@ def unpack_raw(data: bytes) -> Any:
 
 def pack_raw(value: Any) -> bytes:
     """Bytes of what `unpack_raw` gave."""
-    return ormsgpack.packb(value, _write_raw, _OPTIONS)
+    return ormsgpack.packb(value, write_raw, _OPTIONS)
 
 
 def join_array(items: list[bytes]) -> bytes:
@@ -434,129 +426,7 @@ def format_path(path: tuple[Any, ...]) -> str:
     return out
 
 
-def fields_of(value: Any) -> dict[Any, Any] | None:
-    """The fields of a dataclass, pydantic model or msgspec struct, without going deeper; None for everything else."""
-    cls = type(value)
-    if dataclasses.is_dataclass(cls):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(cls) if hasattr(value, field.name)}
-    if hasattr(cls, "__pydantic_fields__"):
-        return {**value.__dict__, **(value.__pydantic_extra__ or {})}
-    if hasattr(cls, "__struct_fields__"):
-        return {name: getattr(value, name) for name in cls.__struct_fields__}
-    return None
-
-
 # -- helpers ---------------------------------------------------------------------------------------
-
-
-def _is_class_with_fields(cls: Any) -> bool:
-    return isinstance(cls, type) and (
-        dataclasses.is_dataclass(cls) or hasattr(cls, "__pydantic_fields__") or hasattr(cls, "__struct_fields__")
-    )
-
-
-def _classes_in_annotations(cls: type) -> Iterator[type]:
-    try:
-        hints = list(typing.get_type_hints(cls).values())
-    except NameError:  # a forward reference that only the user's module can resolve: take what is already a class
-        hints = [hint for hint in cls.__annotations__.values() if not isinstance(hint, str)]
-    while hints:
-        hint = hints.pop()
-        hints.extend(typing.get_args(hint))
-        if not isinstance(hint, types.GenericAlias) and (
-            _is_class_with_fields(hint) or (isinstance(hint, type) and issubclass(hint, Enum))
-        ):
-            yield hint
-
-
-def with_rest(value: Any, fields: dict[Any, Any]) -> dict[Any, Any]:
-    """The fields of a registered object and, for a pydantic model, what it holds besides them."""
-    cls = type(value)
-    if dataclasses.is_dataclass(cls):
-        unset = [field.name for field in dataclasses.fields(cls) if field.name not in fields]
-        return {**fields, _REST: {"unset": unset}} if unset else fields
-    if not hasattr(cls, "__pydantic_fields__"):
-        return fields
-    rest: dict[str, Any] = {}
-    unset = [name for name in cls.__pydantic_fields__ if name not in value.__pydantic_fields_set__]
-    if unset:
-        rest["unset"] = unset
-    if value.__pydantic_extra__:
-        rest["extra"] = list(value.__pydantic_extra__)
-    if value.__pydantic_private__:
-        rest["private"] = dict(value.__pydantic_private__)
-    return {**fields, _REST: rest} if rest else fields
-
-
-def _construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
-    """An object of a registered class from stored fields, without running its validators or `__post_init__`."""
-    if type(fields) is not dict:
-        raise ValueError(f"fields of {entry.name} are not a dict")
-    if version != entry.version:
-        if version > entry.version or entry.upcast is None:
-            raise UnsupportedError(
-                f"{entry.name} was stored with schema_version {version}, this program has {entry.version}; "
-                f"register the class with upcast=..."
-            )
-        try:
-            fields = entry.upcast(fields, version)
-        except Exception as error:
-            raise UnsupportedError(f"upcast of {entry.name} from schema_version {version} failed: {error!r}") from error
-    cls: Any = entry.cls
-    if dataclasses.is_dataclass(cls):
-        made: Any = object.__new__(entry.cls)
-        for field in dataclasses.fields(cls):
-            if field.name not in (rest or {}).get("unset", ()):
-                object.__setattr__(made, field.name, fields[field.name] if field.name in fields else _default(entry, field))
-        return made
-    if hasattr(cls, "__struct_fields__"):
-        known = {name: fields[name] for name in cls.__struct_fields__ if name in fields}
-        try:
-            return cls(**known)
-        except TypeError as error:
-            raise _shape_changed(entry, str(error)) from error
-    rest = rest or {}
-    model_fields: Mapping[str, Any] = cls.__pydantic_fields__
-    values = {}
-    for name, info in model_fields.items():
-        if name not in fields and info.is_required():
-            raise _shape_changed(entry, f"no value for the field {name!r}")
-        values[name] = fields[name] if name in fields else info.get_default(call_default_factory=True)
-    model: Any = cls.__new__(cls)
-    model.__setstate__(
-        {
-            "__dict__": values,
-            "__pydantic_extra__": {name: fields[name] for name in rest.get("extra", ())}
-            if cls.model_config.get("extra") == "allow"
-            else None,
-            "__pydantic_fields_set__": {name for name in fields if name not in rest.get("unset", ())},
-            "__pydantic_private__": rest.get("private", {}) if cls.__private_attributes__ else None,
-        }
-    )
-    return model
-
-
-def _member(entry: Registered, plain: Any) -> Any:
-    """The member of a registered Enum with a stored value."""
-    try:
-        return entry.cls(plain)
-    except ValueError as error:
-        raise _shape_changed(entry, str(error)) from error
-
-
-def _default(entry: Registered, field: dataclasses.Field[Any]) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    raise _shape_changed(entry, f"no value for the field {field.name!r}")
-
-
-def _shape_changed(entry: Registered, what: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"a stored {entry.name} does not fit the class of today: {what}; "
-        f"give the field a default, or raise schema_version and register with upcast=..."
-    )
 
 
 def _with_any_keys(codec: Codec, value: Any, depth: int) -> Any:
@@ -594,104 +464,3 @@ def _cannot_keep(leaf: Any) -> str:
 _PLAIN: Final = frozenset((str, int, float, bool, bytes, type(None), list, tuple, set, frozenset))
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
 _SEQUENCES: Final[dict[type, int]] = {tuple: TUPLE, set: SET, frozenset: FROZENSET}
-
-
-def _write_raw(ext: RawExt) -> ormsgpack.Ext:
-    return ormsgpack.Ext(ext.tag, ext.data)
-
-
-def _small(tag: int, parts: Any) -> ormsgpack.Ext:
-    return ormsgpack.Ext(tag, ormsgpack.packb(parts))
-
-
-def _zone(value: dt.datetime | dt.time) -> Any:
-    zone = value.tzinfo
-    if zone is None:
-        return None
-    if type(zone) is dt.timezone:
-        offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
-        micros = offset // dt.timedelta(microseconds=1)
-        return [*name, micros, True] if name else micros
-    if isinstance(zone, zoneinfo.ZoneInfo) and zone.key is not None:
-        offset = value.utcoffset()
-        return [zone.key, 0 if offset is None else offset // dt.timedelta(microseconds=1)]
-    raise TypeError(f"unknown time zone {zone!r}")
-
-
-def _read_zone(zone: Any) -> dt.tzinfo | None:
-    if zone is None:
-        return None
-    if type(zone) is int:
-        return dt.timezone(dt.timedelta(microseconds=zone))
-    key, offset, *fixed = zone
-    if fixed:
-        return dt.timezone(dt.timedelta(microseconds=offset), key)
-    try:
-        return zoneinfo.ZoneInfo(key)
-    except (zoneinfo.ZoneInfoNotFoundError, OSError):  # this machine does not know the zone: keep the instant
-        return dt.timezone(dt.timedelta(microseconds=offset), key)
-
-
-def _write_datetime(value: dt.datetime) -> ormsgpack.Ext:
-    return _small(DATETIME, [value.replace(tzinfo=None).isoformat(), value.fold, _zone(value)])
-
-
-def _read_datetime(body: bytes) -> dt.datetime:
-    text, fold, zone = ormsgpack.unpackb(body)
-    return dt.datetime.fromisoformat(text).replace(tzinfo=_read_zone(zone), fold=fold)
-
-
-def _write_time(value: dt.time) -> ormsgpack.Ext:
-    return _small(TIME, [value.replace(tzinfo=None).isoformat(), value.fold, _zone(value)])
-
-
-def _read_time(body: bytes) -> dt.time:
-    text, fold, zone = ormsgpack.unpackb(body)
-    return dt.time.fromisoformat(text).replace(tzinfo=_read_zone(zone), fold=fold)
-
-
-def _write_path(value: pathlib.PurePath) -> ormsgpack.Ext:
-    kind = next((name for name, cls in _PATHS.items() if type(value) is cls), None)
-    if kind is None:
-        raise TypeError(f"{type(value).__qualname__} cannot be kept")
-    return _small(PATH, [kind, str(value)])
-
-
-def _read_path(body: bytes) -> pathlib.PurePath:
-    kind, text = ormsgpack.unpackb(body)
-    cls: type[pathlib.PurePath] = _PATHS[kind]
-    foreign = {"posix": pathlib.PurePosixPath, "windows": pathlib.PureWindowsPath}
-    if kind in foreign and cls is not type(pathlib.Path()):  # a path of the other system
-        cls = foreign[kind]
-    return cls(text)
-
-
-_PATHS: Final[dict[str, type[pathlib.PurePath]]] = {
-    "posix": pathlib.PosixPath,
-    "windows": pathlib.WindowsPath,
-    "pure-posix": pathlib.PurePosixPath,
-    "pure-windows": pathlib.PureWindowsPath,
-}
-
-_WRITERS: Final[dict[type, Callable[[Any], ormsgpack.Ext]]] = {
-    dt.datetime: _write_datetime,
-    dt.date: lambda value: ormsgpack.Ext(DATE, value.isoformat().encode()),
-    dt.time: _write_time,
-    dt.timedelta: lambda value: _small(TIMEDELTA, [value.days, value.seconds, value.microseconds]),
-    decimal.Decimal: lambda value: ormsgpack.Ext(DECIMAL, str(value).encode()),
-    RawExt: _write_raw,
-    Foreign: lambda value: _small(FOREIGN, [value.kind, value.data]),
-    uuid.UUID: lambda value: ormsgpack.Ext(UUID, value.bytes),
-    int: lambda value: ormsgpack.Ext(BIGINT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)),
-}
-
-_READERS: Final[dict[int, Callable[[bytes], Any]]] = {
-    DATETIME: _read_datetime,
-    DATE: lambda body: dt.date.fromisoformat(body.decode()),
-    TIME: _read_time,
-    TIMEDELTA: lambda body: dt.timedelta(*ormsgpack.unpackb(body)),
-    DECIMAL: lambda body: decimal.Decimal(body.decode()),
-    UUID: lambda body: uuid.UUID(bytes=body),
-    BIGINT: lambda body: int.from_bytes(body, "big", signed=True),
-    PATH: _read_path,
-}

@@ -298,7 +298,7 @@ class Engine:
         packed = pack_meta(meta)
         id = draft.id or self.store.new_id(key)  # noqa: A001 - one word per idea
         meta.digest = digest(base.digest, key.id, id, packed, payload)
-        body = wrap(payload, compress=self.compress, with_blobs=bool(blobs))
+        body = self.wrap(payload, with_blobs=bool(blobs))
         change = Append(
             key,
             id,
@@ -323,7 +323,7 @@ class Engine:
 
     def wrapped(self, blobs: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
         """Large values by their digest, as they are stored."""
-        return tuple([(name, wrap(content, compress=self.compress)) for name, content in blobs.items()])
+        return tuple([(name, self.wrap(content)) for name, content in blobs.items()])
 
     def _write_keyframe(self, key: ThreadKey, point: Point, epoch: int | None) -> Point:
         try:
@@ -338,7 +338,11 @@ class Engine:
     def keyframe(self, node: Node | None) -> bytes:
         """The stored body of a whole state; large values are inside, so that it needs nothing else."""
         assert node is not None
-        return wrap(deltas.dump(deltas.whole(node)), compress=self.compress)
+        return self.wrap(deltas.dump(deltas.whole(node)))
+
+    def wrap(self, payload: bytes, *, with_blobs: bool = False) -> bytes:
+        """The stored body of a fresh payload."""
+        return wrap(payload, compress=self.compress, with_blobs=with_blobs, least=self.store.compress_from)
 
     def save(
         self,

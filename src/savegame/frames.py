@@ -19,16 +19,14 @@ from typing import Any, Final
 import blake3
 import zstandard
 
-from savegame.codec import BLOB, MAP, OBJECT, TUPLE, RawExt, pack_raw, unpack_raw
+from savegame.codec import pack_raw, unpack_raw
 from savegame.delta import APPEND, SET, SPLICE, Op, parse
 from savegame.errors import CorruptionError, UnsupportedError
+from savegame.leaves import BLOB, MAP, OBJECT, TUPLE, RawExt
 
 COMPRESSED, WITH_BLOBS = 1, 2
 PLAIN: Final = b"\0\0"
 """How a body begins that is neither compressed nor encrypted and refers to nothing: the payload follows."""
-
-COMPRESS_FROM: Final = 4096
-"""Fresh bodies below this size stay as they are, which loads quicker; `compact` compresses them all."""
 
 DIGEST_BYTES: Final = 32
 
@@ -41,8 +39,8 @@ _local = threading.local()
 # -- envelope --------------------------------------------------------------------------------------
 
 
-def wrap(payload: bytes, *, compress: bool, level: int = 1, with_blobs: bool = False, least: int = COMPRESS_FROM) -> bytes:
-    """The stored body of a payload."""
+def wrap(payload: bytes, *, compress: bool, level: int = 1, with_blobs: bool = False, least: int = 0) -> bytes:
+    """The stored body of a payload, which stays as it is below `least` bytes."""
     flags = WITH_BLOBS if with_blobs else 0
     if compress and len(payload) >= least:
         smaller = _compressor(level).compress(payload)

@@ -47,6 +47,15 @@ def checked_limit(limit: object) -> int | None:
     raise InvalidInputError(f"limit must be a whole number, not negative, or None for all; not {limit!r}")
 
 
+def checked_number(value: Any, what: str, *, whole: bool = True) -> Any:
+    """A number from 0 on that every store can keep. Raises InvalidInputError."""
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise InvalidInputError(f"{what} must be a {'whole ' if whole else ''}number, not {value!r}")
+    if value < 0 or not -(2**63) <= value < 2**63:
+        raise InvalidInputError(f"{what} must be between 0 and 2**63, not {value!r}")
+    return value
+
+
 def checked_duration(value: object, what: str) -> dt.timedelta:
     """A timedelta above zero. Raises InvalidInputError."""
     if not isinstance(value, dt.timedelta):

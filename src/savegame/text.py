@@ -3,7 +3,7 @@
 There are five kinds of stored bytes: `delta` and `value` (an envelope around operations or an encoded value), `content`
 (an envelope around a large text), `meta` and `note`. What JSON has no word for becomes a dict with one key that begins
 with `$`; a user's dict that looks like that is wrapped in `$plain`. Bytes that would not come back exactly, compressed ones
-among them, are kept as base64. `docs/format/journal.md` has the whole list. Touches frames, delta, codec.
+among them, are kept as base64. `docs/format/journal.md` has the whole list. Touches frames, delta, codec, leaves.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Any, Final
 
-from savegame import codec, frames
-from savegame.codec import RawExt, pack_raw, unpack_raw
+from savegame import frames, leaves
+from savegame.codec import pack_raw, unpack_raw
 from savegame.delta import APPEND, DELETE, EDIT, ORDER, SET, SPLICE, Op, dump, parse
 from savegame.errors import CorruptionError, SavegameError
 from savegame.frames import Meta
+from savegame.leaves import RawExt
 
 DEEPEST: Final = 40
 """Levels of nesting that are written out; what lies deeper is packed, so that no reader needs a deep stack."""
@@ -120,7 +121,7 @@ def _close_words(tag: int) -> Callable[[str], RawExt]:
 
 def _close_int(words: str) -> RawExt:
     number = int(words)
-    return RawExt(codec.BIGINT, number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
+    return RawExt(leaves.BIGINT, number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
 
 
 Opened = tuple[str, Callable[[bytes, int], Any], Callable[[Any], Any]]
@@ -129,31 +130,31 @@ _EXTENSIONS: Final[dict[int, Opened]] = {
     **{
         tag: (name, _open_nested, _close_nested(tag))
         for name, tag in {
-            "$tuple": codec.TUPLE,
-            "$set": codec.SET,
-            "$frozenset": codec.FROZENSET,
-            "$datetime": codec.DATETIME,
-            "$time": codec.TIME,
-            "$timedelta": codec.TIMEDELTA,
-            "$path": codec.PATH,
-            "$map": codec.MAP,
-            "$object": codec.OBJECT,
-            "$enum": codec.ENUM,
-            "$foreign": codec.FOREIGN,
+            "$tuple": leaves.TUPLE,
+            "$set": leaves.SET,
+            "$frozenset": leaves.FROZENSET,
+            "$datetime": leaves.DATETIME,
+            "$time": leaves.TIME,
+            "$timedelta": leaves.TIMEDELTA,
+            "$path": leaves.PATH,
+            "$map": leaves.MAP,
+            "$object": leaves.OBJECT,
+            "$enum": leaves.ENUM,
+            "$foreign": leaves.FOREIGN,
         }.items()
     },
-    codec.DATE: ("$date", _open_words, _close_words(codec.DATE)),
-    codec.DECIMAL: ("$decimal", _open_words, _close_words(codec.DECIMAL)),
-    codec.UUID: (
+    leaves.DATE: ("$date", _open_words, _close_words(leaves.DATE)),
+    leaves.DECIMAL: ("$decimal", _open_words, _close_words(leaves.DECIMAL)),
+    leaves.UUID: (
         "$uuid",
         lambda data, depth: str(uuid.UUID(bytes=data)),
-        lambda words: RawExt(codec.UUID, uuid.UUID(words).bytes),
+        lambda words: RawExt(leaves.UUID, uuid.UUID(words).bytes),
     ),
-    codec.BIGINT: ("$int", lambda data, depth: str(int.from_bytes(data, "big", signed=True)), _close_int),
-    codec.BLOB: (
+    leaves.BIGINT: ("$int", lambda data, depth: str(int.from_bytes(data, "big", signed=True)), _close_int),
+    leaves.BLOB: (
         "$large",
         lambda data, depth: [data[:1].decode(), data[1:].hex()],
-        lambda inner: RawExt(codec.BLOB, inner[0].encode() + bytes.fromhex(inner[1])),
+        lambda inner: RawExt(leaves.BLOB, inner[0].encode() + bytes.fromhex(inner[1])),
     ),
 }
 

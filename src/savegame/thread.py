@@ -10,21 +10,19 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from savegame import delta as deltas
-from savegame import lineage, subjects, upkeep
+from savegame import lineage, pruning, subjects, upkeep
 from savegame.autosave import Autosave
 from savegame.changes import Diff, changes_between
+from savegame.drafting import checked_label, checked_tags, drafted
 from savegame.engine import EMPTY, Draft, Engine, Point
 from savegame.errors import (
     AlreadyExistsError,
-    Busy,
     CheckpointNotFound,
     ConflictError,
     CorruptionError,
-    Fenced,
-    InvalidInputError,
 )
 from savegame.frames import Meta, dump_note, load_meta, load_note, request_digest, unwrap, wrap
 from savegame.lineage import Ref
@@ -35,37 +33,19 @@ from savegame.model import (
     Status,
     ThreadKey,
     ThreadRow,
-    checked_duration,
     checked_id,
     checked_limit,
 )
-from savegame.policy import spared_by_prune
-from savegame.runs.ledger import ANSWER, CALL, GENERATION, LEDGER, ROOT, RUN, STEP, TAKEOVERS, reply_of
+from savegame.retrying import retried
+from savegame.runs.ledger import GENERATION, LEDGER, RUN, STEP, for_fork
 from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
 from savegame.tree import Node, Shared, child_of, count_of, to_bytes, value_of
 from savegame.watch import Watcher, follow
 
 logger = logging.getLogger("savegame")
 
-T = TypeVar("T")
-
-TRIES: Final = 1000
-"""How often a read-modify-write is tried again when others keep moving the head."""
-
 RECORD_COMPRESS_FROM: Final = 512
 _NOTHING_KNOWN: Final = ANY
-
-
-def retried(attempt: Callable[[], T]) -> T:
-    """What `attempt` gives; done again whenever somebody else was quicker."""
-    for _ in range(TRIES):
-        try:
-            return attempt()
-        except (Busy, Fenced):
-            raise
-        except ConflictError as error:
-            last = error
-    raise last
 
 
 class Thread:
@@ -215,39 +195,8 @@ class Thread:
 
         return self._append(made, draft, None, expect, beside, under)
 
-    def _draft(
-        self,
-        given_id: str | None,
-        label: str | None,
-        tags: Iterable[str],
-        description: str | None,
-        metadata: Mapping[str, Any] | None,
-        kind: str,
-        status: str,
-        iteration: int | None,
-        tokens_used: int | None,
-        cost: float | None,
-        resume_hint: str | None,
-    ) -> Draft:
-        outcome = Status(status)
-        meta = Meta(None, 0, self._engine.store.clock(), 0, str.__str__(Kind.of(kind)), str.__str__(outcome), outcome.reason)
-        meta.agent_id = self._agent
-        if outcome.reason is not None:
-            meta.reason = _text(outcome.reason, "the reason of a status")
-        if iteration is not None:
-            meta.iteration = _number(iteration, "iteration")
-        if tokens_used is not None:
-            meta.tokens_used = _number(tokens_used, "tokens_used")
-        if cost is not None:
-            meta.cost = float(_number(cost, "cost", whole=False))
-        if description is not None:
-            meta.description = _text(description, "description")
-        if resume_hint is not None:
-            meta.resume_hint = _text(resume_hint, "resume_hint")
-        if metadata:
-            meta.metadata = self._engine.codec.encode(dict(metadata), ("metadata",))
-        note = dump_note(_checked_label(label), _checked_tags(tags)) if label is not None or tags else None
-        return Draft(meta, None if given_id is None else checked_id(given_id, "a checkpoint's id"), note)
+    def _draft(self, *details: Any) -> Draft:
+        return drafted(self._engine, self._agent, *details)
 
     def _expectation(
         self, expect: Checkpoint | str | None, parent: Ref | None, *, force: bool, otherwise: str | None
@@ -404,6 +353,12 @@ class Thread:
                 yield self._checkpoint(frame)
                 found += 1
 
+    def noted(self) -> Iterator[Checkpoint]:
+        """Checkpoints that have a label or tags, without their states, newest first, those of branches too."""
+        row = self._engine.store.thread(self._key)
+        frames = [] if row is None else self._engine.store.frames(self._key, newest_first=True, noted=True)
+        return (self._checkpoint(frame) for frame in frames if row is not None and lineage.visible(self._engine, row, frame))
+
     def replay(self, entries: Iterable[Checkpoint]) -> Iterator[Checkpoint]:
         """Entries of a listing with their states, oldest first: a state that builds on the one before costs its delta.
 
@@ -428,32 +383,22 @@ class Thread:
         A run that goes on from there takes the results of tool calls that were made already, unless `rerun_tools`: then
         they are new calls, with new keys.
         """
-        for _ in range(TRIES):
+
+        def attempt() -> Checkpoint:
             row = lineage.existing(self._engine, self._key)
             frame = self._resolve(ref)
-            try:
-                found = self._load_seq(frame.seq, frame)  # what does not load must not become the head
-                frames = list(lineage.everything(self._engine, self._key)) if discard else []
-                drop = self._all_but_ancestors(frame, frames)
-                if drop:
-                    upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id, head=frame.seq)
-                changes: list[StoreChange] = [] if drop else [MoveHead(self._key, frame.seq, row.head_id, agent=found.agent_id)]
-                if rerun_tools:
-                    changes.append(self._record(RUN, GENERATION, self.records(RUN).get(GENERATION, 0) + 1))
-                self._engine.store.commit(changes)
-            except (Busy, Fenced):
-                raise
-            except (ConflictError, CheckpointNotFound) as error:
-                last = error
-                continue
-            logger.info("rewound thread %r to %s%s", self.id, frame.id, ", discarding the rest" if discard else "")
-            self._known, self._step = found.id, found.step
+            found = self._load_seq(frame.seq, frame)  # what does not load must not become the head
+            moved = discard and pruning.discard_all_but(self._engine, self._key, frame, expect=row.head_id)
+            changes: list[StoreChange] = [] if moved else [MoveHead(self._key, frame.seq, row.head_id, agent=found.agent_id)]
+            if rerun_tools:
+                changes.append(self._record(RUN, GENERATION, self.records(RUN).get(GENERATION, 0) + 1))
+            self._engine.store.commit(changes)
             return found
-        raise last
 
-    def _all_but_ancestors(self, frame: Frame, frames: list[Frame]) -> set[int]:
-        ancestors = {ancestor.seq for ancestor in lineage.line(self._engine, self._key, frame.seq)} if frames else set()
-        return {other.seq for other in frames} - ancestors
+        found = retried(attempt, gone=True)
+        logger.info("rewound thread %r to %s%s", self.id, found.id, ", discarding the rest" if discard else "")
+        self._known, self._step = found.id, found.step
+        return found
 
     def fork(self, id: str, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
         """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread."""
@@ -480,34 +425,28 @@ class Thread:
         return made
 
     def _ledger_for(self, fork: Thread, point: Point) -> list[PutRecord]:
-        """What of the ledger a run on a fork needs: steps, inputs, and the calls of the reply that may not be settled yet."""
+        """What of the ledger a run on a fork needs."""
         assert point.node is not None
-        messages = child_of(point.node, "messages")
-        state = [] if messages is None or count_of(messages) is None else value_of(self._engine.codec, messages)
-        kept = {kind: self.records(kind) for kind in LEDGER if kind in self._engine.store.kinds(self._key)}
-        reply = reply_of(state, lambda: kept.get(RUN, {}).get(ROOT, ""))
-        calls = {name: value for name, value in kept.get(CALL, {}).items() if reply and name.startswith(f"{reply[1]}:")}
-        known = {name for name, value in calls.items() if value["status"] in ("done", "failed")}
-        before = {frame.id for frame in lineage.line(self._engine, self._key, point.seq)}
-        wanted = {
-            CALL: calls,
-            ANSWER: {name: value for name, value in kept.get(ANSWER, {}).items() if name in known},  # else it is asked anew
-            STEP: {name: value for name, value in kept.get(STEP, {}).items() if value.get("at") in {None, *before}},
-            RUN: {name: value for name, value in kept.get(RUN, {}).items() if name != TAKEOVERS},
+        kept: dict[str, dict[str, Any]] = {
+            kind: self.records(kind) for kind in LEDGER if kind in self._engine.store.kinds(self._key)
         }
+        messages = child_of(point.node, "messages") if kept else None
+        said = [] if messages is None or count_of(messages) is None else value_of(self._engine.codec, messages)
+        before = {frame.id for frame in lineage.line(self._engine, self._key, point.seq)} if STEP in kept else set()
+        wanted = for_fork(kept, said, before, self._engine.codec.encode)
         return [fork._record(kind, name, value) for kind, records in wanted.items() for name, value in records.items()]
 
     # -- notes -------------------------------------------------------------------------------------
 
     def label(self, ref: Ref, name: str | None) -> Checkpoint:
         """Give a checkpoint a label, or take it away with None."""
-        name = _checked_label(name)
+        name = checked_label(name)
         return self._note(ref, lambda _, tags: (name, tags))
 
     def tag(self, ref: Ref, *tags: str) -> Checkpoint:
         """Add tags to a checkpoint."""
-        added = _checked_tags(tags)
-        return self._note(ref, lambda label, old: (label, _checked_tags((*old, *added))))
+        added = checked_tags(tags)
+        return self._note(ref, lambda label, old: (label, checked_tags((*old, *added))))
 
     def untag(self, ref: Ref, *tags: str) -> Checkpoint:
         """Take tags away from a checkpoint; those that it does not have do not matter."""
@@ -555,61 +494,26 @@ class Thread:
 
         Then the nearest of its ancestors that is left becomes the head, or else the newest checkpoint that is left.
         """
-        for _ in range(TRIES):
-            row = lineage.existing(self._engine, self._key)
-            frames = list(lineage.everything(self._engine, self._key))
-            drop = {self._resolve(ref).seq for ref in refs}
-            head = _head_without(row.head, frames, drop)
-            try:
-                return upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id, head=head)
-            except (Busy, Fenced):
-                raise
-            except (ConflictError, CheckpointNotFound) as error:
-                last = error
-        raise last
+        return pruning.remove(self._engine, self._key, refs)
 
-    def prune(self, *, keep: int | None = None, older_than: dt.timedelta | None = None, include_labelled: bool = False) -> int:
+    def prune(
+        self,
+        *,
+        keep: int | None = None,
+        older_than: dt.timedelta | None = None,
+        include_labelled: bool = False,
+        dry_run: bool = False,
+    ) -> int:
         """Delete old checkpoints; the number removed. The head, the newest `keep`, younger and labelled ones stay.
 
-        So do those that a checkpoint of its agent names. `include_labelled` deletes both.
+        So do those that a checkpoint of its agent names. `include_labelled` deletes both. With `dry_run`, nothing is
+        deleted: the number is that of those that would be.
         """
-        if keep is None and older_than is None:
-            raise InvalidInputError("prune needs keep=, older_than= or both")
-        if keep is not None and keep < 1:
-            raise InvalidInputError(f"keep must be at least 1, not {keep}; delete() removes a whole thread")
-        if older_than is not None and older_than != dt.timedelta(0):
-            checked_duration(older_than, "older_than")
-        for _ in range(TRIES):
-            row = self._engine.store.thread(self._key)
-            if row is None or not row.frames:
-                return 0
-            cutoff = None if older_than is None else self._engine.store.clock() - older_than // dt.timedelta(microseconds=1)
-            frames = list(lineage.everything(self._engine, self._key))
-            drop = {
-                frame.seq
-                for rank, frame in enumerate(frames)
-                if frame.seq != row.head
-                and not spared_by_prune(
-                    rank,
-                    load_meta(frame.meta).created_us,
-                    labelled=load_note(frame.note)[0] is not None,
-                    keep=keep,
-                    cutoff_us=cutoff,
-                    include_labelled=include_labelled,
-                )
-            }
-            if not include_labelled:
-                drop = upkeep.unpinned(self._engine, row, frames, drop)
-            try:
-                removed = upkeep.remove(self._engine, self._key, frames, drop, expect=row.head_id)
-            except (Busy, Fenced):
-                raise
-            except (ConflictError, CheckpointNotFound) as error:  # somebody else saved, labelled or pruned meanwhile
-                last = error
-                continue
-            logger.debug("pruned %d checkpoints of thread %r", removed, self.id)
-            return removed
-        raise last
+        removed = pruning.prune(
+            self._engine, self._key, keep=keep, older_than=older_than, include_labelled=include_labelled, dry_run=dry_run
+        )
+        logger.debug("pruned %d checkpoints of thread %r%s", removed, self.id, " (dry run)" if dry_run else "")
+        return removed
 
     def delete(self) -> bool:
         """Delete the thread with everything beside it. True if there was one."""
@@ -754,40 +658,3 @@ class Thread:
     def _value(self, node: Node, shared: Shared | None) -> Any:
         value = value_of(self._codec, node, shared)
         return self._codec.restore(self._type, value) if self._type else value
-
-
-def _head_without(head: int, frames: list[Frame], drop: set[int]) -> int:
-    """Where the head of a thread is once some of its frames are gone; 0 if there was none, or nothing is left."""
-    bases = {frame.seq: frame.base for frame in frames}
-    nearest = head
-    while nearest in drop:
-        nearest = bases[nearest]
-    return nearest if nearest or not head else max(bases.keys() - drop, default=0)
-
-
-def _number(value: Any, what: str, *, whole: bool = True) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-        raise InvalidInputError(f"{what} must be a {'whole ' if whole else ''}number, not {value!r}")
-    if value < 0 or not -(2**63) <= value < 2**63:
-        raise InvalidInputError(f"{what} must be between 0 and 2**63, not {value!r}")
-    return value
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidInputError(f"{what} must be text, not {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(f"{what} holds a lone surrogate, which is not valid Unicode") from error
-    return str(value)
-
-
-def _checked_label(label: str | None) -> str | None:
-    return None if label is None else checked_id(label, "a label")
-
-
-def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(tags, str):
-        raise InvalidInputError(f"tags must be a list of texts, not the text {tags!r}")
-    return tuple(dict.fromkeys(checked_id(tag, "a tag") for tag in tags))

@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import ormsgpack
 
-from savegame.codec import MAP, Codec, RawExt, array_header, join_array, map_header, object_ext, open_ext, pack_raw, unpack_raw
+from savegame.codec import Codec, array_header, join_array, map_header, object_ext, open_ext, pack_raw, unpack_raw
 from savegame.errors import CorruptionError
+from savegame.leaves import MAP, RawExt
 
 RUN_ITEMS: Final = 64
 RUN_BYTES: Final = 128 * 1024

@@ -1,0 +1,156 @@
+"""Objects of the user's classes: which fields they have, and making them again of stored ones, without running their code.
+
+Dataclasses, pydantic models and msgspec structs; only those that are registered in this process come back as objects.
+Touches errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from savegame.errors import UnsupportedError
+
+REST: Final = "\0rest"
+"""Key beside the fields of a stored pydantic model: which were unset, which are extra, what is private."""
+
+Upcast = Callable[[dict[str, Any], int], dict[str, Any]]
+"""`upcast(fields, version)` turns the fields of an object stored as `version` into those of today's class."""
+
+
+class Registered(NamedTuple):
+    """A class whose objects are given back as objects."""
+
+    cls: type
+    name: str
+    version: int
+    upcast: Upcast | None
+    tag: bytes
+
+
+def fields_of(value: Any) -> dict[Any, Any] | None:
+    """The fields of a dataclass, pydantic model or msgspec struct, without going deeper; None for everything else."""
+    cls = type(value)
+    if dataclasses.is_dataclass(cls):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(cls) if hasattr(value, field.name)}
+    if hasattr(cls, "__pydantic_fields__"):
+        return {**value.__dict__, **(value.__pydantic_extra__ or {})}
+    if hasattr(cls, "__struct_fields__"):
+        return {name: getattr(value, name) for name in cls.__struct_fields__}
+    return None
+
+
+def has_fields(cls: Any) -> bool:
+    """Whether it is a class whose objects are kept by their fields."""
+    return isinstance(cls, type) and (
+        dataclasses.is_dataclass(cls) or hasattr(cls, "__pydantic_fields__") or hasattr(cls, "__struct_fields__")
+    )
+
+
+def classes_in_annotations(cls: type) -> Iterator[type]:
+    """The classes with fields, and Enums, that a class's annotations name, at any depth of their brackets."""
+    try:
+        hints = list(typing.get_type_hints(cls).values())
+    except NameError:  # a forward reference that only the user's module can resolve: take what is already a class
+        hints = [hint for hint in cls.__annotations__.values() if not isinstance(hint, str)]
+    while hints:
+        hint = hints.pop()
+        hints.extend(typing.get_args(hint))
+        if not isinstance(hint, types.GenericAlias) and (
+            has_fields(hint) or (isinstance(hint, type) and issubclass(hint, Enum))
+        ):
+            yield hint
+
+
+def with_rest(value: Any, fields: dict[Any, Any]) -> dict[Any, Any]:
+    """The fields of a registered object and, for a pydantic model, what it holds besides them."""
+    cls = type(value)
+    if dataclasses.is_dataclass(cls):
+        unset = [field.name for field in dataclasses.fields(cls) if field.name not in fields]
+        return {**fields, REST: {"unset": unset}} if unset else fields
+    if not hasattr(cls, "__pydantic_fields__"):
+        return fields
+    rest: dict[str, Any] = {}
+    unset = [name for name in cls.__pydantic_fields__ if name not in value.__pydantic_fields_set__]
+    if unset:
+        rest["unset"] = unset
+    if value.__pydantic_extra__:
+        rest["extra"] = list(value.__pydantic_extra__)
+    if value.__pydantic_private__:
+        rest["private"] = dict(value.__pydantic_private__)
+    return {**fields, REST: rest} if rest else fields
+
+
+def construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
+    """An object of a registered class from stored fields, without running its validators or `__post_init__`."""
+    if type(fields) is not dict:
+        raise ValueError(f"fields of {entry.name} are not a dict")
+    if version != entry.version:
+        if version > entry.version or entry.upcast is None:
+            raise UnsupportedError(
+                f"{entry.name} was stored with schema_version {version}, this program has {entry.version}; "
+                f"register the class with upcast=..."
+            )
+        try:
+            fields = entry.upcast(fields, version)
+        except Exception as error:
+            raise UnsupportedError(f"upcast of {entry.name} from schema_version {version} failed: {error!r}") from error
+    cls: Any = entry.cls
+    if dataclasses.is_dataclass(cls):
+        made: Any = object.__new__(entry.cls)
+        for field in dataclasses.fields(cls):
+            if field.name not in (rest or {}).get("unset", ()):
+                object.__setattr__(made, field.name, fields[field.name] if field.name in fields else _default(entry, field))
+        return made
+    if hasattr(cls, "__struct_fields__"):
+        known = {name: fields[name] for name in cls.__struct_fields__ if name in fields}
+        try:
+            return cls(**known)
+        except TypeError as error:
+            raise _shape_changed(entry, str(error)) from error
+    rest = rest or {}
+    model_fields: Mapping[str, Any] = cls.__pydantic_fields__
+    values = {}
+    for name, info in model_fields.items():
+        if name not in fields and info.is_required():
+            raise _shape_changed(entry, f"no value for the field {name!r}")
+        values[name] = fields[name] if name in fields else info.get_default(call_default_factory=True)
+    model: Any = cls.__new__(cls)
+    model.__setstate__(
+        {
+            "__dict__": values,
+            "__pydantic_extra__": {name: fields[name] for name in rest.get("extra", ())}
+            if cls.model_config.get("extra") == "allow"
+            else None,
+            "__pydantic_fields_set__": {name for name in fields if name not in rest.get("unset", ())},
+            "__pydantic_private__": rest.get("private", {}) if cls.__private_attributes__ else None,
+        }
+    )
+    return model
+
+
+def member(entry: Registered, plain: Any) -> Any:
+    """The member of a registered Enum with a stored value."""
+    try:
+        return entry.cls(plain)
+    except ValueError as error:
+        raise _shape_changed(entry, str(error)) from error
+
+
+def _default(entry: Registered, field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    raise _shape_changed(entry, f"no value for the field {field.name!r}")
+
+
+def _shape_changed(entry: Registered, what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"a stored {entry.name} does not fit the class of today: {what}; "
+        f"give the field a default, or raise schema_version and register with upcast=..."
+    )

@@ -1,0 +1,91 @@
+"""Which checkpoints of a thread go when somebody asks for it; upkeep takes them out. Touches lineage, upkeep, policy.
+
+Each verb looks at the thread as it is and begins anew if somebody moved its head, labelled or removed something meanwhile.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from savegame import lineage, upkeep
+from savegame.engine import Engine
+from savegame.errors import InvalidInputError
+from savegame.frames import load_meta, load_note
+from savegame.lineage import Ref
+from savegame.model import Frame, ThreadKey, checked_duration
+from savegame.policy import spared_by_prune
+from savegame.retrying import retried
+
+
+def remove(engine: Engine, key: ThreadKey, refs: Sequence[Ref]) -> int:
+    """`Thread.remove`."""
+
+    def attempt() -> int:
+        row = lineage.existing(engine, key)
+        frames = list(lineage.everything(engine, key))
+        drop = {lineage.resolve(engine, key, ref).seq for ref in refs}
+        return upkeep.remove(engine, key, frames, drop, expect=row.head_id, head=_head_without(row.head, frames, drop))
+
+    return retried(attempt, gone=True)
+
+
+def prune(
+    engine: Engine,
+    key: ThreadKey,
+    *,
+    keep: int | None,
+    older_than: dt.timedelta | None,
+    include_labelled: bool,
+    dry_run: bool,
+) -> int:
+    """`Thread.prune`."""
+    if keep is None and older_than is None:
+        raise InvalidInputError("prune needs keep=, older_than= or both")
+    if keep is not None and keep < 1:
+        raise InvalidInputError(f"keep must be at least 1, not {keep}; delete() removes a whole thread")
+    if older_than is not None and older_than != dt.timedelta(0):
+        checked_duration(older_than, "older_than")
+
+    def attempt() -> int:
+        row = engine.store.thread(key)
+        if row is None or not row.frames:
+            return 0
+        cutoff = None if older_than is None else engine.store.clock() - older_than // dt.timedelta(microseconds=1)
+        frames = list(lineage.everything(engine, key))
+        drop = {
+            frame.seq
+            for rank, frame in enumerate(frames)
+            if frame.seq != row.head
+            and not spared_by_prune(
+                rank,
+                load_meta(frame.meta).created_us,
+                labelled=load_note(frame.note)[0] is not None,
+                keep=keep,
+                cutoff_us=cutoff,
+                include_labelled=include_labelled,
+            )
+        }
+        if not include_labelled:
+            drop = upkeep.unpinned(engine, row, frames, drop)
+        return len(drop) if dry_run else upkeep.remove(engine, key, frames, drop, expect=row.head_id)
+
+    return retried(attempt, gone=True)
+
+
+def discard_all_but(engine: Engine, key: ThreadKey, head: Frame, *, expect: str | None) -> bool:
+    """Make a checkpoint the head and remove what is not among its ancestors. False, and nothing done, if all is."""
+    frames = list(lineage.everything(engine, key))
+    drop = {frame.seq for frame in frames} - {frame.seq for frame in lineage.line(engine, key, head.seq)}
+    if drop:
+        upkeep.remove(engine, key, frames, drop, expect=expect, head=head.seq)
+    return bool(drop)
+
+
+def _head_without(head: int, frames: list[Frame], drop: set[int]) -> int:
+    """Where the head of a thread is once some of its frames are gone; 0 if there was none, or nothing is left."""
+    bases = {frame.seq: frame.base for frame in frames}
+    nearest = head
+    while nearest in drop:
+        nearest = bases[nearest]
+    return nearest if nearest or not head else max(bases.keys() - drop, default=0)
