@@ -79,13 +79,17 @@ async def _ended(work: Future[T], *, droppable: bool) -> T:
 
     A cancellation that came meanwhile is delivered at the end. Its cause is what the call raised, if it did.
     """
-    ended = asyncio.wrap_future(work)
+    return await undisturbed(asyncio.wrap_future(work), work.cancel if droppable else None)
+
+
+async def undisturbed(ended: asyncio.Future[T], take_back: Callable[[], bool] | None = None) -> T:
+    """What a future gives. A cancellation waits for its end, unless `take_back()` says that it never began."""
     cancelled: asyncio.CancelledError | None = None
     while not ended.done():
         try:
             await asyncio.wait([ended])
         except asyncio.CancelledError as error:
-            if droppable and work.cancel():
+            if take_back is not None and take_back():
                 raise
             cancelled = error
     if cancelled is not None:

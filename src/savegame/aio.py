@@ -22,19 +22,19 @@ from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, 
 from savegame._offload import Offload, _ended
 from savegame.agents import AgentSaves
 from savegame.autosave import AutomaticSaves, Reporting, release
-from savegame.codec import Upcast
 from savegame.errors import Busy, ClosedError, ConflictError, Fenced, InvalidInputError, UnsupportedError
 from savegame.lineage import Ref
 from savegame.model import Checkpoint, checked_duration
+from savegame.objects import Upcast
 from savegame.policy import Strategy
-from savegame.runner import log_not_resumed
+from savegame.retrying import TRIES
 from savegame.runs import tracing
 from savegame.runs.arun import AsyncRun, called, settled
 from savegame.runs.run import in_thread
 from savegame.runs.toolbox import Toolbox
 from savegame.store import ANY
 from savegame.stores.memory import MemoryStore
-from savegame.thread import TRIES, Thread
+from savegame.thread import Thread
 from savegame.vault import Vault, _quiet
 from savegame.watch import Watcher, follow
 
@@ -193,6 +193,7 @@ class AsyncThread(_Face[Thread]):
     has_checkpoint = _reads(Thread.has_checkpoint)
     state = _reads(Thread.state)
     history = _lists(Thread.history)
+    noted = _lists(Thread.noted)
     replay = _lists(Thread.replay, STATES)
     diff = _reads(Thread.diff)
     rewind = _writes(Thread.rewind)
@@ -424,6 +425,8 @@ class AsyncVault(_Face[Vault]):
         self._sync.register(cls, schema_version=schema_version, upcast=upcast, name=name)
 
     threads = _lists(Vault.threads)
+    info = _reads(Vault.info)
+    fingerprints = _reads(Vault.fingerprints)
     find = _reads(Vault.find)
     load = _reads(Vault.load)
     diff = _reads(Vault.diff)
@@ -446,6 +449,7 @@ class AsyncVault(_Face[Vault]):
     answer = _writes(Vault.answer)
     resolve = _writes(Vault.resolve)
     stale = _lists(Vault.stale)
+    runs = _lists(Vault.runs)
     erase = _writes(Vault.erase)
     stats = _reads(Vault.stats)
     usage = _reads(Vault.usage)
@@ -498,7 +502,7 @@ class AsyncVault(_Face[Vault]):
         checked_duration(poll, "poll")
         resumed, stop = 0, stop or asyncio.Event()
         while not stop.is_set():
-            for run in await self._write(lambda vault: vault._runner.due(give_up_after)):
+            for run in await self._write(lambda vault: vault._runner.due(give_up_after, patient=not once)):
                 resumed += await self._resume(resume, run.thread_id)
             if once:
                 break
@@ -507,17 +511,21 @@ class AsyncVault(_Face[Vault]):
         return resumed
 
     async def _resume(self, resume: Callable[[str], Any], thread_id: str) -> bool:
+        before = await self._write(lambda vault: vault._runner.epoch(thread_id))
         try:
             await called(resume, thread_id)
         except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is logged
-            log_not_resumed(thread_id, error)
+            failed = error
+            await self._write(lambda vault: vault._runner.not_resumed(thread_id, before, failed))
             return False
         return True
 
-    async def copy_to(self, other: AsyncVault | Vault, progress: Callable[[int, int], None] = _quiet) -> int:
+    async def copy_to(
+        self, other: AsyncVault | Vault, progress: Callable[[int, int], None] = _quiet, *, full: bool = False
+    ) -> int:
         """`Vault.copy_to`; the other vault may be of either kind."""
         target = other.sync if isinstance(other, AsyncVault) else other
-        return await self._write(lambda vault: vault.copy_to(target, progress))
+        return await self._write(lambda vault: vault.copy_to(target, progress, full=full))
 
 
 def _never_waits(vault: Vault) -> bool:

@@ -15,7 +15,15 @@ from typing import Any, Final, TypeVar
 
 from savegame.conversations import Conversations
 from savegame.engine import Engine
-from savegame.errors import AlreadyExistsError, Busy, InvalidInputError, NotFoundError, OutcomeError
+from savegame.errors import (
+    AlreadyExistsError,
+    Busy,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeError,
+    SavegameError,
+    UnavailableError,
+)
 from savegame.frames import load_meta
 from savegame.lineage import listed
 from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, checked_id
@@ -34,6 +42,8 @@ R = TypeVar("R", bound=AnyRun)
 logger = logging.getLogger("savegame")
 
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
+_MOMENT: Final = 30_000_000
+"""For how many microseconds a lease is taken by who only writes something down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,18 @@ class StaleRun:
     agent_id: str | None
     owner: str
     expired_at: dt.datetime
+    takeovers: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A run that is not done. `stale`: nobody holds it any more, it is to be resumed. `takeovers` since its last progress."""
+
+    thread_id: str
+    agent_id: str | None
+    owner: str
+    expires_at: dt.datetime
+    stale: bool
     takeovers: int
 
 
@@ -72,14 +94,20 @@ class Runner:
         box = Toolbox() if tools is None else tools
         refuse_what_cannot_run(self._engine.store, box, awaits=awaits)
         hold = Hold(self._engine.store, thread._key, lease // _MICROSECOND)
+        to_resume = hold.taken_from is not None  # what could not even be entered is as it was
         try:
             self._count_takeover(thread, hold)
             core = RunCore(thread, box, hold, self._conversations.about, self._now, policy)
+            to_resume = True  # whatever ends it from here on but itself, or a question to a person
             # a driver that awaits is entered in a worker; a span counts where it was entered, so its loop does that
             with nullcontext() if awaits else tracing.run(thread.id, agent):
                 yield driver(core, hold, self._engine.store, thread.id)
+            to_resume = False
+        except OutcomeError:
+            to_resume = False
+            raise
         finally:
-            hold.release()
+            hold.release(stale=to_resume)
 
     def _count_takeover(self, thread: Thread, hold: Hold) -> None:
         """Remember how often a run was taken over since it last got on."""
@@ -96,7 +124,7 @@ class Runner:
     def calls(self, thread_id: str) -> Iterator[CallEntry]:
         """`Vault.calls`."""
         kept = self._thread(thread_id).records(CALL)
-        return (CallEntry.from_dict(key, entry) for key, entry in kept.items())
+        return iter(sorted((CallEntry.from_dict(key, entry) for key, entry in kept.items()), key=lambda entry: entry.order))
 
     def _call(self, thread: Thread, key: str) -> CallEntry:
         kept = thread.records(CALL).get(key)
@@ -137,11 +165,19 @@ class Runner:
 
     def stale(self) -> Iterator[StaleRun]:
         """`Vault.stale`."""
+        for run in self.runs():
+            if run.stale:
+                yield StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers)
+
+    def runs(self) -> Iterator[RunInfo]:
+        """`Vault.runs`."""
         now = self._engine.store.clock()
         for row in self._unfinished():
             lease = row.lease
-            if lease is not None and lease.expires and (lease.expires <= now or is_gone(lease.owner)):
-                yield StaleRun(row.key.id, row.agent, lease.owner, _time(lease.expires), self._takeovers(row.key.id))
+            if lease is not None and lease.expires:
+                stale = lease.expires <= now or is_gone(lease.owner)
+                expires_at, takeovers = _time(lease.expires), self._takeovers(row.key.id)
+                yield RunInfo(row.key.id, row.agent, lease.owner, expires_at, stale, takeovers)
 
     def _unfinished(self) -> Iterator[ThreadRow]:
         """The threads that are in progress, and those where nothing was saved yet: a run may have kept steps there."""
@@ -166,27 +202,62 @@ class Runner:
         checked_duration(poll, "poll")
         resumed = 0
         while stop is None or not stop.is_set():
-            resumed += sum(self._resume(resume, run.thread_id) for run in self.due(give_up_after))
+            resumed += sum(self._resume(resume, run.thread_id) for run in self.due(give_up_after, patient=not once))
             if once:
                 return resumed
             (stop or threading.Event()).wait(poll.total_seconds())
         return resumed
 
-    def due(self, give_up_after: int) -> list[StaleRun]:
-        """What is to be resumed now. Those that are stuck are not among them: they are marked as failed."""
-        found = list(self.stale())
+    def due(self, give_up_after: int, *, patient: bool) -> list[StaleRun]:
+        """What is to be resumed now. Those that are stuck are not among them: they are marked as failed.
+
+        `patient`: a store that cannot be reached has nothing to be resumed; it is asked again later.
+        """
+        try:
+            found = list(self.stale())
+        except UnavailableError as error:
+            if not patient:
+                raise
+            logger.warning("nothing can be resumed at the moment: %s", error)
+            return []
         for run in found:
             if run.takeovers >= give_up_after:
                 self._give_up(run)
         return [run for run in found if run.takeovers < give_up_after]
 
     def _resume(self, resume: Callable[[str], Any], thread_id: str) -> bool:
+        before = self.epoch(thread_id)
         try:
             resume(thread_id)
         except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is logged
-            log_not_resumed(thread_id, error)
+            self.not_resumed(thread_id, before, error)
             return False
         return True
+
+    def not_resumed(self, thread_id: str, before: int, error: Exception) -> None:
+        """Log why; if the run was not even entered since its epoch was `before`, count a takeover without progress."""
+        if isinstance(error, (Busy, OutcomeError)):  # somebody else was quicker, or it waits for a person
+            logger.info("thread %r was not resumed to its end: %s", thread_id, error)
+            return
+        logger.error("thread %r could not be resumed", thread_id, exc_info=error)
+        if self.epoch(thread_id) == before:
+            self._count_attempt(thread_id)
+
+    def _count_attempt(self, thread_id: str) -> None:
+        thread = self._thread(thread_id)
+        try:
+            hold = Hold(self._engine.store, thread._key, _MOMENT)
+        except Busy:
+            return
+        try:
+            self._count_takeover(thread, hold)
+        finally:
+            hold.release(stale=True)
+
+    def epoch(self, thread_id: str) -> int:
+        """The epoch of the newest lease on a thread; 0 if there was none."""
+        row = self._engine.store.thread(ThreadKey(self._namespace, thread_id))
+        return 0 if row is None or row.lease is None else row.lease.epoch
 
     def _give_up(self, run: StaleRun) -> None:
         """Say that a run is stuck, so that nobody resumes it by itself any more."""
@@ -197,6 +268,9 @@ class Runner:
                     return
                 held._core.save(None, Status.failed(f"stuck: taken over {run.takeovers} times without progress"))
         except Busy:
+            return
+        except SavegameError:
+            logger.exception("thread %r is stuck, and that cannot be written down", run.thread_id)
             return
         logger.warning("thread %r is stuck: taken over %d times without progress", run.thread_id, run.takeovers)
 
@@ -215,14 +289,6 @@ class Runner:
 
     def _now(self) -> dt.datetime:
         return _time(self._engine.store.clock())
-
-
-def log_not_resumed(thread_id: str, error: Exception) -> None:
-    """Somebody else was quicker, or it waits for a person: that is as it should be. Anything else is an error."""
-    if isinstance(error, (Busy, OutcomeError)):
-        logger.info("thread %r was not resumed to its end: %s", thread_id, error)
-    else:
-        logger.error("thread %r could not be resumed", thread_id, exc_info=error)
 
 
 def _time(microseconds: int) -> dt.datetime:

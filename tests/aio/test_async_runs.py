@@ -7,11 +7,10 @@ import contextvars
 import datetime as dt
 import logging
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import placeholder
 from held import PATIENCE_S, HeldStore, on_a_loop
 
 import savegame
@@ -19,15 +18,9 @@ from savegame import AsyncVault, Busy, CallEntry, ConflictError, InvalidInputErr
 from savegame.model import ThreadKey
 from savegame.testing.provider import check_messages
 
+SECOND = dt.timedelta(seconds=1)
 SHORT = dt.timedelta(milliseconds=20)
 LONG = dt.timedelta(seconds=PATIENCE_S)
-
-
-@pytest.fixture(params=["memory", "sqlite", "file"])
-def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AsyncVault]:
-    url = {"memory": "memory:", "file": f"file:{tmp_path / 'vault'}", "sqlite": tmp_path / "vault.db"}[request.param]
-    with savegame.open(url) as opened:
-        yield AsyncVault(opened)
 
 
 def calling(*calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
@@ -35,7 +28,9 @@ def calling(*calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     return {"role": "assistant", "content": "", "tool_calls": made}
 
 
-async def play(vault: AsyncVault, tools: Toolbox, *replies: Any, key: str = "first", **how: Any) -> Any:
+async def play(
+    vault: AsyncVault, tools: Toolbox, *replies: Any, key: str = "first", lease: dt.timedelta = 30 * SECOND, **how: Any
+) -> Any:
     """The loop of every agent: call it again to resume. The model answers from a script, as strict as a provider."""
 
     async def llm(messages: list[dict[str, Any]]) -> Any:
@@ -43,7 +38,7 @@ async def play(vault: AsyncVault, tools: Toolbox, *replies: Any, key: str = "fir
         check_messages(messages)
         return replies[sum(message["role"] == "assistant" for message in messages)]
 
-    async with vault.run("t", agent="helper", tools=tools) as run:
+    async with vault.run("t", agent="helper", tools=tools, lease=lease) as run:
         await run.user("hi", key=key)
         while not run.done:
             await run.tools(**how)
@@ -62,7 +57,7 @@ async def contents(vault: AsyncVault) -> list[Any]:
 async def is_free(vault: AsyncVault) -> bool:
     """Whether nobody holds the lease of the thread."""
     row = await vault.call(lambda sync: sync.store.thread(ThreadKey(sync.namespace, "t")))
-    return row is None or row.lease is None or not row.lease.expires
+    return row is None or row.lease is None or row.lease.expires <= await vault.call(lambda sync: sync.store.clock())
 
 
 # -- the loop --------------------------------------------------------------------------------------
@@ -185,7 +180,7 @@ async def test_a_slow_tool_holds_up_neither_the_loop_nor_the_vault(slow: AsyncVa
 
 
 @on_a_loop
-async def test_tools_see_the_context_of_their_caller(on_disk: AsyncVault) -> None:
+async def test_tools_see_the_context_of_their_caller(in_database: AsyncVault) -> None:
     who = contextvars.ContextVar("who", default="nobody")
     box = Toolbox()
 
@@ -196,8 +191,8 @@ async def test_tools_see_the_context_of_their_caller(on_disk: AsyncVault) -> Non
     box.tool(name="in_a_thread")(lambda: who.get())
     box.tool(name="in_a_transaction", transaction=True)(lambda call: who.get())
     who.set("alice")
-    await play(on_disk, box, calling(("on_the_loop", {}), ("in_a_thread", {}), ("in_a_transaction", {})), "done")
-    assert (await contents(on_disk))[2:5] == ["alice"] * 3
+    await play(in_database, box, calling(("on_the_loop", {}), ("in_a_thread", {}), ("in_a_transaction", {})), "done")
+    assert (await contents(in_database))[2:5] == ["alice"] * 3
 
 
 @on_a_loop
@@ -248,17 +243,17 @@ async def test_a_tool_that_hangs_is_left(vault: AsyncVault, at_once: bool) -> No
 
 
 @on_a_loop
-async def test_a_transaction_commits_with_its_result_or_not_at_all(on_disk: AsyncVault) -> None:
+async def test_a_transaction_commits_with_its_result_or_not_at_all(in_database: AsyncVault) -> None:
     def rows(vault: savegame.Vault, sql: str) -> list[Any]:
         with vault.connection() as db:
             return list(db.execute(sql))
 
     box, fail = Toolbox(), [True]
-    await on_disk.call(lambda sync: rows(sync, "CREATE TABLE note (text TEXT)"))
+    await in_database.call(lambda sync: rows(sync, "CREATE TABLE note (text TEXT)"))
 
     @box.tool(transaction=True)
     def note(call: Any, text: str) -> str:
-        call.db.execute("INSERT INTO note VALUES (?)", (text,))
+        call.db.execute(f"INSERT INTO note VALUES ({placeholder(in_database.sync)})", (text,))
         if fail:
             fail.clear()
             raise ValueError("no")
@@ -266,9 +261,9 @@ async def test_a_transaction_commits_with_its_result_or_not_at_all(on_disk: Asyn
 
     box.tool(name="look", read_only=True)(lambda: "looked")
     calls = calling(("look", {}), ("note", {"text": "one"}), ("note", {"text": "two"}), ("look", {}))
-    assert await play(on_disk, box, calls, "done", at_once=True) == "done"
-    assert await on_disk.call(lambda sync: rows(sync, "SELECT text FROM note")) == [("two",)]
-    assert (await contents(on_disk))[2:6] == ["looked", "error: ValueError: no", "noted", "looked"]
+    assert await play(in_database, box, calls, "done", at_once=True) == "done"
+    assert await in_database.call(lambda sync: rows(sync, "SELECT text FROM note")) == [("two",)]
+    assert (await contents(in_database))[2:6] == ["looked", "error: ValueError: no", "noted", "looked"]
 
 
 @on_a_loop
@@ -341,13 +336,16 @@ async def test_a_tool_whose_run_is_cancelled_is_not_silently_made_again(
         assert go.wait(PATIENCE_S)
 
     box.tool(name="mail")(on_the_loop if awaited else in_a_thread)
-    playing = asyncio.create_task(play(vault, box, calling(("mail", {})), "done", at_once=at_once))
+    playing = asyncio.create_task(play(vault, box, calling(("mail", {})), "done", at_once=at_once, lease=2 * SECOND))
     await asyncio.to_thread(begun.acquire)
     playing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await playing
     assert (await ledger(vault))["mail"].status == "started"
-    assert await is_free(vault)
+    assert await is_free(vault) is awaited  # what goes on in a thread keeps everybody else out until the lease has run out
+    async with asyncio.timeout(PATIENCE_S):
+        while not await is_free(vault):
+            await asyncio.sleep(0.05)
     with pytest.raises(Unknown) as told:
         await play(vault, box, calling(("mail", {})), "done")
     go.set()

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from addresses import ALL
 
 import savegame
 from savegame import CallEntry, CallStatus, InvalidInputError, Paused, Toolbox, Unknown, Vault
-from savegame.testing.provider import check_openai
+from savegame.testing.provider import check_messages, check_openai
 
 SOON = dt.timedelta(milliseconds=20)
 
 
-@pytest.fixture(params=["memory", "file", "sqlite"])
-def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Vault]:
-    url = {"memory": "memory:", "file": f"file:{tmp_path / 'v'}", "sqlite": str(tmp_path / "v.db")}[request.param]
-    with savegame.open(url) as opened:
+@pytest.fixture(params=ALL)
+def vault(request: pytest.FixtureRequest, address_of: Callable[..., str]) -> Iterator[Vault]:
+    with savegame.open(address_of(request.param)) as opened:
         yield opened
 
 
@@ -156,7 +155,7 @@ def test_a_call_that_waits_for_a_person_with_a_tool_that_is_gone_since_fails(vau
     assert (entry.status, entry.error) == (CallStatus.FAILED, "there is no tool 'tool'; there are: (none)")
 
 
-@pytest.mark.parametrize("reply", [7, {"role": "user", "content": "I am you."}, {"role": "assistant", "tool_calls": [{}]}])
+@pytest.mark.parametrize("reply", [7, {"role": "user", "content": "I am you."}, {"role": "assistant", "tool_calls": ["x"]}])
 def test_a_reply_that_is_none_is_refused_and_the_model_can_be_asked_again(vault: Vault, reply: Any) -> None:
     with vault.run("t") as run:
         run.user("Hello.")
@@ -165,6 +164,86 @@ def test_a_reply_that_is_none_is_refused_and_the_model_can_be_asked_again(vault:
         assert run.model(lambda messages: "Hello!") == "Hello!"
         assert run.done
     assert [message["content"] for message in vault.thread("t").state()["messages"]] == ["Hello.", "Hello!"]
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong"),
+    [
+        ({"name": "mail", "arguments": "{"}, "arguments must be a dict or the JSON text of one"),
+        ({"name": "mail", "arguments": [1]}, "arguments must be"),
+        ({"function": {"name": "mail", "arguments": "{"}}, "arguments must be a dict or the JSON text of one"),
+        ({"id": "c", "arguments": {}}, "name is missing"),
+        ({}, "name is missing"),
+    ],
+)
+def test_a_call_that_nobody_can_read_is_told_to_the_model(vault: Vault, call: Any, wrong: str) -> None:
+    tools = Toolbox()
+    made: list[str] = []
+    tools.tool(name="look")(lambda: made.append("look"))
+    reply = {"role": "assistant", "content": "", "tool_calls": [call, {"name": "look", "arguments": {}}]}
+    with vault.run("t", tools=tools) as run:
+        run.user("Hello.")
+        run.model(lambda messages: reply)
+        run.tools()
+        run.model(lambda messages: check_messages(messages) or "Sorry.")
+    failed, done = vault.calls("t")
+    assert (failed.status, done.status, made) == (CallStatus.FAILED, CallStatus.DONE, ["look"])
+    assert wrong in str(failed.error)
+
+
+def test_a_stored_call_that_nobody_can_read_does_not_stop_the_run(vault: Vault) -> None:
+    """The conversation came from elsewhere."""
+    broken = {"role": "assistant", "content": "", "tool_calls": [{"name": "mail", "arguments": "{"}, {}]}
+    vault.thread("t").save({"messages": [{"role": "user", "content": "hi"}, broken]})
+    with vault.run("t") as run:
+        run.tools()
+        assert run.model(lambda messages: "Sorry.") == "Sorry."
+    assert [entry.status for entry in vault.calls("t")] == [CallStatus.FAILED] * 2
+
+
+@pytest.mark.parametrize("spent", [{"tokens_used": -1}, {"tokens_used": 1.5}, {"cost": float("nan")}, {"cost": -0.5}])
+def test_a_cost_that_is_none_is_told_to_the_tool(vault: Vault, spent: dict[str, Any]) -> None:
+    tools = Toolbox()
+
+    @tools.tool(read_only=True, retries=0)
+    def look(call: Any) -> str:
+        call.spend(**spent)
+        return "seen"
+
+    with vault.run("t", tools=tools) as run:
+        run.user("Hello.")
+        run.model(lambda messages: {"role": "assistant", "content": "", "tool_calls": [{"name": "look", "arguments": {}}]})
+        run.tools()
+        assert run.model(lambda messages: "Done.") == "Done."
+    assert [entry.status for entry in vault.calls("t")] == [CallStatus.FAILED]
+
+
+@pytest.mark.parametrize("usage", [lambda reply: 1 / 0, lambda reply: (-1, None), lambda reply: (1, float("nan"))])
+def test_a_reply_is_kept_whatever_is_wrong_with_its_usage(vault: Vault, usage: Any) -> None:
+    with vault.run("t") as run:
+        run.user("Hello.")
+        with pytest.raises((ZeroDivisionError, InvalidInputError)):
+            run.model(lambda messages: "Hello!", usage=usage)
+        assert run.done
+        assert run.reply == "Hello!"
+
+
+def test_an_error_that_cannot_say_what_it_is_has_a_name(vault: Vault) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    tools = Toolbox()
+
+    @tools.tool(read_only=True, retries=0)
+    def look() -> None:
+        raise Mute
+
+    with vault.run("t", tools=tools) as run:
+        run.user("Hello.")
+        run.model(lambda messages: {"role": "assistant", "content": "", "tool_calls": [{"name": "look", "arguments": {}}]})
+        run.tools()
+    assert [entry.error for entry in vault.calls("t")] == ["Mute"]
 
 
 def test_what_was_done_beside_a_call_that_waits_or_is_lost_is_kept(vault: Vault) -> None:

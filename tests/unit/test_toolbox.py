@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
 from savegame.errors import InvalidInputError, NotFoundError
-from savegame.runs.toolbox import MAX_BACKOFF, Call, Tool, Toolbox, ToolKind, delays, kind_from_mcp
+from savegame.runs.toolbox import MAX_BACKOFF, Call, Tool, Toolbox, ToolKind, delays
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -348,7 +348,7 @@ def test_mcp_is_told_no_more_than_is_true(marks: dict[str, Any], reads: bool, on
     ],
 )
 def test_the_hints_of_mcp_map_onto_kinds(hints: Any, kind: ToolKind) -> None:
-    assert kind_from_mcp(hints) is kind
+    assert made(refund, annotations=hints).kind is kind
 
 
 # -- arguments -------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from savegame.domain import Attachment, AttachmentType, Message, ToolCall
 from savegame.errors import InvalidInputError
-from savegame.runs.views import INTERRUPTED, OPENING, anthropic_messages, closed, openai_messages, shown
-from savegame.testing.provider import Rejected, check_anthropic, check_messages, check_openai
+from savegame.runs.views import FAILED, INTERRUPTED, OPENING, anthropic_messages, closed, openai_messages, shown
+from savegame.testing.provider import Rejected, check_anthropic, check_messages, check_openai, signed
 
 Plain = dict[str, Any]
 
@@ -39,6 +39,18 @@ def brief(messages: list[Plain]) -> list[Any]:
     return [(m["tool_call_id"], m["content"]) if m["role"] == "tool" else m["content"] for m in messages]
 
 
+def thought(text: str = "hm", **details: Any) -> Plain:
+    return {"type": "thinking", "thinking": text, **details}
+
+
+def said(text: str) -> Plain:
+    return {"type": "text", "text": text}
+
+
+def use(name: Any) -> Plain:
+    return {"type": "tool_use", "id": name, "name": "search", "input": {}}
+
+
 def image(content: Any = PNG, mime_type: str = "image/png", **details: Any) -> Plain:
     return Attachment(AttachmentType.IMAGE, "a.png", mime_type, content, **details).to_dict()
 
@@ -60,6 +72,16 @@ def test_an_outcome_that_the_call_itself_holds_is_its_answer() -> None:
     failed = ToolCall("b", "search", {}, error="no", status="failed")  # type: ignore[arg-type]
     message = Message.assistant("?", tool_calls=[done, failed]).to_dict()
     assert closed([message], notes={"a": "note"})[1:] == [answer("a", [1]), answer("b", "no", metadata={"is_error": True})]
+
+
+def test_a_failure_without_a_reason_says_that_it_failed() -> None:
+    call = {"id": "a", "name": "search", "arguments": {}, "status": "failed"}
+    for messages in ([HI, says("?", tool_calls=[call])], [HI, asks("a"), answer("a", " ", is_error=True)]):
+        assert openai_messages(messages)[2]["content"] == FAILED
+        _, view = anthropic_messages(messages)
+        check_anthropic(view)
+        assert view[2]["content"] == [{"type": "tool_result", "tool_use_id": "a", "content": [said(FAILED)], "is_error": True}]
+    assert closed([says("?", tool_calls=[call])])[1]["content"] == FAILED
 
 
 def test_answers_stand_after_their_call_in_the_order_of_the_calls() -> None:
@@ -179,19 +201,19 @@ def test_arguments_are_an_object_whatever_the_model_gave(arguments: Any, expecte
 
 
 def test_anthropic_gets_blocks_and_the_results_in_one_user_message_before_what_the_user_says() -> None:
-    messages = [HI, asks("a", "b", content="I look"), answer("b", "", is_error=True), answer("a"), says("and?", "user"), HI]
-    use = {"type": "tool_use", "name": "search", "input": {"q": "x"}}
+    messages = [HI, asks("a", "b", content="I look"), answer("b", "no", is_error=True), answer("a"), says("and?", "user"), HI]
+    called = {"type": "tool_use", "name": "search", "input": {"q": "x"}}
     system, view = anthropic_messages(messages)
     check_anthropic(view)
     assert system == ""
     assert view == [
         {"role": "user", "content": [{"type": "text", "text": "hi"}]},
-        {"role": "assistant", "content": [{"type": "text", "text": "I look"}, use | {"id": "a"}, use | {"id": "b"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "I look"}, called | {"id": "a"}, called | {"id": "b"}]},
         {
             "role": "user",
             "content": [
                 {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "found"}]},
-                {"type": "tool_result", "tool_use_id": "b", "is_error": True},
+                {"type": "tool_result", "tool_use_id": "b", "content": [said("no")], "is_error": True},
                 {"type": "text", "text": "and?"},
                 {"type": "text", "text": "hi"},
             ],
@@ -234,14 +256,61 @@ def test_parts_of_one_provider_are_shown_to_the_other() -> None:
     assert view[2]["content"][0]["content"] == [source]
 
 
-def test_thoughts_are_shown_to_the_one_who_had_them_and_calls_in_two_spellings_once() -> None:
-    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
-    use = {"type": "tool_use", "id": "a", "name": "search", "input": {}}
-    messages = [HI, asks("a", content=[{"type": "text", "text": "I look"}, use, thought])]
+def test_anthropic_sees_images_at_secure_addresses_and_none_in_errors() -> None:
+    pictures = [{"type": "image_url", "image_url": {"url": f"{scheme}://x.org/a.png"}} for scheme in ("https", "http")]
+    messages = [
+        says(pictures, "user"),
+        asks("a"),
+        answer("a", [pictures[0], {"type": "document", "source": {}}], is_error=True),
+    ]
     _, view = anthropic_messages(messages)
     check_anthropic(view)
-    assert [block["type"] for block in view[1]["content"]] == ["thinking", "text", "tool_use"]
-    assert openai_messages(messages)[1]["content"] == "I look"
+    assert view[0]["content"] == [
+        {"type": "image", "source": {"type": "url", "url": "https://x.org/a.png"}},
+        said("[image: http://x.org/a.png]"),
+    ]
+    assert [block["type"] for block in view[2]["content"][0]["content"]] == ["text", "text"]
+    assert openai_messages(messages)[0]["content"] == pictures
+
+
+def test_parts_that_lack_what_a_provider_needs_are_shown_as_text() -> None:
+    parts = [{"type": kind} for kind in ("input_audio", "file", "document", "search_result")]
+    expected = "\n".join(json.dumps(part) for part in parts)
+    assert openai_messages([says(parts, "user")])[0]["content"] == expected
+    assert anthropic_messages([says(parts, "user")])[1][0]["content"] == [said(json.dumps(part)) for part in parts]
+
+
+def thoughts_and_calls(content: list[Plain], *ids: Any) -> str:
+    """What Anthropic is shown of a message: t for a thought, w for words, and the ids of calls."""
+    messages = [HI, asks(*ids, content=signed(content))]
+    _, view = anthropic_messages(messages)
+    check_anthropic(view)
+    short = {"thinking": "t", "redacted_thinking": "t", "text": "w"}
+    return " ".join(short.get(block["type"]) or block["id"] for block in view[1]["content"])
+
+
+def test_thoughts_are_shown_to_the_one_who_had_them_where_they_were() -> None:
+    hidden = {"type": "redacted_thinking"}
+    content = [thought("one"), said("I look"), use("a"), hidden, said(" "), use("b")]
+    assert thoughts_and_calls(content, "a", "b") == "t w a t b"
+    assert thoughts_and_calls(content, "b", "a") == "t w a t b"
+    assert thoughts_and_calls([said("well"), thought(), use("a"), thought(), use("a")], "a", "a") == "w t a t a_1"
+    assert openai_messages([HI, asks("a", "b", content=content)])[1]["content"] == "I look"
+
+
+def test_calls_that_have_no_part_come_last_and_so_do_those_that_were_talked_over() -> None:
+    assert thoughts_and_calls([thought(), said("I look")], "a", "b") == "t w a b"
+    assert thoughts_and_calls([thought(), use("b")], "a", "b") == "t b a"
+    assert thoughts_and_calls([thought(), use("a"), use("b"), said("so"), thought(), said("be it")], "a", "b") == "t w w a b"
+
+
+def test_thoughts_that_anthropic_would_refuse_are_left_out() -> None:
+    assert thoughts_and_calls([thought(), said("so"), thought()]) == "t w"
+    assert thoughts_and_calls([thought(), use("lost"), thought(), use("a"), said("so")], "a") == "w a"
+    unsigned = [thought(), thought(signature=""), {"type": "redacted_thinking"}, thought(None, signature="s", cache_control={})]
+    _, view = anthropic_messages([HI, says([*unsigned, said("so")])])
+    check_anthropic(view)
+    assert view[1]["content"] == [{"type": "thinking", "thinking": "", "signature": "s"}, said("so")]
 
 
 # -- shown -----------------------------------------------------------------------------------------
@@ -299,8 +368,10 @@ PARTS = st.sampled_from(
         {"type": "text"},
         {"type": "image_url", "image_url": {"url": "https://x.org/a.png"}},
         {"type": "image", "source": {"type": "base64", "media_type": "image/tiff", "data": "AA"}},
-        {"type": "thinking", "thinking": "hm", "signature": "s"},
-        {"type": "tool_use", "id": "a", "name": "search", "input": {}},
+        {"type": "image", "source": {"type": "url", "url": "http://x.org/a.png"}},
+        {"type": "document"},
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "tool_use", "id": ["a"], "name": "search", "input": {}},
         {"type": "tool_result", "tool_use_id": "a"},
         {"type": "own"},
     ]
@@ -313,11 +384,12 @@ CALLS = st.fixed_dictionaries(
     {"id": IDS, "name": st.sampled_from(["search", "no such!", "", None]), "arguments": ARGUMENTS},
     optional={"status": st.sampled_from(["pending", "completed", "failed"]), "result": JUNK},
 )
+REPLIES = st.lists(st.sampled_from([said("t"), said(" "), thought(), use("a"), use("b"), use(None)]), max_size=6).map(signed)
 ATTACHED = st.lists(st.sampled_from([image(), image(mime_type="image/tiff"), image(None)]), max_size=2)
 MESSAGES = st.one_of(
     st.builds(says, CONTENTS, st.sampled_from(["user", "assistant", "system"]), attachments=ATTACHED),
-    st.builds(says, CONTENTS, tool_calls=st.lists(CALLS, max_size=3)),
-    st.builds(answer, IDS, CONTENTS, is_error=st.booleans()),
+    st.builds(says, CONTENTS | REPLIES, tool_calls=st.lists(CALLS, max_size=3)),
+    st.builds(answer, IDS, CONTENTS, is_error=st.booleans(), attachments=ATTACHED),
 )
 HISTORIES = st.lists(MESSAGES, max_size=12)
 VIEWS: list[Callable[[list[Plain]], list[Plain]]] = [
@@ -363,6 +435,15 @@ OPENAI = openai_messages([HI, asks("a", "b"), answer("a"), answer("b"), says("do
 ANTHROPIC = anthropic_messages([HI, asks("a", "b"), answer("a"), answer("b"), says("done")])[1]
 
 
+THINKING = signed([thought("one"), use("a"), thought("two"), use("b")])
+
+
+def result(fields: Plain) -> list[Plain]:
+    """The messages for Anthropic with other fields in a tool's result."""
+    first = {"type": "tool_result", "tool_use_id": "a", **fields}
+    return changed(ANTHROPIC, 2, content=[first, ANTHROPIC[2]["content"][1]])
+
+
 def calling(id: str = "a", name: str = "search", arguments: str = "{}") -> Plain:  # noqa: A002
     return says(None, tool_calls=[{"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}])
 
@@ -389,6 +470,8 @@ def changed(messages: list[Plain], place: int, **fields: Any) -> list[Plain]:
         (changed(OPENAI, 0, timestamp=1), "unknown fields"),
         (changed(OPENAI, 0, role="developer"), "role"),
         (changed(OPENAI, 4, content=[{"type": "image_url"}]), "allowed here"),
+        (changed(OPENAI, 0, content=[{"type": "image_url"}]), "has no"),
+        (changed(OPENAI, 0, content="\ud800"), "as JSON"),
         ([HI, asks("a"), answer("a")], "is not id, type and function"),
         ([HI, calling(id=""), answer("")], "longer than 40"),
         ([HI, calling(arguments="{"), answer("a")], "JSON of an object"),
@@ -418,11 +501,24 @@ def test_the_strict_openai_refuses(messages: list[Plain], reason: str) -> None:
         (changed(ANTHROPIC, 0, content=""), "is blank"),
         (changed(ANTHROPIC, 0, content=[]), "is empty"),
         (changed(ANTHROPIC, 3, content="done "), "white space"),
-        (changed(ANTHROPIC, 3, content=[{"type": "thinking"}]), "ends with a thought"),
+        (changed(ANTHROPIC, 0, content=[{"type": "image", "source": {"type": "url", "url": "http://x.org"}}]), "not https"),
+        (changed(ANTHROPIC, 0, content=[{"type": "document"}]), "has no"),
+        (result({"is_error": True}), "is empty"),
+        (result({"is_error": True, "content": " "}), "is blank"),
+        (result({"is_error": True, "content": [{"type": "image", "source": {}}]}), "allowed here"),
+        (result({"content": []}), "is empty"),
+        (changed(ANTHROPIC, 3, content=signed([said("done"), thought()])), "ends with a thought"),
+        (changed(ANTHROPIC, 3, content=[thought(), said("done")]), "has no"),
+        (changed(ANTHROPIC, 3, content=[thought(signature=""), said("done")]), "is not signed"),
+        (changed(ANTHROPIC, 3, content=[thought(signature="s", n=1), said("done")]), "unknown fields"),
+        (changed(ANTHROPIC, 3, content=signed([said("done"), thought(), said("now")])[1:]), "cannot be modified"),
+        (changed(ANTHROPIC, 1, content=[THINKING[0], THINKING[2], THINKING[1], THINKING[3]]), "cannot be modified"),
+        (changed(ANTHROPIC, 1, content=[*THINKING, said("so")]), "does not end with a call"),
         (changed(ANTHROPIC, 3, content=[{"type": "text", "text": "x", "n": float("nan")}]), "as JSON"),
     ],
 )
 def test_the_strict_anthropic_refuses(messages: list[Plain], reason: str) -> None:
     check_anthropic(ANTHROPIC)
+    check_anthropic(changed(ANTHROPIC, 1, content=THINKING))
     with pytest.raises(Rejected, match=reason):
         check_anthropic(messages)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from addresses import placeholder
 
 from savegame import (
     Busy,
@@ -18,6 +19,7 @@ from savegame import (
     Conversation,
     Fenced,
     InvalidInputError,
+    Message,
     NotFoundError,
     Paused,
     Retention,
@@ -28,6 +30,8 @@ from savegame import (
     Vault,
 )
 from savegame.model import ThreadKey
+from savegame.runs.run import AT_ONCE
+from savegame.store import Capability
 from savegame.testing.provider import check_messages
 from tests.vault.conftest import Opener
 
@@ -362,14 +366,14 @@ def test_what_was_done_at_once_is_kept_also_if_one_of_them_is_lost(vault: Vault,
     assert (ledger(vault)["odd"].status, ledger(vault)["mail"].status) == ("unknown", "done")
 
 
-def test_a_transaction_commits_with_its_result_or_not_at_all(on_disk: Opener) -> None:
-    vault, box, fail = on_disk(), Toolbox(), [True]
+def test_a_transaction_commits_with_its_result_or_not_at_all(in_database: Opener) -> None:
+    vault, box, fail = in_database(), Toolbox(), [True]
     with vault.connection() as db:
         db.execute("CREATE TABLE note (text TEXT)")
 
     @box.tool(transaction=True)
     def note(call: Any, text: str) -> str:
-        call.db.execute("INSERT INTO note VALUES (?)", (text,))
+        call.db.execute(f"INSERT INTO note VALUES ({placeholder(vault)})", (text,))
         if fail:
             fail.clear()
             raise ValueError("no")
@@ -381,8 +385,8 @@ def test_a_transaction_commits_with_its_result_or_not_at_all(on_disk: Opener) ->
     assert [contents(vault)[2], contents(vault)[4]] == ["error: ValueError: no", "noted"]
 
 
-def test_a_transaction_that_was_late_is_undone(on_disk: Opener) -> None:
-    vault, box = on_disk(), Toolbox()
+def test_a_transaction_that_was_late_is_undone(in_database: Opener) -> None:
+    vault, box = in_database(), Toolbox()
     with vault.connection() as db:
         db.execute("CREATE TABLE note (text TEXT)")
 
@@ -402,7 +406,7 @@ def test_a_transaction_that_was_late_is_undone(on_disk: Opener) -> None:
 def test_a_store_without_transactions_refuses_such_tools_before_anything_is_done(vault: Vault) -> None:
     box = Toolbox()
     box.tool(transaction=True, name="note")(lambda call: None)
-    if vault.store.scheme == "sqlite":
+    if Capability.CONNECTION in vault.store.capabilities:
         with vault.run("t", tools=box) as run:
             assert not run.done
         return
@@ -484,6 +488,27 @@ def test_one_runs_the_others_are_busy(vault: Vault) -> None:
             pass
     with vault.run("t"):
         pass
+
+
+def test_whoever_lost_the_lease_makes_nothing_more(vault: Vault, effects: Effects) -> None:
+    effects.add("mail", idempotent=True)
+    with vault.run("t", tools=effects.box, lease=dt.timedelta(milliseconds=1)) as run:
+        run.user("hi")
+        run.model(scripted(calling(("mail", {}))))
+        vault.store.lease(ThreadKey(vault.namespace, "t"), "another", 60_000_000, instead_of=run._hold.epoch)
+        with pytest.raises(Fenced):
+            run.save()
+        assert not run.alive
+        with pytest.raises(Fenced):
+            run.tools()
+        with pytest.raises(Fenced):
+            run.step("more", lambda: effects.made.append(("step", "")))
+        with pytest.raises(Fenced):
+            run.model(lambda messages: effects.made.append(("model", "")))
+    assert effects.made == []
+    with pytest.raises(ClosedError):
+        run.tools()
+    assert effects.made == []
 
 
 def test_whoever_lost_the_lease_writes_nothing_more(vault: Vault) -> None:
@@ -627,6 +652,72 @@ def test_errors_and_results_that_cannot_be_kept_do_not_stop_the_run(vault: Vault
     assert "bad \\udcff" in contents(vault)[2]
 
 
+def test_keys_of_replies_from_elsewhere_stay_when_the_conversation_is_saved_again(vault: Vault, effects: Effects) -> None:
+    effects.add("mail", fails=1)
+    asked = calling(("mail", {"n": 3}))
+    vault.thread("t").save({"messages": [{"role": "user", "content": "hi"}, asked]})
+    with vault.run("t", tools=effects.box) as run:
+        run._core.prepare(run._core.pending()[0])  # it begins, and nothing more is heard of it
+    found = vault.load_conversation("t")
+    found.title = "Mail"
+    vault.save_conversation(found)
+    with pytest.raises(Unknown), vault.run("t", tools=effects.box) as run:
+        run.tools()
+    assert effects.made == []
+
+
+def test_the_ledger_is_in_the_order_of_the_calls(vault: Vault, effects: Effects) -> None:
+    effects.add("look", read_only=True)
+    many = calling(*(("look", {"n": number}) for number in range(12)))
+    play(vault, effects.box, many, calling(("look", {"n": 12})), "done")
+    assert [entry.arguments["n"] for entry in vault.calls("t")] == list(range(13))
+
+
+def test_a_tool_knows_which_attempt_it_is(vault: Vault) -> None:
+    box, attempts = Toolbox(), []
+
+    @box.tool(read_only=True, backoff=dt.timedelta(microseconds=1))
+    def look(call: Any) -> str:
+        attempts.append(call.attempt)
+        if len(attempts) < 3:
+            raise ConnectionError
+        return "seen"
+
+    play(vault, box, calling(("look", {})), "done")
+    assert attempts == [1, 2, 3]
+    assert ledger(vault)["look"].attempt == 3
+
+
+def test_what_only_stands_in_a_queue_is_not_written_down_as_started(vault: Vault) -> None:
+    box, begun, go = Toolbox(), threading.Semaphore(0), threading.Event()
+
+    @box.tool
+    def mail() -> None:
+        begun.release()
+        assert go.wait(30)
+
+    with vault.run("t", tools=box) as run:
+        run.user("hi")
+        run.model(scripted(calling(*[("mail", {})] * 12)))
+        calling_all = threading.Thread(target=run.tools, kwargs={"at_once": True})
+        calling_all.start()
+        for _ in range(AT_ONCE):
+            assert begun.acquire(timeout=30)
+        assert [entry.status for entry in vault.calls("t")] == ["started"] * AT_ONCE
+        go.set()
+        calling_all.join()
+    assert [entry.status for entry in vault.calls("t")] == ["done"] * 12
+
+
+def test_a_message_that_is_given_is_the_users(vault: Vault) -> None:
+    with vault.run("t") as run:
+        assert run.user(Message.user("hi"))
+        for role in ("assistant", "tool"):
+            with pytest.raises(InvalidInputError):
+                run.user({"role": role, "content": "me", "tool_call_id": "c"})
+    assert contents(vault) == ["hi"]
+
+
 def test_keys_of_replies_from_elsewhere_differ_between_threads(vault: Vault, effects: Effects) -> None:
     effects.add("pay", idempotent=True)
     said = [{"role": "user", "content": "hi"}, {**calling(("pay", {})), "id": "2"}]
@@ -683,8 +774,8 @@ def test_a_transaction_that_cannot_commit_is_not_told_as_done(on_disk: Opener) -
         assert db.execute("SELECT count(*) FROM note").fetchall() == [(1,)]
 
 
-def test_a_run_under_retention_frees_as_it_goes(on_disk: Opener) -> None:
-    vault = on_disk(retention=Retention(max_checkpoints=3))
+def test_a_run_under_retention_frees_as_it_goes(in_database: Opener) -> None:
+    vault = in_database(retention=Retention(max_checkpoints=3))
     with vault.run("t") as run:
         for number in range(200):
             run.state["scratch"] = str(number) * 500
@@ -741,6 +832,56 @@ def test_a_run_that_only_made_steps_goes_stale_too(vault: Vault) -> None:
     assert ids(vault.stale()) == ["t"]
 
 
+def test_a_run_that_an_error_ended_is_resumed(vault: Vault) -> None:
+    def play_until(thread_id: str, error: type[BaseException]) -> None:
+        with vault.run(thread_id) as run:
+            run.user("hi")
+            raise error
+
+    for thread_id, error in (("error", ConnectionError), ("ctrl-c", KeyboardInterrupt)):
+        with pytest.raises(error):
+            play_until(thread_id, error)
+    assert ids(vault.stale()) == ["ctrl-c", "error"]
+
+
+def test_what_cannot_be_entered_is_as_it_was(vault: Vault) -> None:
+    vault.thread("t").save({"messages": "no conversation"})
+    with pytest.raises(InvalidInputError), vault.run("t"):
+        pass
+    assert ids(vault.stale()) == []
+
+
+@pytest.mark.parametrize("entered", [False, True])
+def test_a_supervisor_gives_up_on_what_fails_every_time(vault: Vault, entered: bool) -> None:
+    leave(vault, "t")
+    tries = []
+
+    def resume(thread_id: str) -> None:
+        tries.append(thread_id)
+        if not entered:
+            raise ConnectionError("no model")
+        with vault.run(thread_id):
+            raise ConnectionError("no model")
+
+    for _ in range(8):
+        vault.supervise(resume, once=True, give_up_after=3)
+    assert tries == ["t"] * 3
+    stuck = vault.thread("t").latest()
+    assert stuck is not None
+    assert stuck.status.reason == "stuck: taken over 3 times without progress"
+
+
+def test_a_thread_that_is_no_conversation_does_not_end_a_supervisor(vault: Vault) -> None:
+    vault.thread("odd").save({"messages": "no conversation"})
+    leave(vault, "t")
+    vault.store.lease(ThreadKey(vault.namespace, "odd"), "gone", 1)
+    time.sleep(0.001)
+    seen = []
+    for _ in range(5):
+        vault.supervise(seen.append, once=True, give_up_after=1)
+    assert "t" in seen
+
+
 def test_a_supervisor_resumes_and_gives_up_on_what_is_stuck(vault: Vault) -> None:
     for name in ("good", "bad"):
         leave(vault, name)
@@ -774,12 +915,90 @@ def test_steps_are_progress(vault: Vault) -> None:
 
 def test_a_call_that_is_resolved_leaves_the_run_to_be_resumed(vault: Vault, effects: Effects) -> None:
     effects.add("mail")
-    with pytest.raises(NotFoundError):
-        vault.resolve("t", "nothing", 1)
     leave(vault, "t")
     with pytest.raises(NotFoundError):
         vault.resolve("t", "nothing", 1)
     assert ids(vault.stale()) == ["t"]
+    with vault.run("t", tools=effects.box) as run:
+        run.model(lambda messages: calling(("mail", {})))
+        run._core.prepare(run._core.pending()[0])  # it begins, and nothing more is heard of it
+    vault.store.lease(ThreadKey(vault.namespace, "t"), "gone", 1)
+    time.sleep(0.001)
+    vault.resolve("t", ledger(vault)["mail"], "sent")
+    assert ids(vault.stale()) == ["t"]
+    assert play(vault, effects.box, calling(("mail", {})), "done", text=None) == "done"
+    assert effects.made == []
+
+
+def test_nobody_resolves_a_call_while_a_run_may_be_making_it(vault: Vault, effects: Effects) -> None:
+    effects.add("mail")
+    with vault.run("t", tools=effects.box) as run:
+        run.user("hi")
+        run.model(lambda messages: calling(("mail", {})))
+        run._core.prepare(run._core.pending()[0])
+        with pytest.raises(Busy):
+            vault.resolve("t", ledger(vault)["mail"], "sent")
+
+
+def test_a_heartbeat_tells_that_the_lease_was_lost(vault: Vault) -> None:
+    with vault.run("t", lease=dt.timedelta(milliseconds=30)) as run:
+        vault.store.lease(ThreadKey(vault.namespace, "t"), "another", 60_000_000, instead_of=run._hold.epoch)
+        assert run._hold.lost.wait(30)
+        assert not run.alive
+
+
+def test_every_write_of_a_reply_or_result_renews_the_lease(vault: Vault) -> None:
+    with vault.run("t", lease=60 * SECOND) as run:
+        before = vault.store.thread(ThreadKey(vault.namespace, "t")).lease.expires  # type: ignore[union-attr]
+        run.user("hi")
+        assert vault.store.thread(ThreadKey(vault.namespace, "t")).lease.expires > before  # type: ignore[union-attr]
+
+
+def test_what_lost_its_lease_is_not_tried_again(vault: Vault) -> None:
+    box, tries = Toolbox(), []
+
+    @box.tool(read_only=True, backoff=dt.timedelta(microseconds=1), retries=5)
+    def look(call: Any) -> None:
+        tries.append(call.alive())
+        vault.store.lease(ThreadKey(vault.namespace, "t"), "another", 60_000_000, instead_of=run._hold.epoch)
+        assert run._hold.lost.wait(30)
+        raise ConnectionError
+
+    with vault.run("t", tools=box, lease=dt.timedelta(milliseconds=60)) as run:
+        run.user("hi")
+        run.model(lambda messages: calling(("look", {})))
+        with pytest.raises(Fenced):
+            run.tools()
+    assert tries == [True]
+
+
+def test_a_tool_knows_its_deadline(vault: Vault) -> None:
+    box, told = Toolbox(), []
+    box.tool(name="look", timeout=60 * SECOND, read_only=True)(lambda call: told.append(call.deadline))
+    play(vault, box, calling(("look", {})), "done")
+    left = told[0] - dt.datetime.now(dt.UTC)
+    assert dt.timedelta(0) < left <= 60 * SECOND
+
+
+def test_a_model_is_told_that_a_call_waits_for_a_person(vault: Vault, effects: Effects) -> None:
+    effects.add("pay", ask=True)
+    with pytest.raises(Paused):
+        play(vault, effects.box, calling(("pay", {})), "done")
+    with vault.run("t", tools=effects.box) as run:
+        assert "waiting for a person" in str(run.messages[-1]["content"])
+
+
+def test_a_fork_takes_only_the_steps_that_led_to_it(vault: Vault) -> None:
+    with vault.run("t") as run:
+        run.user("hi")
+        run.step("before", lambda: 1)
+        early = run.save()
+        run.user("more")
+        run.step("after", lambda: 2)
+    vault.thread("t").fork("early", at=early.id)
+    with vault.run("early") as run:
+        assert run.step("before", lambda: "again") == 1
+        assert run.step("after", lambda: "again") == "again"
 
 
 def test_a_supervisor_stops_when_told(vault: Vault) -> None:

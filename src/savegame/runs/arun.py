@@ -3,7 +3,8 @@
 An asynchronous tool runs on the loop, any other in a thread of its own, however long it takes; a transaction, together with
 its result, in one of the vault's workers. What is kept is kept there too, one write after the other, and a write that has
 begun ends also if the run is cancelled. A plain tool that was under way then stands in the ledger as started: it is never
-silently made twice. Touches run, core, toolbox, tracing, _offload, model, errors.
+silently made twice. While a function goes on in its thread after that, the lease is left to run out.
+Touches run, core, toolbox, tracing, _offload, model, errors.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from savegame._offload import Offload, _told
+from savegame._offload import Offload, _told, undisturbed
 from savegame.errors import OutcomeError, SavegameError, Unknown
 from savegame.model import Checkpoint, Kind, Status, checked_id
 from savegame.runs import tracing
@@ -61,9 +62,12 @@ class AsyncRun(AnyRun):
 
     async def model(self, llm: Callable[[list[dict[str, Any]]], Any], *, usage: Usage | None = None, **shown: Any) -> Any:
         """`Run.model`. `usage` is called in a worker."""
+        known = self._unkept_reply()
+        if known is not None:
+            return await self._do(self._journal, *known)
         question = self._question(shown)
         with tracing.chat(self._thread_id) as span:
-            reply = await called(llm, question)
+            reply = await self._called(llm, question)
             span.used(reply)
         return await self._do(self._journal, reply, usage)
 
@@ -79,7 +83,7 @@ class AsyncRun(AnyRun):
         """`Run.step`."""
         found = await self._do(self._core.step, checked_id(name, "a step's name"))
         if found is MISSING:
-            found = await called(work)
+            found = await self._called(work)
             await self._do(self._core.keep_step, name, found)
         value: T = found
         return value
@@ -100,10 +104,9 @@ class AsyncRun(AnyRun):
     # -- calling tools -----------------------------------------------------------------------------
 
     async def _all_at_once(self) -> None:
-        places = asyncio.Semaphore(AT_ONCE)
-        waiting: list[tuple[Go, asyncio.Task[Outcome]]] = []
+        waiting: list[asyncio.Task[Outcome]] = []
         try:
-            await self._begin_all(waiting, places)
+            await self._begin_all(waiting)
         except OutcomeError:  # one waits for a person: what the others do must not be lost
             await self._collect(waiting)
             raise
@@ -112,65 +115,73 @@ class AsyncRun(AnyRun):
         finally:
             await self._leave(waiting)
 
-    async def _begin_all(self, waiting: list[tuple[Go, asyncio.Task[Outcome]]], places: asyncio.Semaphore) -> None:
+    async def _begin_all(self, waiting: list[asyncio.Task[Outcome]]) -> None:
         for pending in self._core.pending():
+            running = [task for task in waiting if not task.done()]
+            if len(running) >= AT_ONCE:  # what only stands in a queue is not written down as started
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             found = await self._do(self._core.prepare, pending)
             if takes_long(found):
-                waiting.append((found, asyncio.create_task(self._in_place(found, places))))
+                waiting.append(asyncio.create_task(self._outcome(found)))
             else:
                 await self._collect(waiting)  # answers stand in the model's order
                 await self._settle(found)
 
-    async def _collect(self, waiting: list[tuple[Go, asyncio.Task[Outcome]]]) -> None:
+    async def _collect(self, waiting: list[asyncio.Task[Outcome]]) -> None:
         """Keep every outcome, in the model's order; only then raise that of one nobody knows it."""
         unknown: list[Unknown] = []
         while waiting:
-            go, task = waiting[0]
+            task = waiting[0]
             await asyncio.wait([task])
             del waiting[0]
             try:
-                await self._do(self._keep, go, task.result())
+                await self._kept(task.result())
             except Unknown as error:
                 unknown.append(error)
         if unknown:
             raise unknown[0]
 
-    async def _leave(self, waiting: list[tuple[Go, asyncio.Task[Outcome]]]) -> None:
+    async def _leave(self, waiting: list[asyncio.Task[Outcome]]) -> None:
         """Stop what still runs. What is known already is kept, if it can be: something else is being raised."""
-        for _, task in waiting:
+        for task in waiting:
             task.cancel()
-        for go, task in waiting:
-            await asyncio.wait([task])
-            if task.cancelled():
-                continue
+        cancelled: asyncio.CancelledError | None = None
+        for task in waiting:
             try:
-                await self._do(self._keep, go, task.result())
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    await self._kept(task.result())
+            except asyncio.CancelledError as error:  # once more: the others are still to be kept
+                cancelled = error
             except SavegameError as error:
-                logger.warning("the outcome of call %s of %r is not known: %s", go.entry.key, go.entry.name, error)
+                entry = task.result().go.entry
+                logger.warning("the outcome of call %s of %r is not known: %s", entry.key, entry.name, error)
+        if cancelled is not None:
+            raise cancelled
+
+    async def _kept(self, outcome: Outcome) -> None:
+        """Keep what is known of a call, also if the run is cancelled before a worker is free."""
+        await undisturbed(asyncio.create_task(self._do(self._keep, outcome)))
 
     async def _settle(self, found: Go | Known) -> None:
         if takes_long(found):
-            outcome = await self._outcome(found)
-            await self._do(self._keep, found, outcome)
+            await self._kept(await self._outcome(found))
         else:
             await self._do(self._settle_now, found)
-
-    async def _in_place(self, go: Go, places: asyncio.Semaphore) -> Outcome:
-        async with places:
-            return await self._outcome(go)
 
     async def _outcome(self, go: Go) -> Outcome:
         waits = delays(go.tool)
         with self._calling(go) as span:
             while True:
                 try:
-                    return True, await self._invoked(go)
+                    return Outcome(go, done=True, value=await self._invoked(go))
                 except Exception as error:  # noqa: BLE001 - a tool may raise anything: it is kept, and told to the model
                     pause = next(waits, None)
                     if pause is None or not self.alive:
                         span.failed(error)
-                        return False, error
+                        return Outcome(go, done=False, value=error)
                     await asyncio.sleep(pause.total_seconds())
+                    go = go.again()
 
     async def _invoked(self, go: Go) -> Any:
         """What a tool gives, if it does so in time: one that is asynchronous is cancelled then."""
@@ -183,3 +194,17 @@ class AsyncRun(AnyRun):
             if timeout is None or not limit.expired():  # the tool's own
                 raise
             raise TimedOut(timeout) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                self._hold.left_running |= not go.tool.is_async
+                raise
+            raise RuntimeError("the tool was cancelled, by nobody but itself") from error
+
+    async def _called(self, function: Callable[..., Any], *given: Any) -> Any:
+        """What a user's function gives. One in a thread goes on when nobody waits for it any more: the lease runs out then."""
+        try:
+            return await called(function, *given)
+        except asyncio.CancelledError:
+            self._hold.left_running |= not inspect.iscoroutinefunction(function)
+            raise

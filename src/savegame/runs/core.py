@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from savegame import delta as deltas
 from savegame.domain import Message, Role, ToolCall
-from savegame.errors import ClosedError, InvalidInputError, InvalidState, Paused, Unknown
+from savegame.errors import ClosedError, Fenced, InvalidInputError, InvalidState, Paused, UnavailableError, Unknown
 from savegame.frames import unwrap
 from savegame.lineage import CHOSEN, newest_mark
 from savegame.model import Checkpoint, Kind, Status
@@ -64,6 +64,8 @@ class Pending:
     name: str
     arguments: Any
     tool: Tool | None
+    wrong: str | None = None
+    """Why it cannot be made, whatever tools there are: nobody can tell what it asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,10 @@ class Go:
     """As it stands in the ledger, or will: with its attempt and the time at which it began."""
     spent: dict[str, Any] = field(default_factory=dict)
     """What the tool says that it cost."""
+
+    def again(self) -> Go:
+        """The same call, tried once more."""
+        return replace(self, entry=replace(self.entry, attempt=self.entry.attempt + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,10 @@ class RunCore:
         self._names = set(self.state)
         self._asked: set[str] = set()
         self._ledger: dict[str, CallEntry | None] = {}
+        self._unkept: dict[str, CallEntry] = {}
+        """Outcomes that the store could not take: they are known, so nothing is made again for them."""
+        self._said_here: set[str] = set()
+        """The replies of this run: nobody can have begun their calls before."""
 
     def _last_chosen(self) -> int:
         """How many checkpoints the strategies of this thread's runs chose so far."""
@@ -162,8 +172,11 @@ class RunCore:
 
     def user(self, content: Any, key: str | None) -> bool:
         """Add what the user says. With a key that was there before nothing is added: False."""
-        message = content if isinstance(content, Mapping) else {"role": "user", "content": content}
-        said = Message.of(message).to_dict()
+        message = content if isinstance(content, (Mapping, Message)) else {"role": "user", "content": content}
+        given = Message.of(message)
+        if given.role in (Role.ASSISTANT, Role.TOOL):
+            raise InvalidInputError(f"the user does not speak as {given.role}; run.model() and run.tools() add such messages")
+        said = given.to_dict()
         if key is not None:
             if any(one.get(INPUT_KEY) == key for one in self.messages):
                 return False
@@ -173,31 +186,29 @@ class RunCore:
 
     def journal_reply(self, reply: Any, tokens_used: int | None, cost: float | None) -> Checkpoint:
         """Keep a model's reply before anything that it calls begins. Raises InvalidInputError for what is none."""
-        given = {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
-        message = given if isinstance(given, Message) else Message.from_dict(given)
-        if message.role != Role.ASSISTANT:
-            raise InvalidInputError(f"a model's reply has the role assistant, not {message.role}")
         reply_id = self._thread._engine.store.new_id(self._thread._key)
-        said = message.to_dict() | {"id": reply_id, JOURNALED: True}
+        said = _reply(reply) | {"id": reply_id, JOURNALED: True}
         _tell_apart(said.get("tool_calls", ()))
-        status = Status("in_progress" if message.tool_calls else "completed")
-        return self._append(said, Kind.LLM_RESPONSE, status, [], id=reply_id, tokens_used=tokens_used, cost=cost)
+        status = Status("in_progress" if said.get("tool_calls") else "completed")
+        made = self._append(said, Kind.LLM_RESPONSE, status, [], id=reply_id, tokens_used=tokens_used, cost=cost)
+        self._said_here.add(reply_id)
+        return made
 
     # -- tool calls --------------------------------------------------------------------------------
 
     def pending(self) -> list[Pending]:
         """The calls of the newest reply that nothing answers yet, in the model's order."""
-        found = reply_of(self.messages, lambda: self._root)
+        found = reply_of(self.messages, lambda: self._root, self._thread._engine.codec.encode)
         if found is None:
             return []
         place, reply_id = found
         answers = [one for one in self.messages[place + 1 :] if one.get("role") == Role.TOOL]
         keys = {one["call_key"] for one in answers if "call_key" in one}
         ids = {one.get("tool_call_id") for one in answers if "call_key" not in one}  # they came from elsewhere
-        calls = enumerate(self.messages[place].get("tool_calls") or ())
+        calls = [call if isinstance(call, Mapping) else {} for call in self.messages[place].get("tool_calls") or ()]
         return [
             self._pending(base, call)
-            for base, call in ((f"{reply_id}:{index}", call) for index, call in calls)
+            for base, call in ((f"{reply_id}:{index}", call) for index, call in enumerate(calls))
             if not any(key == base or key.startswith(f"{base}:") for key in keys) and call.get("id", base) not in ids
         ]
 
@@ -212,23 +223,30 @@ class RunCore:
 
     def _pending(self, base: str, call: Mapping[str, Any]) -> Pending:
         key = f"{base}:{self._generation}" if self._generation else base
-        asked = ToolCall.from_dict({"id": key, "arguments": {}, **call})
+        try:
+            asked = ToolCall.from_dict({"id": key, "arguments": {}, **call})
+        except InvalidInputError as error:
+            name = call.get("name") or call.get("function", {}).get("name") or "?"
+            return Pending(key, str(call.get("id") or key), str(name), {}, None, f"the call cannot be read: {error}")
         tool = next((tool for tool in self._tools if tool.name == asked.name), None)
         return Pending(key, asked.id, asked.name, asked.arguments, tool)
 
     def prepare(self, pending: Pending) -> Go | Known:
         """What is to be done about a call. What must be written down before it is made is written.
 
-        Raises Paused if a person has not answered yet, Unknown if it may have been made already and must not be again.
+        Raises Paused if a person has not answered yet, Unknown if it may have been made already and must not be again,
+        Fenced if the lease was lost.
         """
-        entry = self._entry(pending.key)
+        self.check()
+        entry = self._unkept.get(pending.key) or self._entry(pending.key)
         if entry is not None and entry.settled:
             return Known(pending, entry)
-        wrong = self._wrong(pending)
+        wrong = self._wrong(pending, entry)
         if wrong is not None and (entry is None or entry.status == CallStatus.WAITING):  # it was not begun
             return self._failed(pending, wrong)
         if pending.tool is None:
-            raise Unknown(f"call {pending.key} of {pending.name!r}: {wrong}; resolve it", call=entry)
+            assert entry is not None
+            raise Unknown(f"call {pending.key} of {pending.name!r}: {wrong}; resolve it", call=self._unknown(entry))
         refused = self._refused(pending, entry) if pending.tool.ask else None
         if refused is not None:
             return self._failed(pending, refused)
@@ -253,10 +271,14 @@ class RunCore:
                 return None
             after = page.next
 
-    def _wrong(self, pending: Pending) -> str | None:
+    def _wrong(self, pending: Pending, entry: CallEntry | None) -> str | None:
+        if pending.wrong is not None:
+            return pending.wrong
         if pending.tool is None:
             names = ", ".join(sorted(tool.name for tool in self._tools)) or "(none)"
-            return f"there is no tool {pending.name!r}; there are: {names}"
+            unbegun = entry is not None or pending.key.split(":")[0] in self._said_here
+            before = "" if unbegun else "; nobody knows whether it was called before the run was resumed"
+            return f"there is no tool {pending.name!r}; there are: {names}{before}"
         return pending.tool.check(pending.arguments)
 
     def _failed(self, pending: Pending, error: str) -> Known:
@@ -279,13 +301,10 @@ class RunCore:
 
     def _begin(self, pending: Pending, tool: Tool, entry: CallEntry | None) -> Go:
         if entry is not None and entry.status in (CallStatus.STARTED, CallStatus.UNKNOWN) and not tool.may_run_again:
-            if entry.status == CallStatus.STARTED:
-                entry = replace(entry, status=CallStatus.UNKNOWN)
-                self._write(entry)
             raise Unknown(
                 f"call {pending.key} of {pending.name!r} was begun and nobody knows its outcome; find out, then "
                 f"vault.resolve({self._thread.id!r}, {pending.key!r}, result)",
-                call=entry,
+                call=self._unknown(entry),
             )
         attempt = 1 if entry is None else entry.attempt + 1
         begun = self._new(pending, CallStatus.STARTED, attempt=attempt, started_at=self._now())
@@ -293,13 +312,20 @@ class RunCore:
             self._write(begun)
         return Go(pending, tool, begun)
 
+    def _unknown(self, entry: CallEntry) -> CallEntry:
+        """The entry of a call that was begun, once it is written down that nobody knows its outcome."""
+        if entry.status == CallStatus.STARTED:
+            entry = replace(entry, status=CallStatus.UNKNOWN)
+            self._write(entry)
+        return entry
+
     def finish(self, go: Go, result: Any) -> None:
         """Keep what a call gave. What cannot be kept is told instead; the call is not made again for that."""
         try:
             done = replace(go.entry, status=CallStatus.DONE, ended_at=self._now(), result=result, **go.spent)
             self.settle(go.pending, done)
         except (InvalidInputError, InvalidState) as error:  # nothing was written
-            self.fail(go, f"it was done, but its result cannot be kept: {error}")
+            self.fail(replace(go, spent={}), f"it was done, but its result cannot be kept: {error}")
 
     def fail(self, go: Go, error: str) -> None:
         """Keep why a call failed."""
@@ -323,21 +349,30 @@ class RunCore:
         again = known is not None and known.settled  # it was paid for when it was made
         spent = {} if again else {"tokens_used": entry.tokens_used, "cost": entry.cost}
         kept = [self._record(CALL, pending.key, entry.to_dict())]
-        self._append(said, Kind.TOOL_CALL, Status("in_progress"), kept, **spent)
+        try:
+            self._append(said, Kind.TOOL_CALL, Status("in_progress"), kept, **spent)
+        except UnavailableError:
+            self._unkept[pending.key] = entry
+            raise
+        self._unkept.pop(pending.key, None)
         self._ledger[pending.key] = entry
 
     def _new(self, pending: Pending, status: CallStatus, **more: Any) -> CallEntry:
         arguments = pending.arguments if isinstance(pending.arguments, dict) else {"": pending.arguments}
-        return CallEntry(pending.key, pending.name, status, arguments, **more)
+        return CallEntry(pending.key, pending.name, status, arguments, noted_at=self._now(), **more)
 
     # -- other work --------------------------------------------------------------------------------
 
     def step(self, name: str) -> Any:
-        """What a step gave before; MISSING if it was not done yet."""
+        """What a step gave before; MISSING if it was not done yet. Raises Fenced if it was not, and the lease was lost."""
         if name in self._asked:  # it may have been kept since, or taken back with a transaction: only the store knows
-            return self._thread.records(STEP).get(name, _NOT_DONE)["value"]
-        self._asked.add(name)
-        return self._steps.pop(name, _NOT_DONE)["value"]
+            found = self._thread.records(STEP).get(name, _NOT_DONE)["value"]
+        else:
+            self._asked.add(name)
+            found = self._steps.pop(name, _NOT_DONE)["value"]
+        if found is MISSING:
+            self.check()
+        return found
 
     @cached_property
     def _steps(self) -> dict[str, Any]:
@@ -386,7 +421,6 @@ class RunCore:
         records: Sequence[PutRecord],
         **details: Any,
     ) -> Checkpoint:
-        self._refuse_after_the_end()
         codec = self._thread._engine.codec
         chosen = self._chooses(kind)
         count = self._chosen + chosen
@@ -396,16 +430,17 @@ class RunCore:
             ops, after = deltas.update(codec, node, append=appended, set=new, delete=list(gone))
             return ops, after, {**self._about(after), CHOSEN: [count, chosen]}
 
-        made = self._thread._change(
-            make,
-            kind=kind,
-            status=status,
-            expect=None if self.checkpoint is None else self.checkpoint.id,
-            under=self._hold.under,
-            beside=records,
-            asked=said,
-            **details,
-        )
+        with self._writing():
+            made = self._thread._change(
+                make,
+                kind=kind,
+                status=status,
+                expect=None if self.checkpoint is None else self.checkpoint.id,
+                under=self._hold.under,
+                beside=records,
+                asked=said,
+                **details,
+            )
         self.checkpoint, self.status = made, status
         if chosen:
             self._chosen, self._chosen_at = count, self._now()
@@ -416,12 +451,24 @@ class RunCore:
         self._ledger[entry.key] = entry
 
     def _commit(self, records: list[PutRecord]) -> None:
-        self._refuse_after_the_end()
-        self._thread._engine.store.commit(records)
+        with self._writing():
+            self._thread._engine.store.commit(records)
 
-    def _refuse_after_the_end(self) -> None:
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self.check()
+        try:
+            yield
+        except Fenced:
+            self._hold.lost.set()
+            raise
+
+    def check(self) -> None:
+        """Raise if nothing that is done from now on can be kept: then it must not be done."""
         if self._hold.over:
             raise ClosedError(f"the run on thread {self._thread.id!r} is over; enter another: vault.run({self._thread.id!r})")
+        if self._hold.lost.is_set():
+            raise Fenced(f"thread {self._thread.id!r}: the lease with epoch {self._hold.epoch} was lost; stop")
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
@@ -437,6 +484,31 @@ class RunCore:
 
     def _record(self, kind: str, name: str, value: Any, *, absent: bool = False) -> PutRecord:
         return self._thread._record(kind, name, value, epoch=self._hold.epoch, absent=absent)
+
+
+def _reply(given: Any) -> dict[str, Any]:
+    """A model's reply as it is kept. Calls that nobody can read are kept as they are: the model is told what is wrong."""
+    reply = {"role": "assistant", "content": given} if isinstance(given, str) else given
+    try:
+        message = reply if isinstance(reply, Message) else Message.from_dict(reply)
+    except InvalidInputError:
+        calls = reply.get("tool_calls") if isinstance(reply, Mapping) else None
+        if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+            raise
+        said = _reply({"content": None, **reply, "tool_calls": []})
+        return said | {"tool_calls": [_kept_call(call, number) for number, call in enumerate(calls)]}
+    if message.role != Role.ASSISTANT:
+        raise InvalidInputError(f"a model's reply has the role assistant, not {message.role}")
+    return message.to_dict()
+
+
+def _kept_call(call: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """A call with an id; if nobody can read it, otherwise as it was given."""
+    named = {**call, "id": call.get("id") or f"call-{number}"}
+    try:
+        return ToolCall.from_dict({"arguments": {}, **named}).to_dict()
+    except InvalidInputError:
+        return named
 
 
 def _tell_apart(calls: Sequence[dict[str, Any]]) -> None:

@@ -7,7 +7,6 @@ over at once; where that cannot be told, after it ran out. A wrong guess about t
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import platform
@@ -39,7 +38,7 @@ def is_gone(owner: str) -> bool:
     node, boot, pid, started, _ = parts
     if (node, boot) != (platform.node(), _boot()):
         return False
-    return _started(int(pid)) != started
+    return _started(int(pid)) not in (started, "?")
 
 
 def _boot() -> str:
@@ -55,11 +54,22 @@ def _started(pid: int) -> str:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
-        return "" if Path("/proc/self/stat").exists() else "?"
+        return "?" if _exists(pid) or not Path("/proc/self/stat").exists() else ""
     except OSError:
         return "?"
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process, also where /proc hides those of other users."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class Hold:
@@ -70,6 +80,8 @@ class Hold:
         self.lost = threading.Event()
         self._stopping = threading.Event()
         self.taken_from: Lease | None = None
+        self.left_running = False
+        """Whether something goes on that nobody waits for: then the lease is not given back, but runs out."""
         self.lease = self._take()
         self._beat = threading.Thread(target=self._keep, name=f"lease on {key.id}", daemon=True)
         self._beat.start()
@@ -109,15 +121,27 @@ class Hold:
             except Fenced:
                 self.lost.set()
                 return
-            except SavegameError as error:  # the next beat, or the next write, will tell
+            except Exception as error:  # noqa: BLE001 - whatever it is: the next beat, or the next write, will tell
                 logger.warning("the lease on thread %r could not be renewed: %s", self._key.id, error)
 
     def release(self, *, stale: bool = False) -> None:
-        """Give the lease back, if it is still ours, or with `stale` let it run out. A second call does nothing."""
+        """Give the lease back, if it is still ours, or with `stale` let it run out. A second call does nothing.
+
+        A store that cannot be reached is only logged: the lease runs out by itself, and what ended the run counts more.
+        """
         if self._stopping.is_set():
             return
+        self._stop()
+        if self.left_running:
+            return
+        try:
+            self._store.renew(self._key, self.epoch, 1 if stale else 0)
+        except Fenced:  # somebody else has it: there is nothing to give back
+            return
+        except SavegameError as error:
+            logger.warning("the lease on thread %r could not be given back, it runs out: %s", self._key.id, error)
+
+    def _stop(self) -> None:
         self._stopping.set()
         self.lost.set()
         self._beat.join()
-        with contextlib.suppress(Fenced):  # somebody else has it: there is nothing to give back
-            self._store.renew(self._key, self.epoch, 1 if stale else 0)

@@ -8,7 +8,7 @@ rewound past is answered again without being made again.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
@@ -24,6 +24,9 @@ LEDGER: Final = (CALL, ANSWER, STEP, RUN)
 
 GENERATION, ROOT, TAKEOVERS = "generation", "root", "takeovers"
 """Records of kind RUN: how often calls were to be made anew, what stands for the thread in keys, takeovers so far."""
+
+Records = Mapping[str, Mapping[str, Any]]
+"""Records of a thread by kind and name."""
 
 JOURNALED: Final = "journaled"
 """The field of a reply that a run has kept, under the id that it has."""
@@ -56,6 +59,15 @@ class CallEntry:
     cost: float | None = None
     asked: str | None = None
     """What a person is asked, while the call waits."""
+    noted_at: dt.datetime | None = None
+    """When it was written down first: the ledger is in this order."""
+
+    @property
+    def order(self) -> tuple[dt.datetime, int]:
+        """Sorts a ledger: by time, and within a reply by the model's order."""
+        noted = self.noted_at or self.started_at or self.ended_at or dt.datetime.min.replace(tzinfo=dt.UTC)
+        place = self.key.split(":")[1:2]
+        return noted, int(place[0]) if place and place[0].isdecimal() else 0
 
     @property
     def settled(self) -> bool:
@@ -75,17 +87,38 @@ class CallEntry:
         return cls(key=key, **{**given, "status": CallStatus(kept["status"])})
 
 
-def reply_of(messages: Sequence[Any], root: Callable[[], str]) -> tuple[int, str] | None:
+def reply_of(messages: Sequence[Any], root: Callable[[], str], encode: Callable[[Any], bytes]) -> tuple[int, str] | None:
     """The place of the newest reply in a conversation, and what the keys of its calls begin with; None if there is none.
 
-    That is its id, if a run has kept it. One that came from elsewhere is told by its thread, its place and what it says.
+    That is its id, if a run has kept it. One that came from elsewhere is told by its thread, its place and what it calls:
+    not by its id or words, which may yet be given or changed by whoever saves the conversation.
     """
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
         if isinstance(message, Mapping) and message.get("role") == "assistant":
-            if message.get(JOURNALED) is True:
+            if message.get(JOURNALED) is True and "id" in message:
                 return place, str(message["id"])
-            calls = message.get("tool_calls")
-            told = repr((root(), place, message.get("id"), message.get("content"), calls)) if calls else ""
-            return place, blake3.blake3(told.encode(errors="backslashreplace")).hexdigest(length=16)
+            told = [_asked(call) for call in message.get("tool_calls") or ()]
+            return place, blake3.blake3(encode([root(), place, told]) if told else b"").hexdigest(length=16)
     return None
+
+
+def _asked(call: Any) -> Any:
+    """What a call asks for, without what may be added to it later."""
+    return [call.get("name"), call.get("arguments"), call.get("function")] if isinstance(call, Mapping) else call
+
+
+def for_fork(kept: Records, messages: Sequence[Any], before: Collection[str], encode: Callable[[Any], bytes]) -> Records:
+    """What of a ledger a run on a fork needs: steps, inputs, and the calls of the reply that may not be settled yet.
+
+    `messages` is the conversation at the fork, `before` the ids of the checkpoints that led there.
+    """
+    reply = reply_of(messages, lambda: str(kept.get(RUN, {}).get(ROOT, "")), encode)
+    calls = {name: value for name, value in kept.get(CALL, {}).items() if reply and name.startswith(f"{reply[1]}:")}
+    known = {name for name, value in calls.items() if value["status"] in (CallStatus.DONE, CallStatus.FAILED)}
+    return {
+        CALL: calls,
+        ANSWER: {name: value for name, value in kept.get(ANSWER, {}).items() if name in known},  # else it is asked anew
+        STEP: {name: value for name, value in kept.get(STEP, {}).items() if value.get("at") in {None, *before}},
+        RUN: {name: value for name, value in kept.get(RUN, {}).items() if name != TAKEOVERS},
+    }

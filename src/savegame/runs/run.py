@@ -11,14 +11,14 @@ import datetime as dt
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Final, ParamSpec, TypeGuard, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeGuard, TypeVar
 
-from savegame.errors import InvalidInputError, UnsupportedError
-from savegame.model import Checkpoint, Kind, Status, checked_id
+from savegame.errors import InvalidInputError, UnavailableError, UnsupportedError
+from savegame.model import Checkpoint, Kind, Status, checked_id, checked_number
 from savegame.runs import tracing, views
 from savegame.runs.core import MISSING, Go, Known, RunCore
 from savegame.runs.lease import Hold
@@ -34,8 +34,14 @@ AT_ONCE: Final = 8
 
 Usage = Callable[[Any], tuple[int | None, float | None]]
 """Tells the tokens and the cost of a reply."""
-Outcome = tuple[bool, Any]
-"""Whether a tool gave a result, and that, or what it raised the last time that it was tried."""
+
+
+class Outcome(NamedTuple):
+    """What became of a call: as it was made the last time, whether it gave a result, and that, or what it raised."""
+
+    go: Go
+    done: bool
+    value: Any
 
 
 class _Failed(Exception):
@@ -54,6 +60,8 @@ class AnyRun:
 
     def __init__(self, core: RunCore, hold: Hold, store: Store, thread_id: str) -> None:
         self._core, self._hold, self._store, self._thread_id = core, hold, store, thread_id
+        self._paid: tuple[Checkpoint | None, Any, Usage | None] | None = None
+        """A reply that the store could not take yet: the model is not asked again for it."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -95,17 +103,32 @@ class AnyRun:
 
     def _question(self, shown: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What the model is asked. Raises InvalidInputError while calls of its last reply have no answer."""
+        self._core.check()
         if self._core.pending():
             raise InvalidInputError("calls of the last reply are not settled yet; call run.tools() before run.model()")
         return self._core.shown(**shown)
 
+    def _unkept_reply(self) -> tuple[Any, Usage | None] | None:
+        """What the model said already at this point of the conversation."""
+        if self._paid is None or self._paid[0] is not self._core.checkpoint:
+            return None
+        return self._paid[1:]
+
     def _journal(self, reply: Any, usage: Usage | None) -> Any:
-        tokens_used, cost = (None, None) if usage is None else usage(reply)
-        self._saving(Kind.LLM_RESPONSE, self._core.journal_reply, reply, tokens_used, cost)
+        """Keep a reply, whatever is wrong with what `usage` tells of it: that is raised afterwards."""
+        spent, wrong = _spent(reply, usage)
+        self._paid = None
+        try:
+            self._saving(Kind.LLM_RESPONSE, self._core.journal_reply, reply, *spent)
+        except UnavailableError:
+            self._paid = (self._core.checkpoint, reply, usage)
+            raise
+        if wrong is not None:
+            raise wrong
         return self.reply
 
-    def _keep(self, go: Go, outcome: Outcome) -> None:
-        done, result = outcome
+    def _keep(self, outcome: Outcome) -> None:
+        go, done, result = outcome
         if done:
             self._saving(Kind.TOOL_CALL, self._core.finish, go, result)
         elif isinstance(result, TimedOut) and not go.tool.may_run_again:
@@ -181,6 +204,9 @@ class Run(AnyRun):
         bounded by `budget` tokens, or the conversation's `max_context_tokens`; `strategy`, `keep_recent` and `summary` are
         those of `Conversation.compact`. The vault keeps everything.
         """
+        known = self._unkept_reply()
+        if known is not None:
+            return self._journal(*known)
         question = self._question(shown)
         with tracing.chat(self._thread_id) as span:
             reply = llm(question)
@@ -219,25 +245,26 @@ class Run(AnyRun):
 
     def _all_at_once(self) -> None:
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tool") as pool:
-            waiting: list[tuple[Go, Future[Outcome]]] = []
+            waiting: list[Future[Outcome]] = []
             try:
                 for pending in self._core.pending():
+                    _wait_for_a_place(waiting)  # what only stands in a queue is not written down as started
                     found = self._core.prepare(pending)
                     if takes_long(found):
-                        waiting.append((found, pool.submit(copy_context().run, self._outcome, found)))
+                        waiting.append(pool.submit(copy_context().run, self._outcome, found))
                     else:
                         self._collect(waiting)  # answers stand in the model's order
                         self._settle(found)
             finally:  # also if one waits for a person: what the others did is known, and must not be lost
                 self._collect(waiting)
 
-    def _collect(self, waiting: list[tuple[Go, Future[Outcome]]]) -> None:
-        """Keep every outcome, in the model's order; only then raise what one of them raised."""
+    def _collect(self, waiting: list[Future[Outcome]]) -> None:
+        """Keep every outcome, in the model's order; only then raise what one of them raised, or an interrupt meanwhile."""
         raised: list[BaseException] = []
         while waiting:
-            go, future = waiting.pop(0)
             try:
-                self._keep(go, future.result())
+                wait(waiting[:1])
+                self._keep(waiting.pop(0).result())
             except BaseException as error:  # noqa: BLE001 - raised again when the others are kept
                 raised.append(error)
         if raised:
@@ -245,7 +272,7 @@ class Run(AnyRun):
 
     def _settle(self, found: Go | Known) -> None:
         if takes_long(found):
-            self._keep(found, self._outcome(found))
+            self._keep(self._outcome(found))
         else:
             self._settle_now(found)
 
@@ -254,13 +281,14 @@ class Run(AnyRun):
         with self._calling(go) as span:
             while True:
                 try:
-                    return True, _within(go.tool.timeout, partial(self._invoke, go))
+                    return Outcome(go, done=True, value=_within(go.tool.timeout, partial(self._invoke, go)))
                 except Exception as error:  # noqa: BLE001 - a tool may raise anything: it is kept, and told to the model
                     pause = next(waits, None)
                     if pause is None or not self.alive:
                         span.failed(error)
-                        return False, error
+                        return Outcome(go, done=False, value=error)
                     time.sleep(pause.total_seconds())
+                    go = go.again()
 
 
 def takes_long(found: Go | Known) -> TypeGuard[Go]:
@@ -306,5 +334,31 @@ def _within(timeout: dt.timedelta | None, work: Callable[[], Any]) -> Any:
         raise TimedOut(timeout) from error
 
 
+def _wait_for_a_place(waiting: list[Future[Outcome]]) -> None:
+    running = [future for future in waiting if not future.done()]
+    if len(running) >= AT_ONCE:
+        wait(running, return_when=FIRST_COMPLETED)
+
+
+def _spent(reply: Any, usage: Usage | None) -> tuple[tuple[int | None, float | None], Exception | None]:
+    """The tokens and the cost of a reply, or what is wrong with them."""
+    if usage is None:
+        return (None, None), None
+    try:
+        tokens_used, cost = usage(reply)
+        if tokens_used is not None:
+            checked_number(tokens_used, "tokens_used")
+        if cost is not None:
+            checked_number(cost, "cost", whole=False)
+    except Exception as error:  # noqa: BLE001 - the user's function may raise anything: it is raised once the reply is kept
+        return (None, None), error
+    return (tokens_used, cost), None
+
+
 def _described(error: Exception) -> str:
-    return str(error) if isinstance(error, TimedOut) else f"{type(error).__name__}: {error}"
+    if isinstance(error, TimedOut):
+        return str(error)
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - it cannot even say what is wrong; its name is all there is to tell
+        return type(error).__name__

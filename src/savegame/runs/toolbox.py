@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar, overload
 
 from savegame.errors import InvalidInputError, NotFoundError
-from savegame.model import checked_duration, checked_id
+from savegame.model import checked_duration, checked_id, checked_number
 from savegame.runs.schema import Parameters, parameters_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,9 +46,8 @@ class ToolKind(StrEnum):
     """Nothing is known of it: run it at most once, and ask about the outcome."""
 
 
-def kind_from_mcp(annotations: Mapping[str, Any] | None) -> ToolKind:
-    """The kind of a tool of an MCP server. Hints are the server's word: use them only if you trust it."""
-    hints = annotations or {}
+def _kind_from_mcp(hints: Mapping[str, Any]) -> ToolKind:
+    """The kind of a tool of an MCP server. Hints are the server's word."""
     if hints.get("readOnlyHint") is True:
         return ToolKind.READ_ONLY
     return ToolKind.IDEMPOTENT if hints.get("idempotentHint") is True else ToolKind.PLAIN
@@ -79,8 +78,9 @@ class Call:
 
     def spend(self, *, tokens_used: int = 0, cost: float = 0.0) -> None:
         """Say what the call cost, in parts if need be: it is kept with its outcome, and counted by `vault.usage`."""
-        self.spent["tokens_used"] = self.spent.get("tokens_used", 0) + tokens_used
-        self.spent["cost"] = self.spent.get("cost", 0.0) + cost
+        more = checked_number(tokens_used, "tokens_used"), float(checked_number(cost, "cost", whole=False))
+        self.spent["tokens_used"] = self.spent.get("tokens_used", 0) + more[0]
+        self.spent["cost"] = self.spent.get("cost", 0.0) + more[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +183,7 @@ class Toolbox:
         timeout: dt.timedelta | None = None,
         retries: int | None = None,
         backoff: dt.timedelta | None = None,
+        annotations: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
 
     def tool(
@@ -199,11 +200,13 @@ class Toolbox:
         timeout: dt.timedelta | None = None,
         retries: int | None = None,
         backoff: dt.timedelta | None = None,
+        annotations: Mapping[str, Any] | None = None,
     ) -> Any:
         """Add a function, `@tools.tool` or `@tools.tool(read_only=True)`; it is given back as it was.
 
         One mark at most: `read_only` (changes nothing), `idempotent` (once per `call.key`, or per key that a function makes
         of the arguments), `transaction` (writes through `call.db` only). Unmarked runs at most once. `ask` goes with any.
+        `annotations`, the hints of an MCP server that you trust, stand for a mark.
         The function gets the Call if its first parameter is named `call`, and the arguments by name. Its docstring's first
         paragraph is the description. A failed call is retried `retries` times, by default 2 if it reads or has a key.
         Raises InvalidInputError, naming the tool, for what contradicts itself or cannot be told to a model.
@@ -212,7 +215,7 @@ class Toolbox:
         def add(found: F) -> F:
             called = _checked_name(found, name)
             try:
-                kind = _kind(read_only=read_only, idempotent=idempotent, transaction=transaction)
+                kind = _kind(read_only=read_only, idempotent=idempotent, transaction=transaction, annotations=annotations)
                 parameters = parameters_of(found)
                 _check_function(found, kind, parameters)
                 made = Tool(
@@ -274,14 +277,14 @@ def _checked_name(function: Any, name: str | None) -> str:
     return called
 
 
-def _kind(*, read_only: bool, idempotent: object, transaction: bool) -> ToolKind:
+def _kind(*, read_only: bool, idempotent: object, transaction: bool, annotations: Mapping[str, Any] | None) -> ToolKind:
     if not isinstance(idempotent, bool) and not callable(idempotent):
         raise InvalidInputError(f"idempotent must be True or a function that makes a key, not {idempotent!r}")
     marks = {ToolKind.READ_ONLY: read_only, ToolKind.IDEMPOTENT: idempotent, ToolKind.TRANSACTION: transaction}
     marked = [kind for kind, given in marks.items() if given]
     if len(marked) > 1:
         raise InvalidInputError(f"{' and '.join(marked)} exclude each other; mark it with one of them")
-    return marked[0] if marked else ToolKind.PLAIN
+    return marked[0] if marked else _kind_from_mcp(annotations or {})
 
 
 def _check_function(function: Callable[..., Any], kind: ToolKind, parameters: Parameters) -> None:

@@ -21,6 +21,8 @@ from savegame.errors import InvalidInputError
 
 INTERRUPTED: Final = "interrupted; outcome unknown"
 """What stands for the result of a call that has none."""
+FAILED: Final = "failed; nothing more is known"
+"""What stands for the reason of a failure that gave none; Anthropic refuses an error without text."""
 OPENING: Final = "(the conversation continues)"
 """What the user is shown to say where Anthropic wants a user's message first and there is none."""
 
@@ -31,15 +33,23 @@ _NAME_LENGTH: Final = 64
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _DATA_URL: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,(.+)", re.DOTALL)
 
-_HIDDEN_PARTS: Final = frozenset({"thinking", "redacted_thinking", "tool_use", "tool_result"})
+_THOUGHTS: Final = frozenset({"thinking", "redacted_thinking"})
+_HIDDEN_PARTS: Final = _THOUGHTS | {"tool_use", "tool_result"}
 """Parts that only the provider that made them can read, and calls in its spelling, which `tool_calls` has already."""
 _OPENAI_PARTS: Final = {"user": frozenset({"image_url", "input_audio", "file"})}
 _ANTHROPIC_PARTS: Final = {
     "user": frozenset({"document", "search_result"}),
     "tool": frozenset({"document", "search_result"}),
-    "assistant": frozenset({"thinking", "redacted_thinking"}),
+    "assistant": _THOUGHTS | {"tool_use"},
 }
 """The parts besides text that each provider knows by our name for them, by the role that may send them."""
+_NEEDED: Final = {
+    "input_audio": {"input_audio"},
+    "file": {"file"},
+    "document": {"source"},
+    "search_result": {"source", "title", "content"},
+}
+"""The fields without which a provider refuses a part that it knows."""
 
 Plain = Mapping[str, Any]
 Part = dict[str, Any]
@@ -116,10 +126,13 @@ def anthropic_messages(
 ) -> tuple[str, list[dict[str, Any]]]:
     """The system text, and the closed messages as Anthropic's content blocks; roles alternate and the user begins.
 
-    System messages, wherever they are, make the one system text that Anthropic knows, empty if there are none. The results
-    of a message's calls are in the one user message after it, before what the user says. If the user does not begin, a
-    user message with `OPENING` is put in front. A view that ends with the assistant asks Anthropic to continue that text.
-    Ids are replaced if they are used twice or hold characters that Anthropic refuses, the same way each time.
+    System messages, wherever they are, make the one system text that Anthropic knows, empty if there are none. A call is
+    where its `tool_use` part stood, or at the end, and no thought is moved: Anthropic signs what it thought together with
+    what came before it. Thoughts that nothing follows, that nobody signed, or whose calls are not shown, are left out.
+
+    The results of a message's calls are in the one user message after it, before what the user says. If the user does not
+    begin, a user message with `OPENING` is put in front. A view that ends with the assistant asks Anthropic to continue
+    that text. Ids are replaced if they are used twice or hold characters that Anthropic refuses, the same way each time.
     """
     used: set[str] = set()
     systems: list[str] = []
@@ -201,7 +214,7 @@ def _closing(call: Plain, note: str, notes: Mapping[str, str]) -> dict[str, Any]
     if call.get("status") == "completed":
         return answer | {"content": call.get("result")}
     if call.get("status") == "failed":
-        return answer | {"content": call.get("error"), "metadata": {"is_error": True}}
+        return answer | {"content": call.get("error") or FAILED, "metadata": {"is_error": True}}
     return answer | {"content": notes.get(call.get("id") or "", note)}
 
 
@@ -240,7 +253,7 @@ def _openai_turn(turn: _Turn, answers: Iterable[Plain], used: set[str]) -> list[
         for name, call in zip(names, turn.calls, strict=True)
     ]
     results = [
-        {"role": "tool", "tool_call_id": name, "content": _openai_content(answer) or ""}
+        {"role": "tool", "tool_call_id": name, "content": _openai_content(answer) or (FAILED if _has_failed(answer) else "")}
         for name, answer in zip(names, answers, strict=True)
     ]
     return [message, *results]
@@ -257,26 +270,58 @@ def _openai_content(message: Plain) -> Any:
 
 def _anthropic_turn(turn: _Turn, answers: Iterable[Plain], used: set[str]) -> Iterator[tuple[str, list[Part]]]:
     names = [_fresh(_NOT_IN_NAMES.sub("_", call.get("id") or ""), used, _ANTHROPIC_ID_LENGTH) for call in turn.calls]
-    calls = [
+    uses = [
         {"type": "tool_use", "id": name, "name": _name(call), "input": json.loads(_arguments(call))}
         for name, call in zip(names, turn.calls, strict=True)
     ]
-    yield turn.message["role"], _anthropic_blocks(turn.message) + calls
+    yield turn.message["role"], _calls_last(_placed(_anthropic_blocks(turn.message), turn.calls, uses))
     yield "user", [_tool_result(name, answer) for name, answer in zip(names, answers, strict=True)]
+
+
+def _placed(blocks: list[Part], calls: Sequence[Plain], uses: list[Part]) -> list[Part]:
+    """The blocks with each call where its part stands, or at the end; without thoughts if a part has no call."""
+    waiting = list(range(len(calls)))
+    found: list[Part] = []
+    is_whole = True
+    for block in blocks:
+        if block["type"] != "tool_use":
+            found.append(block)
+        elif (index := next((n for n in waiting if calls[n].get("id") == block.get("id")), None)) is not None:
+            waiting.remove(index)
+            found.append(uses[index])
+        else:
+            is_whole = False
+    found += [uses[index] for index in waiting]
+    return found if is_whole else [block for block in found if block["type"] not in _THOUGHTS]
+
+
+def _calls_last(blocks: list[Part]) -> list[Part]:
+    """The blocks without a thought at the end, and with what is said behind the last calls in front of them.
+
+    Anthropic takes no message that ends with a thought; one with thoughts and calls has to end with calls.
+    """
+    end = 1 + max((n for n, block in enumerate(blocks) if block["type"] not in _THOUGHTS), default=-1)
+    last = 1 + max((n for n, block in enumerate(blocks) if block["type"] == "tool_use"), default=end - 1)
+    first = last
+    while first and blocks[first - 1]["type"] == "tool_use":
+        first -= 1
+    behind = [block for block in blocks[last:end] if block["type"] not in _THOUGHTS]
+    return blocks[:first] + behind + blocks[first:last]
 
 
 def _tool_result(name: str, answer: Plain) -> Part:
     result: Part = {"type": "tool_result", "tool_use_id": name}
+    if _has_failed(answer):  # text is all that an error may hold
+        return result | {"content": _parts(answer, frozenset(), _named_image) or [_text(FAILED)], "is_error": True}
     if blocks := _anthropic_blocks(answer):
         result["content"] = blocks
-    return result | ({"is_error": True} if _has_failed(answer) else {})
+    return result
 
 
 def _anthropic_blocks(message: Plain) -> list[Part]:
     role = message["role"]
     image = _named_image if role == "assistant" else _anthropic_image
-    blocks = _parts(message, _ANTHROPIC_PARTS.get(role, frozenset()), image)
-    return sorted(blocks, key=lambda block: block["type"] not in _HIDDEN_PARTS)  # thoughts may not be the end of a message
+    return _parts(message, _ANTHROPIC_PARTS.get(role, frozenset()), image)
 
 
 def _add(merged: list[dict[str, Any]], role: str, blocks: list[Part]) -> None:
@@ -305,13 +350,24 @@ def _part(item: Any, known: frozenset[str], image: Callable[[str], Part]) -> Par
     kind = item.get("type") if isinstance(item, Mapping) else None
     if item is None or (isinstance(kind, str) and kind in _HIDDEN_PARTS - known):
         return None
-    if isinstance(kind, str) and kind in known:
-        return dict(item)
+    if isinstance(kind, str) and kind in known and _NEEDED.get(kind, set()) <= item.keys():
+        return _thought(item) if kind in _THOUGHTS else dict(item)
     if kind == "text" and isinstance(item.get("text"), str):
         return _text(item["text"])
     if (address := _image_address(item)) is not None:
         return image(address)
     return _text(item if isinstance(item, str) else _json(item))
+
+
+def _thought(item: Plain) -> Part | None:
+    """A thought as its maker signed it, without fields that others added; None if it is not signed."""
+    match item:
+        case {"type": "thinking", "signature": str(signature)} if signature:
+            text = item.get("thinking")  # some are signed and not told
+            return {"type": "thinking", "thinking": text if isinstance(text, str) else "", "signature": signature}
+        case {"type": "redacted_thinking", "data": str(data)} if data:
+            return {"type": "redacted_thinking", "data": data}
+    return None
 
 
 def _image_address(item: Any) -> str | None:
@@ -336,21 +392,19 @@ def _attached(item: Plain, image: Callable[[str], Part]) -> Part:
 
 
 def _openai_image(address: str) -> Part:
-    return {"type": "image_url", "image_url": {"url": address}} if _is_shown(address) else _named_image(address)
+    is_shown = address.startswith(("https://", "http://")) or _DATA_URL.fullmatch(address)
+    return {"type": "image_url", "image_url": {"url": address}} if is_shown else _named_image(address)
 
 
 def _anthropic_image(address: str) -> Part:
     if data := _DATA_URL.fullmatch(address):
         return {"type": "image", "source": {"type": "base64", "media_type": data[1], "data": data[2]}}
-    return {"type": "image", "source": {"type": "url", "url": address}} if _is_shown(address) else _named_image(address)
+    is_shown = address.startswith("https://")
+    return {"type": "image", "source": {"type": "url", "url": address}} if is_shown else _named_image(address)
 
 
 def _named_image(address: str) -> Part:
     return _text("[image]" if address.startswith("data:") else f"[image: {address}]")
-
-
-def _is_shown(address: str) -> bool:
-    return address.startswith(("https://", "http://")) or _DATA_URL.fullmatch(address) is not None
 
 
 def _text(text: str) -> Part:

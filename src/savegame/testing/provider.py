@@ -1,7 +1,9 @@
 """A provider's strictness without the provider: checks that refuse what the real services answer with status 400.
 
 Call one at the top of a scripted model, and a test fails where a conversation would have been stuck for good: a tool call
-without a result, a result without a call, something between the two, ids used twice, empty content. Touches nothing.
+without a result, a result without a call, something between the two, ids used twice, empty content, a thought that was
+moved. Whether that is refused depends on signatures that only Anthropic can make, so a scripted model that thinks signs
+what it says with `signed`. Touches nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +22,42 @@ _FIELDS: Final = {
     "tool": {"role", "content", "tool_call_id"},
 }
 _PARTS: Final = {"user": {"text", "image_url", "input_audio", "file"}}
+_THOUGHTS: Final = {"thinking", "redacted_thinking"}
 _BLOCKS: Final = {
     "user": {"text", "image", "document", "search_result", "tool_result"},
-    "assistant": {"text", "thinking", "redacted_thinking", "tool_use"},
+    "assistant": {"text", "tool_use"} | _THOUGHTS,
 }
+_RESULTS: Final = {"text", "image", "document", "search_result"}
+_NEEDED: Final = {
+    "image_url": {"image_url"},
+    "input_audio": {"input_audio"},
+    "file": {"file"},
+    "image": {"source"},
+    "document": {"source"},
+    "search_result": {"source", "title", "content"},
+    "tool_result": {"tool_use_id"},
+    "tool_use": {"id", "name", "input"},
+    "thinking": {"thinking", "signature"},
+    "redacted_thinking": {"data"},
+}
+"""The fields of each part that have to be there; a thought may have no others."""
+_SIGNED: Final = "signed after: "
 
 
 class Rejected(ValueError):
     """The provider would not take these messages; the text names the place and the reason."""
+
+
+def signed(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The content of an assistant's message with its thoughts signed, as Anthropic does: with what was said before them.
+
+    `check_anthropic` refuses a thought that is shown elsewhere than it was signed.
+    """
+    result: list[dict[str, Any]] = []
+    for block in blocks:
+        field = {"thinking": "signature", "redacted_thinking": "data"}.get(block["type"])
+        result.append({**block, field: _signature(result)} if field else dict(block))
+    return result
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
@@ -79,7 +109,8 @@ def check_anthropic(messages: Sequence[Mapping[str, Any]]) -> None:
         blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
         _check_results(blocks, open_calls, where)
         open_calls = _checked_uses(blocks, used, where)
-        _refuse(role == "assistant" and "thinking" in blocks[-1]["type"], where, "ends with a thought")
+        if role == "assistant":
+            _check_thoughts(blocks, where)
     _refuse(bool(open_calls), "messages", f"end without the results of {open_calls}")
     end = blocks[-1].get("text", "")
     _refuse(role == "assistant" and end != end.rstrip(), "messages", "end with white space of the assistant")
@@ -92,7 +123,7 @@ def _refuse(wrong: bool, where: str, why: str) -> None:  # noqa: FBT001 - reads 
 
 def _check_json(messages: Any) -> None:
     try:
-        json.dumps(messages, allow_nan=False).encode()
+        json.dumps(messages, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise Rejected(f"messages cannot be sent as JSON: {error}") from error
 
@@ -102,8 +133,37 @@ def _check_content(content: Any, kinds: set[str], where: str) -> None:
     _refuse(not isinstance(parts, list) or not parts, where, "is empty")
     for index, part in enumerate(parts):
         _refuse(part.get("type") not in kinds, f"{where}[{index}].type", f"is {part.get('type')!r}; allowed here: {kinds}")
-        blank = part["type"] == "text" and not str(part.get("text", "")).strip()
-        _refuse(blank, f"{where}[{index}].text", "is blank")
+        _refuse(_is_blank(part), f"{where}[{index}].text", "is blank")
+        missing = _NEEDED.get(part["type"], set()) - part.keys()
+        _refuse(bool(missing), f"{where}[{index}]", f"has no {missing}")
+        is_insecure = part["type"] == "image" and str(part["source"].get("url", "https://"))[:8] != "https://"
+        _refuse(is_insecure, f"{where}[{index}].source.url", "is not https")
+
+
+def _is_blank(part: Mapping[str, Any]) -> bool:
+    return part["type"] == "text" and not str(part.get("text", "")).strip()
+
+
+def _signature(before: Sequence[Mapping[str, Any]]) -> str:
+    return _SIGNED + " ".join(block["type"] for block in before if not _is_blank(block))
+
+
+def _check_thoughts(blocks: Sequence[Mapping[str, Any]], where: str) -> None:
+    _refuse(blocks[-1]["type"] in _THOUGHTS, where, "ends with a thought")
+    kinds = {block["type"] for block in blocks}
+    is_continued = bool(kinds & _THOUGHTS) and "tool_use" in kinds and blocks[-1]["type"] != "tool_use"
+    _refuse(is_continued, where, "has thoughts and calls, and does not end with a call")
+    for place, block in enumerate(blocks):
+        if block["type"] not in _THOUGHTS:
+            continue
+        here = f"{where}.content[{place}]"
+        unknown = block.keys() - _NEEDED[block["type"]] - {"type"}
+        _refuse(bool(unknown), here, f"has unknown fields: {unknown}")
+        signature = block["signature"] if block["type"] == "thinking" else block["data"]
+        _refuse(not isinstance(signature, str) or not signature, here, "is not signed")
+        known = {_signature(blocks[start:place]) for start in range(place + 1)}  # messages of one role may have been joined
+        is_moved = signature.startswith(_SIGNED) and signature not in known
+        _refuse(is_moved, here, "is a thought that was moved; it cannot be modified")
 
 
 def _check_openai_calls(calls: Sequence[Mapping[str, Any]], where: str) -> None:
@@ -132,8 +192,12 @@ def _check_results(blocks: Sequence[Mapping[str, Any]], open_calls: list[str], w
     _refuse(kinds[: len(results)] != ["tool_result"] * len(results), where, "says something before its tool results")
     _refuse(sorted(results) != sorted(open_calls), where, f"has results of {results}, where {open_calls} are wanted")
     for block in blocks:
-        if block["type"] == "tool_result" and "content" in block:
-            _check_content(block["content"], {"text", "image", "document", "search_result"}, f"{where}.tool_result")
+        if block["type"] != "tool_result":
+            continue
+        if block.get("is_error"):
+            _check_content(block.get("content"), {"text"}, f"{where}.tool_result (is_error)")
+        elif "content" in block:
+            _check_content(block["content"], _RESULTS, f"{where}.tool_result")
 
 
 def _checked_uses(blocks: Sequence[Mapping[str, Any]], used: set[str], where: str) -> list[str]:
