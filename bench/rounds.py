@@ -41,6 +41,10 @@ PLAN = (
     Task("step", ("floor", "savegame", "dbos", "dbos_wal")),
     Task("resume"),
     Task("disk"),
+    Task("pg_update", ("pg_floor", "pg_savegame")),
+    Task("pg_save", ("pg_savegame", "pg_saver")),
+    Task("pg_at_once", ("pg_savegame",)),
+    Task("pg_size", ("pg_savegame", "pg_saver"), once=True),
     Task("threads"),
     Task("padded_threads"),
     Task("grow_save", once=True),
@@ -72,7 +76,7 @@ def play(
 ) -> Results:
     """Run everything in a temporary directory on a real disk, which is removed afterwards."""
     results = Results()
-    with workplace(where) as work:
+    with workplace(where) as work, _postgres(contestants) as server:
         for number in range(1, rounds + 1):
             room = work / f"round-{number}"
             for task in PLAN:
@@ -81,7 +85,7 @@ def play(
                 for name in task.contestants:
                     if name in contestants:
                         say(f"round {number} of {rounds}: {task.name}, {name}")
-                        _turn(results, name, task.name, room / name, sizes)
+                        _turn(results, name, task.name, room / name, sizes, server)
             shutil.rmtree(room, ignore_errors=True)
     return results
 
@@ -114,13 +118,30 @@ def filesystem(place: Path) -> str:
     return kind
 
 
-def _turn(results: Results, name: str, task: str, directory: Path, sizes: Sizes) -> None:
+@contextmanager
+def _postgres(contestants: set[str]) -> Iterator[dict[str, str]]:
+    """What tells the contestants where a PostgreSQL server is, if there are any: one at full durability, on loopback."""
+    if "pg_savegame" not in contestants:
+        yield {}
+        return
+    from savegame.testing.postgres import Cluster
+
+    with Cluster(fsync="on", shared_buffers="128MB", max_wal_size="2GB") as cluster:
+        yield {"SAVEGAME_BENCH_POSTGRES": cluster.url()}
+
+
+def _turn(results: Results, name: str, task: str, directory: Path, sizes: Sizes, server: dict[str, str]) -> None:
     os.sync()  # what the one before left to be written is not for this one to wait for
     command = [sys.executable, "-m", "bench.contestant", name, task, str(directory), sizes.to_text()]
     path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=TIMEOUT_S
+            command,
+            cwd=ROOT,
+            env={**os.environ, **server, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
         results.crashes.append(f"{name} {task}: took longer than {TIMEOUT_S} s")

@@ -30,7 +30,7 @@ class Row:
 def rows(results: Results) -> list[Row]:
     """Every row whose contestants were there, in the order of the issue."""
     makers: tuple[Callable[[Results], list[Row]], ...] = (
-        _update, _flat, _save, _load, _older, _history, _runs, _disk, _edits, _threads, _memory, _many, _savers,
+        _update, _flat, _save, _load, _older, _history, _runs, _disk, _edits, _threads, _memory, _many, _savers, _postgres,
     )  # fmt: skip
     return [row for maker in makers for row in maker(results)]
 
@@ -193,14 +193,18 @@ def _edits(results: Results) -> list[Row]:
 
 def _threads(results: Results) -> list[Row]:
     found = []
-    tasks = (("threads", "64 threads saving at once", 2), ("padded_threads", "… with the flush padded to 2 ms", 5))
-    for key, what, least in tasks:
-        ours = results.get("savegame", key)
+    tasks = (
+        ("savegame", "threads", "64 threads saving at once", 2),
+        ("savegame", "padded_threads", "… with the flush padded to 2 ms", 5),
+        ("pg_savegame", "pg_at_once", "PostgreSQL: 64 tasks saving at once", 2),
+    )
+    for name, key, what, least in tasks:
+        ours = results.get(name, key)
         if ours:
             ratios = [entry["ratio"] for entry in ours]
             ratio, spread = statistics.median(ratios), (min(ratios), max(ratios))
-            together, alone = (statistics.median(entry[name] for entry in ours) for name in ("together_per_s", "alone_per_s"))
-            other = f"one thread {alone:,.0f}/s"
+            together, alone = (statistics.median(entry[rate] for entry in ours) for rate in ("together_per_s", "alone_per_s"))
+            other = f"one alone {alone:,.0f}/s"
             found.append(Row(key, what, f"{together:,.0f}/s", other, ratio, spread, f"≥ {least} x", ratio >= least))
     return found
 
@@ -258,6 +262,30 @@ def _savers(results: Results) -> list[Row]:
     ratio, text = theirs / size, f"SqliteSaver {size_text(theirs)}, DeltaChannel {size_text(smaller)}"
     limit, ok = "≥ 300 x smaller than SqliteSaver, smaller than DeltaChannel", ratio >= 300 and size < smaller
     found.append(Row("chat_disk", "LangGraph: disk after 1,000 turns", size_text(size), text, ratio, None, limit, ok))
+    return found
+
+
+def _postgres(results: Results) -> list[Row]:
+    """On one local server: update() beside a bare fenced INSERT, save() and size beside PostgresSaver."""
+    found: list[Row] = []
+    ours, floor = results.get("pg_savegame", "pg_update"), results.get("pg_floor", "pg_update")
+    if ours and floor:
+        ratio, spread = _ratio(ours, floor, "update", "update", "median_us")
+        mine, other = (time_text(_median(entries, "update", "median_us")) for entries in (ours, floor))
+        what = "PostgreSQL: update() at step 1,000, median"
+        found.append(Row("pg_update", what, mine, f"floor {other}", ratio, spread, "≤ 1.8 x floor", ratio <= 1.8))
+    ours, theirs = results.get("pg_savegame", "pg_save"), results.get("pg_saver", "pg_save")
+    if ours and theirs:
+        ratio, spread = _ratio(theirs, ours, "save", "save", "median_us")
+        mine, other = (time_text(_median(entries, "save", "median_us")) for entries in (ours, theirs))
+        what = "PostgreSQL: save(whole state), 2,000 messages"
+        found.append(Row("pg_save", what, mine, f"PostgresSaver {other}", ratio, spread, "≥ 15 x faster", ratio >= 15))
+    for entry in results.get("pg_savegame", "pg_size"):
+        size, content = entry["bytes"], entry["content_bytes"]
+        theirs = results.get("pg_saver", "pg_size")
+        other = f"content {size_text(content)}" + (f", PostgresSaver {size_text(theirs[0]['bytes'])}" if theirs else "")
+        ok = size / content <= 1.5
+        found.append(Row("pg_size", "PostgreSQL: 1,000 steps", size_text(size), other, size / content, None, "≤ 1.5 x", ok))
     return found
 
 
