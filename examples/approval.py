@@ -5,7 +5,7 @@
     python approval.py resume    the agent carries on from there
 
 Without a part, all three run one after the other, each as a process of its own. Everything is kept in approval.db in the
-current directory. The model is a script.
+current directory, or in another vault (--vault). The model is a script.
 """
 
 import argparse
@@ -61,13 +61,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("part", nargs="?", choices=["ask", "answer", "resume"])
     parser.add_argument("--no", action="store_true", help="refuse")
+    parser.add_argument("--vault", default="approval.db")
     given = parser.parse_args()
     if given.part is None:
         for part in ("ask", "answer", "resume"):
             print(part, flush=True)
-            subprocess.run([sys.executable, __file__, part, *["--no"] * given.no], check=True)  # noqa: S603 - this file
+            command = [sys.executable, __file__, part, "--vault", given.vault, *["--no"] * given.no]
+            subprocess.run(command, check=True)  # noqa: S603 - this file
         return
-    with savegame.open("approval.db") as vault:
+    with savegame.open(given.vault) as vault:
         if given.part == "ask":
             ask(vault)
         elif given.part == "answer":

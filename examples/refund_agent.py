@@ -1,7 +1,8 @@
 """An agent with every kind of tool: python refund_agent.py [--die-in TOOL]. Run it again after a crash: it carries on.
 
-It keeps everything in refunds.db in the current directory. With --die-in the process is killed inside that tool, right
-after its effect and before anybody could keep the result: the moment that matters. The model is a script.
+It keeps everything in refunds.db in the current directory, or in another SQLite vault (--vault). With --die-in the process is
+killed inside that tool, right after its effect and before anybody could keep the result: the moment that matters. The model
+is a script.
 """
 
 import argparse
@@ -103,8 +104,10 @@ def main():
     global die_in
     parser = argparse.ArgumentParser()
     parser.add_argument("--die-in", choices=[tool.name for tool in tools])
-    die_in = parser.parse_args().die_in
-    with savegame.open("refunds.db") as vault:
+    parser.add_argument("--vault", default="refunds.db")
+    given = parser.parse_args()
+    die_in = given.die_in
+    with savegame.open(given.vault) as vault:
         with vault.connection() as db:
             db.execute("CREATE TABLE IF NOT EXISTS app_note (thread TEXT, text TEXT)")
         while True:

@@ -1,23 +1,23 @@
 """Several tools at once: python research_agent.py. The results are kept in the model's order, whoever is ready first.
 
-The model and the sources are scripts, and everything is kept in memory; put your own calls in their place.
+The model and the sources are scripts; put your own calls in their place. Everything is kept in memory, or in another vault
+(--vault): there it is found when the program is started again.
 """
 
-import threading
+import argparse
+import time
 from datetime import timedelta
 
 import savegame
 
 tools = savegame.Toolbox()
 SOURCES = {"archive": 0.3, "library": 0.2, "newspaper": 0.1}
-together = threading.Barrier(len(SOURCES))
 
 
 @tools.tool(read_only=True, timeout=timedelta(seconds=20), retries=1)
 def look_up(call, source: str, topic: str):
     """Look a topic up in one source."""
-    together.wait(10)  # nobody gets past here unless all of them run at the same time
-    threading.Event().wait(SOURCES[source])
+    time.sleep(SOURCES[source])
     print(f"  {source} is ready")
     return f"what the {source} says about {topic}"
 
@@ -37,7 +37,9 @@ def count(reply):
 
 
 def main():
-    with savegame.open("memory:") as vault:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--vault", default="memory:")
+    with savegame.open(parser.parse_args().vault) as vault:
         with vault.run("research-1", agent="researcher", tools=tools) as run:
             plan = run.step("plan", lambda: {"topic": "tides", "sources": list(SOURCES)})  # done once, whoever resumes
             run.user(f"Write about {plan['topic']}.", key="request-1")

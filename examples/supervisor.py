@@ -1,17 +1,22 @@
-"""Four workers carry on what a killed process left behind: python supervisor.py. Every bill is written exactly once.
+"""Four workers carry on what a killed process left behind: python supervisor.py, or its parts one by one.
 
-A first process begins eight runs at once and is killed with SIGKILL in the middle of all of them. Each of four workers
-supervises the same vault; a lease per thread sees to it that one of them resumes each run. The model is a script.
+    python supervisor.py begin    begins eight runs, and is killed with SIGKILL in the middle of all of them
+    python supervisor.py work     a worker: carries on what went stale until nothing is left; start as many as you like
+    python supervisor.py show     the bills: every one is written exactly once
+
+Without a part, the first runs, then four workers at once, each as a process of its own. All of them supervise the same vault;
+a lease per thread sees to it that one of them resumes each run. Everything is kept in bills.db in the current directory, or
+in another SQLite vault (--vault). The model is a script.
 """
 
-import multiprocessing
+import argparse
+import contextlib
 import os
 import signal
-import tempfile
-import threading
+import subprocess
+import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import savegame
 
@@ -19,12 +24,11 @@ RUNS = [f"meter-{number}" for number in range(8)]
 LEASE = timedelta(seconds=3)  # where the system does not tell that a process is gone, its lease has to run out first
 
 
-def toolbox(worker, before_reading=lambda: None):
+def toolbox(worker):
     tools = savegame.Toolbox()
 
     @tools.tool(read_only=True)
     def read_meter(call):
-        before_reading()
         return 42
 
     @tools.tool(transaction=True)
@@ -44,62 +48,71 @@ def model(messages):
     return {"role": "assistant", "content": "", "tool_calls": [{"id": name, "name": name, "arguments": arguments}]}
 
 
-def agent(vault, tools, thread_id, text=None):
+def agent(vault, tools, thread_id):
     with vault.run(thread_id, tools=tools, lease=LEASE) as run:
-        if text:
-            run.user(text)
         while not run.done:
             run.tools()
             run.model(model)
         return run.reply
 
 
-def begin_and_die(path):
-    """All runs get as far as their first tool; then the process is killed, by its own hand."""
-    together = threading.Barrier(len(RUNS), action=lambda: os.kill(os.getpid(), signal.SIGKILL))
-    with savegame.open(path) as vault:
-        tools = toolbox("the first", together.wait)
+def begin(vault):
+    """All runs get as far as the first call of a tool; then the process is killed, by its own hand."""
+    with vault.connection() as db:
+        db.execute("CREATE TABLE IF NOT EXISTS app_bill (thread TEXT, amount INTEGER, worker TEXT)")
+    with contextlib.ExitStack() as held:
         for thread_id in RUNS:
-            threading.Thread(target=agent, args=(vault, tools, thread_id, "Bill me.")).start()
-        threading.Event().wait()
+            run = held.enter_context(vault.run(thread_id, tools=toolbox("the first"), lease=LEASE))
+            run.user("Bill me.", key="contract-1")
+            if run.messages[-1]["role"] == "user":
+                run.model(model)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-def work(path, number, finished):
-    """One worker: resume whatever goes stale, until it is told to stop."""
-    stop = threading.Event()
-    threading.Thread(target=lambda: (finished.wait(), stop.set()), daemon=True).start()
-    with savegame.open(path) as vault:
-        tools = toolbox(f"worker {number}")
-        vault.supervise(lambda thread_id: agent(vault, tools, thread_id), poll=timedelta(milliseconds=100), stop=stop)
+def work(vault, name):
+    """One worker: resume whatever went stale, until nothing is in progress any more."""
+    tools = toolbox(name)
+    while any(vault.threads(status="in_progress")):
+        vault.supervise(lambda thread_id: agent(vault, tools, thread_id), once=True)
+        time.sleep(0.1)
+
+
+def show(vault):
+    with vault.connection() as db:
+        bills = list(db.execute("SELECT thread, worker FROM app_bill ORDER BY thread"))
+    for thread_id, worker in bills:
+        print(f"{thread_id} was carried on by {worker}")
+    print("bills:", len(bills), "of different meters:", len({thread_id for thread_id, _ in bills}))
+
+
+def all_parts(address):
+    def start(*part):
+        return subprocess.Popen([sys.executable, __file__, *part, "--vault", address])  # noqa: S603 - this file
+
+    print("the first process ended with", start("begin").wait())
+    with savegame.open(address) as vault:
+        print("left behind:", len(list(vault.threads(status="in_progress"))))
+        for worker in [start("work", "--name", f"worker {number}") for number in range(4)]:
+            worker.wait()
+        show(vault)
 
 
 def main():
-    spawn = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as directory:
-        path = str(Path(directory) / "bills.db")
-        with savegame.open(path) as vault, vault.connection() as db:
-            db.execute("CREATE TABLE app_bill (thread TEXT, amount INTEGER, worker TEXT)")
-        first = spawn.Process(target=begin_and_die, args=(path,))
-        first.start()
-        first.join()
-        print("the first process ended with", first.exitcode)
-
-        finished = spawn.Event()
-        workers = [spawn.Process(target=work, args=(path, number, finished)) for number in range(4)]
-        with savegame.open(path) as vault:
-            print("left behind:", len(list(vault.threads(status="in_progress"))))
-            for worker in workers:
-                worker.start()
-            while any(vault.threads(status="in_progress")):
-                time.sleep(0.1)
-            finished.set()
-            for worker in workers:
-                worker.join()
-            with vault.connection() as db:
-                bills = list(db.execute("SELECT thread, worker FROM app_bill ORDER BY thread"))
-        for thread_id, worker in bills:
-            print(f"{thread_id} was carried on by {worker}")
-        print("bills:", len(bills), "of different meters:", len({thread_id for thread_id, _ in bills}))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("part", nargs="?", choices=["begin", "work", "show"])
+    parser.add_argument("--name", default="a worker")
+    parser.add_argument("--vault", default="bills.db")
+    given = parser.parse_args()
+    if given.part is None:
+        all_parts(given.vault)
+        return
+    with savegame.open(given.vault) as vault:
+        if given.part == "begin":
+            begin(vault)
+        elif given.part == "work":
+            work(vault, given.name)
+        else:
+            show(vault)
 
 
 if __name__ == "__main__":

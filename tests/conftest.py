@@ -1,14 +1,22 @@
-"""What all tests share: the long campaigns run only when asked for, and only they draw new random examples.
-
-The default run draws the same examples every time, so that it says something about the change that is being tested.
+"""What all tests share: addresses of vaults on each store; long campaigns run only when asked for, and only they draw new
+random examples. The default run draws the same every time, so that it says something about the change being tested.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import hypothesis
 import pytest
+
+from savegame.testing.postgres import postgres_server, postgres_url
+
+__all__ = ["postgres_server", "postgres_url"]
+
+Addresses = Callable[..., str]
 
 hypothesis.settings.register_profile("steady", derandomize=True, database=None)
 if "--campaign" not in sys.argv:
@@ -26,3 +34,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("campaign"):
             item.add_marker(skip)
+
+
+@pytest.fixture
+def address_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Addresses]:
+    """Where a store's vault of some name is, in this test. PostgreSQL is started when it is first asked for."""
+    databases: dict[str, str] = {}
+    with ExitStack() as stack:
+
+        def address(store: str, name: str = "vault.db") -> str:
+            if store != "postgres":
+                return {"memory": "memory:", "file": f"file:{tmp_path / name}", "sqlite": f"sqlite:{tmp_path / name}"}[store]
+            if name not in databases:
+                databases[name] = stack.enter_context(request.getfixturevalue("postgres_server").fresh_database())
+            return databases[name]
+
+        yield address

@@ -46,7 +46,7 @@ from savegame.model import MISSING, Change, Checkpoint, Kind, Problem, Report, S
 from savegame.opening import open_async
 from savegame.opening import open_vault as open  # noqa: A004 - the public name
 from savegame.policy import Event, Retention, Strategy
-from savegame.runner import StaleRun
+from savegame.runner import RunInfo, StaleRun
 from savegame.runs.arun import AsyncRun
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.run import Run
@@ -102,6 +102,7 @@ __all__ = [
     "Retention",
     "Role",
     "Run",
+    "RunInfo",
     "SavegameError",
     "StaleRun",
     "Stats",

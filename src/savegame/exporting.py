@@ -34,7 +34,7 @@ from savegame.frames import PLAIN, WITH_BLOBS, references, unwrap, wrap
 from savegame.lineage import everything
 from savegame.model import Frame, ThreadKey, ThreadRow, checked_id
 from savegame.text import to_text
-from savegame.upkeep import COPY_TRIES, Progress, records, with_delta
+from savegame.upkeep import COPIED, COPY_TRIES, Progress, records, with_delta
 
 FORMAT: Final = 1
 
@@ -86,7 +86,7 @@ def _chosen(engine: Engine, namespace: str, threads: Sequence[str] | None, agent
 
 def _is_worth_it(engine: Engine, row: ThreadRow | None) -> bool:
     """Whether there is anything of a thread besides a lease, which stays where it is."""
-    return row is not None and bool(row.frames or engine.store.kinds(row.key))
+    return row is not None and bool(row.frames or set(engine.store.kinds(row.key)) - {COPIED})
 
 
 # -- files -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from savegame._export_lines import Beside, Head, Large, Part, Point, Reader, opened
 from savegame.engine import Engine
 from savegame.errors import AlreadyExistsError, ConflictError, CorruptionError
-from savegame.frames import DIGEST_BYTES, WITH_BLOBS, digest, load_meta, references, unwrap, wrap
+from savegame.frames import DIGEST_BYTES, WITH_BLOBS, digest, load_meta, references, unwrap
 from savegame.lineage import everything
 from savegame.model import Frame, ThreadKey
 from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
@@ -172,7 +172,7 @@ class _Bringing:
 
     def _append(self, point: Point) -> None:
         flags, payload = unwrap(point.delta)
-        body = wrap(payload, compress=self._engine.compress, with_blobs=bool(flags & WITH_BLOBS))
+        body = self._engine.wrap(payload, with_blobs=bool(flags & WITH_BLOBS))
         contents = {name: unwrap(self._reader.large(self._large[name]).body)[1] for name in references(point.delta)}
         base, blobs, expect = self._numbers[point.base], self._engine.wrapped(contents), self._before
         change = Append(self._key, point.id, base, point.meta, body, point.note, expect, agent=self._agent, blobs=blobs)

@@ -31,9 +31,10 @@ def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE) -> Itera
             return
 
 
-def everything(engine: Engine, key: ThreadKey, *, high: int | None = None, newest_first: bool = True) -> Iterator[Frame]:
+def everything(
+    engine: Engine, key: ThreadKey, *, low: int = 0, high: int | None = None, newest_first: bool = True
+) -> Iterator[Frame]:
     """Every frame of a thread, branches too, in order; pages underneath."""
-    low = 0
     while True:
         frames = engine.store.frames(key, low=low, high=high, limit=PAGE, newest_first=newest_first)
         yield from frames

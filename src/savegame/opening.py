@@ -24,10 +24,14 @@ from savegame.vault import DEFAULT_CACHE, Vault
 P = ParamSpec("P")
 T = TypeVar("T")
 
-BUILT_IN = {"file": "savegame.stores.file", "memory": "savegame.stores.memory", "sqlite": "savegame.stores.sqlite"}
+BUILT_IN = {
+    "file": "savegame.stores.file",
+    "memory": "savegame.stores.memory",
+    "postgres": "savegame.stores.postgres",
+    "postgresql": "savegame.stores.postgres",
+    "sqlite": "savegame.stores.sqlite",
+}
 """Found without installed metadata, so that a source tree works too."""
-
-LATER = {"postgresql": "PostgreSQL", "postgres": "PostgreSQL"}
 
 
 def open_vault(
@@ -42,7 +46,7 @@ def open_vault(
     cache_bytes: int = DEFAULT_CACHE,
 ) -> Vault:
     """Open a vault, making it if it does not exist: a path or `sqlite:PATH` for an SQLite file, `file:DIRECTORY` for
-    readable journals, `memory:` for one in memory.
+    readable journals, `memory:` for one in memory, `postgresql://...` for a PostgreSQL database.
 
     `durability="power"` survives a power cut, `"process"` a killed process. `retention` says how much of each thread to
     keep. `namespace` keeps tenants apart. `cache_bytes` bounds the memory for states.
@@ -80,15 +84,24 @@ def open_store(url: str | os.PathLike[str], **options: Any) -> Store:
     scheme = re.match(r"([a-z][a-z0-9+.-]+):", text)
     name = scheme[1] if scheme else "sqlite"
     if name in BUILT_IN:
-        store: Store = import_module(BUILT_IN[name]).open_url(text, **options)
+        store: Store = _built_in(name).open_url(text, **options)
         return store
     for entry in entry_points(group="savegame.stores", name=name):
         store = entry.load()(text, **options)
         if not isinstance(store, Store):
             raise UnsupportedError(f"{entry.value}: what it opens is not a savegame store; ask whoever made it")
         return store
-    if name in LATER:
-        raise UnsupportedError(f"{name}: {LATER[name]} is not there yet; use a path (SQLite), file: or memory:")
     raise StoreNotFound(
-        f"no store speaks {name!r}; give a path for an SQLite file (./{text} if that is its name), file: or memory:"
+        f"no store speaks {name!r}; give a path for an SQLite file (./{text} if that is its name), file:, memory: or "
+        f"postgresql://"
     )
+
+
+def _built_in(name: str) -> Any:
+    """The module of a store that comes with savegame."""
+    try:
+        return import_module(BUILT_IN[name])
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise UnsupportedError(f"{name}: needs psycopg; pip install 'savegame[postgres]'") from error

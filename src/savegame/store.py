@@ -11,14 +11,16 @@ the place; they are never returned. Touches index, model and errors.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from savegame.errors import UnsupportedError
+from savegame.errors import CorruptionError, UnsupportedError
 from savegame.index import Index
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 
@@ -124,6 +126,13 @@ class DeleteThread(NamedTuple):
     epoch: int | None = None
 
 
+class Layout(NamedTuple):
+    """The version of a store's tables that was found when it was opened (0: none, they were made), and today's."""
+
+    found: int
+    now: int
+
+
 StoreChange = Append | MoveHead | PutNote | PutRecord | PutKeyframe | Rewrite | DeleteThread
 
 
@@ -134,8 +143,12 @@ class Store(ABC):
     scheme: ClassVar[str]
     readable: ClassVar[bool] = False
     """Whether people read what it keeps, so that nothing in it should be compressed."""
+    compress_from: ClassVar[int] = 4096
+    """Fresh bodies below this size stay as they are, which loads quicker; `compact` compresses them all."""
     width: ClassVar[int] = 1
     """How many operations can really run at once: what an asynchronous caller makes its pool as wide as."""
+    layout: Layout | None = None
+    """Which version of the layout opening found, and brought up to date; None where layouts have no numbers."""
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -205,6 +218,22 @@ class Store(ABC):
         """The frames of the heads that rows tell of, without their deltas; None for one that is gone meanwhile."""
         return [next(iter(self.frames(row.key, low=row.head, high=row.head)), None) for row in rows]
 
+    def fingerprints(self, keys: Sequence[ThreadKey]) -> list[bytes]:
+        """For each thread a few bytes, others whenever frames came, or its head, agent, a note or a record changed.
+
+        Only comparable with what the same store gave earlier. Empty for a thread that is not there or is damaged.
+        """
+        return [self._fingerprint(key) for key in keys]
+
+    def _fingerprint(self, key: ThreadKey) -> bytes:
+        try:
+            row = self.thread(key)
+            notes = [(frame.seq, frame.note) for frame in self.frames(key, noted=True)]
+            records = [self.records(key, kind, limit=2**31).items for kind in self.kinds(key)]
+        except CorruptionError:
+            return b""
+        return b"" if row is None else fingerprint(row, notes, records)
+
     @abstractmethod
     def chain(self, key: ThreadKey, seq: int, *, keyframes: bool = True, after: int = 0) -> Chain:
         """What brings the state at `seq` back, read at one moment; begins after `after` if that lies on the way.
@@ -223,6 +252,10 @@ class Store(ABC):
     @abstractmethod
     def blob(self, key: ThreadKey, digest: bytes) -> bytes | None:
         """The bytes of a blob of a thread."""
+
+    def await_change(self, key: ThreadKey, seconds: float) -> None:
+        """Wait until something may have been written to a thread, for so long at most. A hint: look in any case."""
+        time.sleep(seconds)
 
     # -- looking after -----------------------------------------------------------------------------
 
@@ -271,3 +304,9 @@ class Store(ABC):
     def connection(self) -> AbstractContextManager[Any]:
         """A transaction on the store's own database, for tables of the user's."""
         raise UnsupportedError(f"a {self.scheme} store has no database connection")
+
+
+def fingerprint(row: ThreadRow, notes: Iterable[object], records: Iterable[object]) -> bytes:
+    """What `Store.fingerprints` gives for a thread, of its row and whatever stands for its notes and records."""
+    said = repr((row.agent, row.head_id, row.last, list(notes), list(records)))
+    return hashlib.blake2b(said.encode(), digest_size=16).digest()

@@ -60,14 +60,16 @@ def inherited(engine: Engine, source: ThreadKey, key: ThreadKey) -> list[PutReco
     return links + [PutRecord(key, SUBJECT, name, MARK) for name in _names(engine, source, SUBJECT)]
 
 
-def erase(engine: Engine, namespace: str, subject: str) -> Erased:
+def erase(engine: Engine, namespace: str, subject: str, *, dry_run: bool) -> Erased:
     """Delete every thread of a subject and all that were forked from them, all or none; what comes meanwhile too."""
     checked_id(subject, "a subject")
     gone: list[str] = []
     left: tuple[str, ...] = ()
     while keys := _with_forks(engine, _threads_of(engine, namespace, subject)):
-        left = upkeep.delete(engine, keys).left
         gone += [key.id for key in keys]
+        if dry_run:
+            return Erased(tuple(sorted(gone)), ())
+        left = upkeep.delete(engine, keys).left
     logger.info("erased %d threads of one subject", len(gone))
     return Erased(tuple(sorted(gone)), left)
 

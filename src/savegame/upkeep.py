@@ -1,4 +1,4 @@
-"""Looking after what is stored: pruning, checking, repairing, copying. Touches engine, lineage and what is below them.
+"""Looking after what is stored: pruning, checking, repairing. Touches engine, lineage and what is below them.
 
 Whatever is removed, every checkpoint that stays keeps its id, its metadata and its whole state: if the frame that it
 builds on goes, its delta is written anew against the nearest ancestor that stays.
@@ -13,17 +13,20 @@ from typing import Final, NamedTuple
 from savegame import delta as deltas
 from savegame.codec import unpack_raw
 from savegame.engine import Engine
-from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, SavegameError
-from savegame.frames import DIGEST_BYTES, PLAIN, digest, load_meta, references, take_out_ops, unwrap, wrap
+from savegame.errors import CheckpointNotFound, CorruptionError, SavegameError
+from savegame.frames import DIGEST_BYTES, PLAIN, digest, load_meta, references, take_out_ops, unwrap
 from savegame.lineage import PAGE, everything, visible
 from savegame.model import Frame, Problem, Record, Report, ThreadKey, ThreadRow
-from savegame.store import Append, Capability, DeleteThread, MoveHead, PutNote, PutRecord, Rewrite, StoreChange
+from savegame.store import Capability, DeleteThread, Rewrite
 from savegame.tree import to_bytes
 
 logger = logging.getLogger("savegame")
 
-COPY_BATCH: Final = 64
 COPY_TRIES: Final = 20
+"""How often a thread is read again that is pruned while it is copied or exported."""
+
+COPIED: Final = "copied"
+"""The kind of records by which a copy knows what it has; they belong to that one copy, and are neither copied nor exported."""
 
 Progress = Callable[[int, int], None]
 
@@ -41,6 +44,16 @@ def thread_rows(engine: Engine, namespace: str) -> Iterator[ThreadRow]:
         row = engine.store.thread(ThreadKey(namespace, thread_id))
         if row is not None and row.frames:
             yield row
+
+
+def records(engine: Engine, key: ThreadKey, kind: str) -> Iterator[Record]:
+    """Every record of a kind beside a thread; pages underneath."""
+    page = engine.store.records(key, kind)
+    while True:
+        yield from page.items
+        if page.next is None:
+            return
+        page = engine.store.records(key, kind, after=page.next)
 
 
 # -- removing --------------------------------------------------------------------------------------
@@ -157,7 +170,7 @@ def _delta_between(engine: Engine, key: ThreadKey, base: int, frame: Frame) -> t
     else:
         ops = deltas.whole(after)
     smaller, blobs = take_out_ops(ops)
-    return wrap(deltas.dump(smaller), compress=engine.compress, with_blobs=bool(blobs)), blobs
+    return engine.wrap(deltas.dump(smaller), with_blobs=bool(blobs)), blobs
 
 
 def _references(engine: Engine, key: ThreadKey, frames: list[Frame]) -> Iterator[bytes]:
@@ -329,106 +342,3 @@ def _grandparent(frames: dict[int, Frame], orphan: Frame) -> int:
 def _newest_sound(row: ThreadRow, frames: dict[int, Frame]) -> int:
     """The newest sound checkpoint before a lost head, else the newest at all; 0 if there is none."""
     return max((seq for seq in frames if seq < row.head), default=max(frames, default=0))
-
-
-# -- copying ---------------------------------------------------------------------------------------
-
-
-def copy(source: Engine, target: Engine, namespace: str, target_namespace: str, progress: Progress) -> int:
-    """Copy every thread, checkpoint by checkpoint, ids and digests unchanged; what is there already is passed over."""
-    rows = list(thread_rows(source, namespace))
-    copied = 0
-    for number, row in enumerate(rows, 1):
-        copied += _copy_steadily(source, target, row, ThreadKey(target_namespace, row.key.id))
-        progress(number, len(rows))
-    return copied
-
-
-def _copy_records(source: Engine, target: Engine, from_key: ThreadKey, key: ThreadKey) -> None:
-    """Bring what stands beside a thread; what is there already and equal is passed over."""
-    for kind in source.store.kinds(from_key):
-        there = dict(record[1:] for record in records(target, key, kind))
-        new = [record for record in records(source, from_key, kind) if there.get(record.name) != record.value]
-        target.store.commit([PutRecord(key, kind, name, value) for _, name, value in new])
-
-
-def records(engine: Engine, key: ThreadKey, kind: str) -> Iterator[Record]:
-    """Every record of a kind beside a thread; pages underneath."""
-    page = engine.store.records(key, kind)
-    while True:
-        yield from page.items
-        if page.next is None:
-            return
-        page = engine.store.records(key, kind, after=page.next)
-
-
-def _large_value(engine: Engine, key: ThreadKey, checkpoint_id: str, name: bytes) -> bytes:
-    body = engine.store.blob(key, name)
-    if body is None:
-        raise CorruptionError(
-            f"thread {key.id!r}: a large value of checkpoint {checkpoint_id} is missing; run verify",
-            thread_id=key.id,
-            checkpoint_id=checkpoint_id,
-            place=f"large value {name.hex()[:12]}",
-        )
-    return body
-
-
-def _copy_steadily(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey) -> int:
-    """`_copy_thread`, begun again when somebody prunes the source meanwhile; what was copied is passed over then."""
-    copied = 0
-    for attempt in range(COPY_TRIES):
-        try:
-            return copied + _copy_thread(source, target, row, key, again=attempt > 0)
-        except CheckpointNotFound:
-            found = source.store.thread(row.key)
-            if found is None or not found.frames:
-                return copied
-            row = found
-    raise ConflictError(f"thread {key.id!r} keeps being pruned while it is copied; try again later")
-
-
-def _copy_thread(source: Engine, target: Engine, row: ThreadRow, key: ThreadKey, *, again: bool) -> int:
-    there = {frame.id: frame for frame in everything(target, key, newest_first=False)}
-    before = target.store.thread(key)
-    head, last = (before.head_id, before.last) if before else (None, 0)
-    if head is not None and not again and source.store.find(row.key.namespace, head) is None:  # again: we brought it
-        raise ConflictError(
-            f"thread {key.id!r} went its own way in the copy: its head {head} is not in the source; delete one of them",
-            expected=row.head_id,
-            found=head,
-        )
-    numbers: dict[int, int] = {}
-    batch: list[StoreChange] = []
-    copied = 0
-    for frame in everything(source, row.key, newest_first=False):
-        if frame.id in there:
-            if there[frame.id].meta[:DIGEST_BYTES] != frame.meta[:DIGEST_BYTES]:
-                raise ConflictError(f"thread {key.id!r}: checkpoint {frame.id} is another one in the copy; delete one of them")
-            numbers[frame.seq] = there[frame.id].seq
-            if there[frame.id].note != frame.note:
-                target.store.commit([PutNote(key, there[frame.id].seq, frame.note, there[frame.id].note)])
-            continue
-        whole = with_delta(source, row.key, frame.seq)
-        delta = whole.delta or b""
-        blobs = tuple((name, _large_value(source, row.key, frame.id, name)) for name in references(delta))
-        last += 1
-        numbers[frame.seq] = last
-        if whole.base and whole.base not in numbers:
-            raise CheckpointNotFound(f"thread {row.key.id!r}: frame {whole.base} is gone")
-        base = numbers.get(whole.base, 0)
-        batch.append(Append(key, frame.id, base, whole.meta, delta, whole.note, head, agent=row.agent, blobs=blobs))
-        head = frame.id
-        copied += 1
-        if len(batch) == COPY_BATCH:
-            target.store.commit(batch)
-            batch = []
-    if batch:
-        target.store.commit(batch)
-    _copy_records(source, target, row.key, key)
-    if row.head and row.head not in numbers:  # the head moved on and was pruned since its row was read
-        raise CheckpointNotFound(f"thread {row.key.id!r}: its head {row.head_id} is gone")
-    if head != row.head_id:
-        target.store.commit([MoveHead(key, numbers[row.head] if row.head else 0, head)])
-    target.cache.forget(key)
-    return copied

@@ -28,6 +28,8 @@ class Usage:
     threads: int
     first_at: dt.datetime
     last_at: dt.datetime
+    state_bytes: int = 0
+    """What the states of these checkpoints would take if each were kept whole."""
 
 
 def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
@@ -51,7 +53,7 @@ def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
 def _of(meta: Meta, key: Key, *, threads: int) -> Usage:
     # What a fork begins with is a copy: its tokens were used once, where it was copied from.
     spent = (0, 0.0) if meta.forked_from is not None else (meta.tokens_used or 0, meta.cost or 0.0)
-    return Usage(key, 1, *spent, threads, meta.created_at, meta.created_at)
+    return Usage(key, 1, *spent, threads, meta.created_at, meta.created_at, meta.size_bytes)
 
 
 def _sum(a: Usage, b: Usage) -> Usage:
@@ -63,4 +65,5 @@ def _sum(a: Usage, b: Usage) -> Usage:
         a.threads + b.threads,
         min(a.first_at, b.first_at),
         max(a.last_at, b.last_at),
+        a.state_bytes + b.state_bytes,
     )

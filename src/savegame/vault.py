@@ -6,6 +6,7 @@ Touches thread, engine, lineage, upkeep and what is below them.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,14 +15,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from savegame import exporting, importing, lineage, subjects, upkeep
+from savegame import copying, exporting, importing, lineage, subjects, upkeep
 from savegame.agents import AgentAutosave, AgentInfo, Agents
 from savegame.changes import Diff, changes_between
-from savegame.codec import Codec, Upcast
+from savegame.codec import Codec
 from savegame.conversations import ConversationInfo, Conversations
 from savegame.domain import AgentState, Conversation, Message
 from savegame.engine import Engine
 from savegame.errors import (
+    Busy,
     CheckpointNotFound,
     CorruptionError,
     InvalidInputError,
@@ -39,8 +41,9 @@ from savegame.model import (
     checked_id,
     checked_limit,
 )
+from savegame.objects import Upcast
 from savegame.policy import Retention, Strategy
-from savegame.runner import Runner, StaleRun
+from savegame.runner import RunInfo, Runner, StaleRun
 from savegame.runs.ledger import CallEntry
 from savegame.runs.run import Run
 from savegame.runs.toolbox import Toolbox
@@ -49,6 +52,8 @@ from savegame.store import Capability, Store
 from savegame.subjects import Erased
 from savegame.thread import Thread
 from savegame.usage import Usage, usage
+
+logger = logging.getLogger("savegame")
 
 DEFAULT_CACHE: Final = 64 * 1024 * 1024
 
@@ -154,6 +159,26 @@ class Vault:
         threads = lineage.listed(self._engine, self.namespace, agent=agent, after=after)
         found = (info for info in map(self._info, threads) if info is not None and self._fits(info, wanted, tag))
         return islice(found, checked_limit(limit))
+
+    def info(self, thread_id: str) -> ThreadInfo | None:
+        """What `threads` would list of one thread; None if it has no head."""
+        key = ThreadKey(self.namespace, checked_id(thread_id, "a thread's id"))
+        try:
+            row = self.store.thread(key)
+            head = None if row is None or not row.head else self.store.head_frames([row])[0]
+        except CorruptionError as error:
+            return ThreadInfo.damaged(thread_id, str(error))
+        return None if row is None or head is None else self._info(lineage.Listed(thread_id, row, head))
+
+    def fingerprints(self) -> dict[str, bytes]:
+        """For every thread a few bytes, others whenever it got checkpoints, or its head, a note or a record changed.
+
+        Quick: for whoever keeps something about every thread, and wants to read again only what is new. Only comparable
+        with what the same vault gave earlier; empty for a thread that is damaged.
+        """
+        ids = [thread_id for thread_id, _ in self.store.heads(self.namespace)]
+        marks = self.store.fingerprints([ThreadKey(self.namespace, thread_id) for thread_id in ids])
+        return dict(zip(ids, marks, strict=True))
 
     def _fits(self, info: ThreadInfo, wanted: Status | None, tag: str | None) -> bool:
         if info.damage is not None:
@@ -389,6 +414,10 @@ class Vault:
         """Runs that are not done and that nobody holds any more: what a supervisor resumes."""
         return self._runner.stale()
 
+    def runs(self) -> Iterator[RunInfo]:
+        """Runs that are not done: who holds each, or held it last."""
+        return self._runner.runs()
+
     def supervise(
         self,
         resume: Callable[[str], Any],
@@ -405,9 +434,12 @@ class Vault:
         """
         return self._runner.supervise(resume, poll=poll, give_up_after=give_up_after, stop=stop, once=once)
 
-    def erase(self, subject: str) -> Erased:
-        """Delete every thread of a subject and all that were forked from them; says what it could not reach."""
-        return subjects.erase(self._engine, self.namespace, subject)
+    def erase(self, subject: str, *, dry_run: bool = False) -> Erased:
+        """Delete every thread of a subject and all that were forked from them; says what it could not reach.
+
+        With `dry_run`, nothing is deleted: `threads` are those that would be.
+        """
+        return subjects.erase(self._engine, self.namespace, subject, dry_run=dry_run)
 
     # -- looking after -----------------------------------------------------------------------------
 
@@ -450,17 +482,23 @@ class Vault:
         keep: int | None = None,
         older_than: dt.timedelta | None = None,
         include_labelled: bool = False,
+        dry_run: bool = False,
         progress: Callable[[int, int], None] = _quiet,
     ) -> int:
-        """`Thread.prune` for every thread; the number removed. Damaged ones are left, and raise CorruptionError at the end."""
+        """`Thread.prune` for every thread; the number removed. Damaged ones are left, and raise CorruptionError at the end.
+
+        Threads that a live run holds are left too, and named on the logger `savegame`; a `dry_run` counts them.
+        """
         ids = [thread_id for thread_id, _ in self.store.heads(self.namespace)]
         removed, damage = 0, []
         for done, thread_id in enumerate(ids, 1):
             thread = self.thread(thread_id)
             try:
-                removed += thread.prune(keep=keep, older_than=older_than, include_labelled=include_labelled)
+                removed += thread.prune(keep=keep, older_than=older_than, include_labelled=include_labelled, dry_run=dry_run)
             except CorruptionError as error:
                 damage.append(error)
+            except Busy as error:
+                logger.info("not pruned: %s", error)
             progress(done, len(ids))
         if damage:
             raise damage[0]
@@ -474,12 +512,14 @@ class Vault:
         """Copy the store to a new file while others write; the copy opens like any other."""
         self.store.backup(path, progress)
 
-    def copy_to(self, other: Vault, progress: Callable[[int, int], None] = _quiet) -> int:
+    def copy_to(self, other: Vault, progress: Callable[[int, int], None] = _quiet, *, full: bool = False) -> int:
         """Copy every thread to another vault, ids and digests unchanged; the number of checkpoints copied.
 
-        What is there already is passed over, so a second call brings only what is new.
+        What came is read back and compared with the source: CorruptionError names what differs. A second call brings and
+        compares only what is new, a copy that was killed carries on, and `full` compares everything again. Threads that are
+        damaged, or went their own way in the copy (ConflictError), raise when all the others are done.
         """
-        return upkeep.copy(self._engine, other._engine, self.namespace, other.namespace, progress)
+        return copying.copy(self._engine, other._engine, self.namespace, other.namespace, progress, full=full)
 
     def export(
         self,

@@ -70,6 +70,10 @@ class Watcher:
         left = poll if timeout is None else timeout - dt.timedelta(seconds=now - self._quiet_since)
         return None if left <= dt.timedelta(0) else min(poll, left).total_seconds()
 
+    def wait(self, seconds: float) -> None:
+        """Wait before the next look, until something may be new or for so long."""
+        self._engine.store.await_change(self._key, seconds)
+
     def _frames(self) -> list[Frame]:
         """The frame that was seen last, if it is still there, and those after it."""
         frames = self._engine.store.frames(self._key, low=self._seq, limit=PAGE)
@@ -93,4 +97,4 @@ def _following(watcher: Watcher, poll: dt.timedelta, timeout: dt.timedelta | Non
         pause = watcher.pause(poll, timeout)
         if pause is None:
             return
-        time.sleep(pause)
+        watcher.wait(pause)

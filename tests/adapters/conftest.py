@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import ALL
 
 import savegame
 from savegame.adapters.langgraph import SavegameSaver
@@ -15,10 +16,9 @@ from savegame.vault import Vault
 Opener = Callable[..., Vault]
 
 
-@pytest.fixture(params=["memory", "file", "sqlite"])
-def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Vault]:
-    path = tmp_path / "vault.db"
-    with savegame.open({"memory": "memory:", "file": f"file:{path}", "sqlite": str(path)}[request.param]) as vault:
+@pytest.fixture(params=ALL)
+def vault(request: pytest.FixtureRequest, address_of: Callable[..., str]) -> Iterator[Vault]:
+    with savegame.open(address_of(request.param)) as vault:
         yield vault
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import ALL
 from langgraph.checkpoint.conformance import validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
@@ -63,13 +63,13 @@ def test_there_are_81_tests_of_8_capabilities() -> None:
     assert sum(map(len, SUITE.values())) == 81
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_the_suite_says_full(store: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ALL)
+def test_the_suite_says_full(store: str, address_of: Callable[..., str]) -> None:
     """The suite's own runner, which uses one saver for all tests of a capability, finds all eight and no failure."""
     numbers = iter(range(1000))
 
     async def factory() -> AsyncGenerator[SavegameSaver, None]:
-        with savegame.open("memory:" if store == "memory" else tmp_path / f"{next(numbers)}.db") as vault:
+        with savegame.open(address_of(store, f"{next(numbers)}.db")) as vault:
             yield SavegameSaver(vault)
 
     report = asyncio.run(validate(RegisteredCheckpointer("SavegameSaver", factory)))

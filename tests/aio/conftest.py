@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from addresses import ALL, IN_DATABASES
 from held import HeldStore
 
 import savegame
 from savegame import AsyncVault, Vault
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AsyncVault]:
-    with savegame.open("memory:" if request.param == "memory" else tmp_path / "vault.db") as opened:
+@pytest.fixture(params=ALL)
+def vault(request: pytest.FixtureRequest, address_of: Callable[..., str]) -> Iterator[AsyncVault]:
+    with savegame.open(address_of(request.param)) as opened:
+        yield AsyncVault(opened)
+
+
+@pytest.fixture(params=IN_DATABASES)
+def in_database(request: pytest.FixtureRequest, address_of: Callable[..., str]) -> Iterator[AsyncVault]:
+    """Where users can have tables of their own, and saving takes a while."""
+    with savegame.open(address_of(request.param)) as opened:
         yield AsyncVault(opened)
 
 

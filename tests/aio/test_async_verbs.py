@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import placeholder
 from held import on_a_loop
 
 import savegame
@@ -170,12 +171,12 @@ async def test_agents_conversations_and_what_is_looked_up_in_them(vault: AsyncVa
 
 
 @on_a_loop
-async def test_a_transaction_is_one_call(on_disk: AsyncVault) -> None:
+async def test_a_transaction_is_one_call(in_database: AsyncVault) -> None:
     def refund(vault: savegame.Vault) -> str:
         with vault.connection() as db:
             db.execute("CREATE TABLE app_refund (checkpoint TEXT)")
             saved = vault.thread("t").save("refunded")
-            db.execute("INSERT INTO app_refund VALUES (?)", (saved.id,))
+            db.execute(f"INSERT INTO app_refund VALUES ({placeholder(vault)})", (saved.id,))
             return saved.id
 
     def fail(vault: savegame.Vault) -> None:
@@ -183,10 +184,10 @@ async def test_a_transaction_is_one_call(on_disk: AsyncVault) -> None:
             vault.thread("t").save("never")
             raise RuntimeError("the bank is closed")
 
-    saved = await on_disk.call(refund)
+    saved = await in_database.call(refund)
     with pytest.raises(RuntimeError, match="the bank"):
-        await on_disk.call(fail)
-    found = await on_disk.thread("t").latest()
+        await in_database.call(fail)
+    found = await in_database.thread("t").latest()
     assert found is not None
     assert (found.id, found.state) == (saved, "refunded")
 

@@ -164,14 +164,14 @@ async def test_a_closed_vault_ends_it(url: str, tmp_path: Path) -> None:
     assert isinstance(autosave.last_error, savegame.ClosedError)
 
 
-def test_the_end_of_the_loop_ends_it_and_another_may_begin(on_disk: AsyncVault) -> None:
+def test_the_end_of_the_loop_ends_it_and_another_may_begin(in_database: AsyncVault) -> None:
     async def begin(state: str) -> None:
-        autosave = await on_disk.thread("t").autosave(lambda: state, HOUR)
+        autosave = await in_database.thread("t").autosave(lambda: state, HOUR)
         await until(lambda: autosave.saved)
 
     for state in ("first", "second"):
         asyncio.run(begin(state))
-    assert on_disk.sync.thread("t").state() == "second"
+    assert in_database.sync.thread("t").state() == "second"
 
 
 @on_a_loop

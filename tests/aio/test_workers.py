@@ -69,15 +69,15 @@ async def test_a_listing_holds_no_worker_between_its_pages(slow: AsyncVault) -> 
 
 
 @on_a_loop
-async def test_a_thousand_tasks_save_a_thousand_times(on_disk: AsyncVault) -> None:
+async def test_a_thousand_tasks_save_a_thousand_times(in_database: AsyncVault) -> None:
     async def work(number: int) -> None:
-        await on_disk.thread(f"own {number % 100}").update(append={"items": [number]})
+        await in_database.thread(f"own {number % 100}").update(append={"items": [number]})
 
     await asyncio.gather(*(work(number) for number in range(1000)))
-    states = [await on_disk.thread(info.id).state() async for info in on_disk.threads(limit=None)]
+    states = [await in_database.thread(info.id).state() async for info in in_database.threads(limit=None)]
     assert sorted(item for state in states for item in state["items"]) == list(range(1000))
-    assert (await on_disk.stats()).checkpoints == 1000
-    assert (await on_disk.verify()).ok
+    assert (await in_database.stats()).checkpoints == 1000
+    assert (await in_database.verify()).ok
 
 
 @on_a_loop
@@ -98,8 +98,8 @@ async def test_a_memory_store_is_used_where_it_is_called() -> None:
         assert saving.done()
 
 
-def test_a_vault_belongs_to_no_loop(on_disk: AsyncVault) -> None:
-    thread = on_disk.thread("t")
+def test_a_vault_belongs_to_no_loop(in_database: AsyncVault) -> None:
+    thread = in_database.thread("t")
 
     async def work() -> list[int]:
         return [made.step for made in await asyncio.gather(*(thread.save(number) for number in range(3)))]
@@ -107,16 +107,16 @@ def test_a_vault_belongs_to_no_loop(on_disk: AsyncVault) -> None:
     assert [asyncio.run(work()) for _ in range(3)] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
-def test_two_loops_at_once_share_a_vault(on_disk: AsyncVault) -> None:
+def test_two_loops_at_once_share_a_vault(in_database: AsyncVault) -> None:
     async def work(name: str) -> None:
-        await asyncio.gather(*(on_disk.thread(f"{name} {number}").save(number) for number in range(50)))
+        await asyncio.gather(*(in_database.thread(f"{name} {number}").save(number) for number in range(50)))
 
     loops = [threading.Thread(target=lambda name=name: asyncio.run(work(name))) for name in ("a", "b")]
     for loop in loops:
         loop.start()
     for loop in loops:
         loop.join(PATIENCE_S)
-    assert on_disk.sync.stats().threads == 100
+    assert in_database.sync.stats().threads == 100
 
 
 @on_a_loop

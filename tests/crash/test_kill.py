@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from addresses import LASTING
 
 import savegame
 from savegame.testing.faults import Child, Mouth, Oracle, a_state, fingerprint, save_for_ever
 
 
-@pytest.fixture(params=["file", "sqlite"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=LASTING)
+def address(request: pytest.FixtureRequest, address_of: Callable[..., str]) -> str:
     """Where a vault may be, for each store that outlives a process."""
-    return f"{request.param}:{tmp_path}/v.db"
+    return address_of(request.param)
 
 
 def kill_over_and_over(path: str, rounds: int, *, mode: str = "power", only: str = "") -> Oracle:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
+from addresses import LASTING
 
 import savegame
 from savegame import AgentState, Conversation, Message
@@ -52,9 +53,9 @@ def moment(vault: savegame.Vault) -> str:
     return "first" if counts == first else "second"
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "file"])
-def test_a_killed_restore_is_whole_or_not_there(tmp_path: Path, scheme: str) -> None:
-    address = f"{scheme}:{tmp_path / 'v'}"
+@pytest.mark.parametrize("store", LASTING)
+def test_a_killed_restore_is_whole_or_not_there(store: str, address_of: Callable[..., str]) -> None:
+    address = address_of(store)
     first, second = prepared(address)
     chance = random.Random()
     seen = set()

@@ -32,7 +32,7 @@ def test_it_is_as_the_code_says(name: str) -> None:
 def test_every_command_that_help_lists_is_there() -> None:
     command = [sys.executable, "-m", "savegame", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    commands = re.findall(r"^│ (\w+) ", shown.partition("Commands")[2], re.MULTILINE)
+    commands = re.findall(r"^│ (\w+) ", shown, re.MULTILINE)
     assert commands, "no commands found: has the help changed its looks?"
     page = (REFERENCE / "cli.md").read_text(encoding="utf-8")
     for name in commands:

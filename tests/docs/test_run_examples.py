@@ -52,3 +52,19 @@ def test_an_approval_needs_no_process_in_between(options: tuple[str, ...], said:
     assert parts["answer"] == "  the first answer counts: True\n"
     assert said in parts["resume"]
     assert ("the money is on its way" in parts["resume"]) == (not options)
+
+
+def test_a_supervised_vault_has_every_bill_once_however_often_it_is_begun(tmp_path: Path) -> None:
+    first, second = run(tmp_path, "supervisor.py"), run(tmp_path, "supervisor.py")
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    assert "left behind: 8\n" in first.stdout
+    assert "left behind: 0\n" in second.stdout
+    assert first.stdout.splitlines()[2:] == second.stdout.splitlines()[2:]
+    assert second.stdout.endswith("bills: 8 of different meters: 8\n")
+
+
+def test_a_finished_research_agent_asks_no_source_again(tmp_path: Path) -> None:
+    first, second = (run(tmp_path, "research_agent.py", "--vault", "research.db") for _ in range(2))
+    assert first.stdout.count("is ready") == 3
+    assert first.stdout.endswith(second.stdout)
+    assert second.stdout.startswith("Report of 3 sources: what the archive says")

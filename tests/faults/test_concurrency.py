@@ -63,8 +63,8 @@ def save_expecting(mouth: Mouth, path: str, who: str, rounds: int) -> None:
                 mouth.say("lost", error.expected, error.found)
 
 
-def test_two_processes_with_the_same_expected_head(scheme: str, tmp_path: Path) -> None:
-    path, rounds = f"{scheme}:{tmp_path}/v.db", 50
+def test_two_processes_with_the_same_expected_head(path: str) -> None:
+    rounds = 50
     with savegame.open(path) as vault:
         heads = [vault.thread(f"race {number}").save({"winner": None}).id for number in range(rounds)]
     with (
@@ -103,8 +103,7 @@ def save_many(mouth: Mouth, path: str, name: str, count: int) -> None:
             thread.save({"name": name, "number": number})
 
 
-def test_8_processes_with_200_saves_to_8_threads(scheme: str, tmp_path: Path) -> None:
-    path = f"{scheme}:{tmp_path}/v.db"
+def test_8_processes_with_200_saves_to_8_threads(path: str) -> None:
     together(save_many, [(path, f"thread {number}", 200) for number in range(PROCESSES)])
     with savegame.open(path) as vault:
         assert vault.stats().checkpoints == 1600
@@ -125,8 +124,7 @@ def append_many(mouth: Mouth, path: str, who: int, count: int) -> None:
             thread.update(append={"items": [[who, number]]})
 
 
-def test_8_processes_with_100_appends_to_one_thread(scheme: str, tmp_path: Path) -> None:
-    path = f"{scheme}:{tmp_path}/v.db"
+def test_8_processes_with_100_appends_to_one_thread(path: str) -> None:
     together(append_many, [(path, who, 100) for who in range(PROCESSES)])
     with savegame.open(path) as vault:
         thread = vault.thread("shared")
@@ -148,8 +146,7 @@ def add_one(mouth: Mouth, path: str, count: int) -> None:
             vault.thread("counter").modify(lambda number: (number or 0) + 1)
 
 
-def test_modify_counts_right_across_processes(scheme: str, tmp_path: Path) -> None:
-    path = f"{scheme}:{tmp_path}/v.db"
+def test_modify_counts_right_across_processes(path: str) -> None:
     together(add_one, [(path, 25)] * 4)
     with savegame.open(path) as vault:
         assert vault.thread("counter").state() == 100
@@ -158,8 +155,8 @@ def test_modify_counts_right_across_processes(scheme: str, tmp_path: Path) -> No
 # -- many threads ----------------------------------------------------------------------------------
 
 
-def test_32_threads_share_flushes_and_lose_nothing(scheme: str, tmp_path: Path) -> None:
-    with savegame.open(f"{scheme}:{tmp_path}/v.db") as vault:
+def test_32_threads_share_flushes_and_lose_nothing(path: str) -> None:
+    with savegame.open(path) as vault:
 
         def work(number: int) -> None:
             thread = vault.thread(f"thread {number}")
@@ -173,8 +170,8 @@ def test_32_threads_share_flushes_and_lose_nothing(scheme: str, tmp_path: Path) 
         assert vault.verify().ok
 
 
-def test_losing_a_race_inside_a_group_undoes_only_the_loser(scheme: str, tmp_path: Path) -> None:
-    with savegame.open(f"{scheme}:{tmp_path}/v.db") as vault:
+def test_losing_a_race_inside_a_group_undoes_only_the_loser(path: str) -> None:
+    with savegame.open(path) as vault:
         first = vault.thread("contested").save(0)
         outcomes: list[str] = []
 
@@ -206,8 +203,7 @@ def save_in_threads(mouth: Mouth, path: str, who: int, count: int) -> None:
         in_threads(work, 4)
 
 
-def test_threads_and_processes_together(scheme: str, tmp_path: Path) -> None:
-    path = f"{scheme}:{tmp_path}/v.db"
+def test_threads_and_processes_together(path: str) -> None:
     together(save_in_threads, [(path, who, 10) for who in range(4)])
     with savegame.open(path) as vault:
         items = vault.thread("shared").state()["items"]
@@ -219,9 +215,8 @@ def test_threads_and_processes_together(scheme: str, tmp_path: Path) -> None:
         assert vault.verify().ok
 
 
-def test_closing_while_threads_save(scheme: str, tmp_path: Path) -> None:
+def test_closing_while_threads_save(path: str, tmp_path: Path) -> None:
     """Each save is there, or raised ClosedError; afterwards nothing holds the file open."""
-    path = f"{scheme}:{tmp_path}/v.db"
     for _ in range(10):
         vault = savegame.open(path)
         saved: list[str] = []
@@ -238,7 +233,7 @@ def test_closing_while_threads_save(scheme: str, tmp_path: Path) -> None:
         in_threads(work, 6)
         closer.join()
         names = {str(link.readlink()) for link in _descriptors()}
-        assert not [name for name in names if name.startswith(path)], "a connection outlived close()"
+        assert not [name for name in names if str(tmp_path) in name], "a connection outlived close()"
         with savegame.open(path) as again:
             assert all(again.find(one) is not None for one in saved)
 
@@ -269,8 +264,7 @@ def write_whole_states(mouth: Mouth, path: str) -> None:
                 thread.prune(keep=20)
 
 
-def test_readers_never_see_half_a_save(scheme: str, tmp_path: Path) -> None:
-    path = f"{scheme}:{tmp_path}/v.db"
+def test_readers_never_see_half_a_save(path: str) -> None:
     savegame.open(path).close()
     with Child(write_whole_states, path) as child, savegame.open(path) as vault:
         assert child.next() == ["ready"]
@@ -299,8 +293,8 @@ def test_readers_never_see_half_a_save(scheme: str, tmp_path: Path) -> None:
 # -- looking after while others write ----------------------------------------------------------------
 
 
-def test_pruners_do_not_get_into_each_others_way(scheme: str, tmp_path: Path) -> None:
-    with savegame.open(f"{scheme}:{tmp_path}/v.db", durability="process") as a, savegame.open(f"{scheme}:{tmp_path}/v.db") as b:
+def test_pruners_do_not_get_into_each_others_way(path: str) -> None:
+    with savegame.open(path, durability="process") as a, savegame.open(path) as b:
         for round_ in range(60):
             for number in range(12):
                 state = {"round": round_, "number": number, "text": "x" * 200}
@@ -326,8 +320,7 @@ def prune_and_append(mouth: Mouth, path: str) -> None:
                 vault.thread("t").prune(keep=8)
 
 
-def test_verify_copy_and_history_while_another_process_prunes(scheme: str, tmp_path: Path) -> None:
-    path = f"{scheme}:{tmp_path}/v.db"
+def test_verify_copy_and_history_while_another_process_prunes(path: str) -> None:
     with savegame.open(path) as vault, Child(prune_and_append, path) as child:
         assert child.next() == ["ready"]
         until = time.monotonic() + 2

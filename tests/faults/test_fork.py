@@ -8,9 +8,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
+from addresses import IN_DATABASES
 
 import savegame
 from savegame.testing.faults import PATIENCE_S
@@ -49,11 +49,6 @@ def play(path: str, script: str) -> None:
     text = HEAD + textwrap.dedent(script)
     done = subprocess.run([sys.executable, "-c", text, path], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-@pytest.fixture
-def path(scheme: str, tmp_path: Path) -> str:
-    return f"{scheme}:{tmp_path}/v.db"
 
 
 def assert_sound(path: str) -> None:
@@ -239,7 +234,7 @@ def test_a_child_of_a_child(path: str) -> None:
     assert_sound(path)
 
 
-@pytest.mark.parametrize("scheme", ["sqlite"])
+@pytest.mark.parametrize("store", IN_DATABASES)
 def test_forking_inside_connection_refuses_in_the_child(path: str) -> None:
     play(
         path,
@@ -248,7 +243,7 @@ def test_forking_inside_connection_refuses_in_the_child(path: str) -> None:
         vault.thread("t").save(0)
         vault.thread("t").state()                          # an idle reader is there too
         with vault.connection() as db:
-            db.execute("CREATE TABLE own (x)")
+            db.execute("CREATE TABLE own (x INTEGER)")
             vault.thread("t").save(1, force=True)
 
             def work():
@@ -277,7 +272,7 @@ def test_forking_inside_connection_refuses_in_the_child(path: str) -> None:
     assert_sound(path)
 
 
-@pytest.mark.parametrize("scheme", ["sqlite"])
+@pytest.mark.parametrize("store", IN_DATABASES)
 def test_a_child_that_leaves_the_parents_connection_block_commits_nothing(path: str) -> None:
     """The parent's transaction is the parent's: a child that falls out of the block must not write it."""
     play(
@@ -286,9 +281,10 @@ def test_a_child_that_leaves_the_parents_connection_block_commits_nothing(path: 
         vault = savegame.open(path)
         vault.thread("t").save(0)
         pid = None
+        with vault.connection() as db:
+            db.execute("CREATE TABLE own (x INTEGER)")
         try:
             with vault.connection() as db:
-                db.execute("CREATE TABLE own (x)")
                 db.execute("INSERT INTO own VALUES (1)")
                 pid = os.fork()
                 if pid:
@@ -302,7 +298,7 @@ def test_a_child_that_leaves_the_parents_connection_block_commits_nothing(path: 
         if pid == 0:
             os._exit(9)                                    # the child believed that it committed
         with vault.connection() as db:
-            assert db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'own'").fetchall() == [(0,)]
+            assert db.execute("SELECT count(*) FROM own").fetchall() == [(0,)]
         assert vault.verify().ok
         """,
     )

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import ALL, LASTING
+from damage import overwrite
 
 import savegame
 from savegame import (
@@ -38,17 +40,17 @@ from savegame.stores.memory import MemoryStore
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing.faults import Child, Mouth, together
 
-DURABLE = ["sqlite", "file"]
+IN_FILES = ["sqlite", "file"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Home:
     """Vaults on one store. Whatever is opened here opens the same data, as another program would."""
 
-    def __init__(self, store: str, path: Path) -> None:
+    def __init__(self, store: str, path: Path, database: str = "") -> None:
         self.store = store
         self.path = path
-        self.url = {"memory": "memory:", "sqlite": str(path / "v.db"), "file": f"file:{path}"}[store]
+        self.url = {"memory": "memory:", "sqlite": str(path / "v.db"), "file": f"file:{path}", "postgres": database}[store]
         self._memory: Store | None = None
         self._opened: list[Vault] = []
 
@@ -75,12 +77,16 @@ class Home:
         return sorted(path for path in self.path.rglob("*") if path.is_file())
 
     def damage(self, text: bytes) -> None:
-        """Change one letter of a text that stands once in all the files. Closes every vault."""
+        """Change one letter of a text that stands once in all that is kept. Closes every vault."""
         self.close()
+        wrong = text[:-1] + bytes((text[-1] ^ 1,))
+        if self.store == "postgres":
+            assert overwrite(self.url, text, wrong) == 1
+            return
         (found,) = [path for path in self.files() if text in path.read_bytes()]
         data = found.read_bytes()
         assert data.count(text) == 1
-        found.write_bytes(data.replace(text, text[:-1] + bytes((text[-1] ^ 1,))))
+        found.write_bytes(data.replace(text, wrong))
 
 
 def _clocked_sqlite(home: Home, clock: Callable[[], int]) -> Store:
@@ -98,18 +104,27 @@ _CLOCKED: dict[str, Callable[[Home, Callable[[], int]], Store]] = {
 }
 
 
-@pytest.fixture(name="home", params=["memory", *DURABLE])
-def a_home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Home]:
-    home = Home(request.param, tmp_path / "home")
+def at_home(store: str, path: Path, address_of: Callable[..., str]) -> Iterator[Home]:
+    home = Home(store, path, address_of(store) if store == "postgres" else "")
     yield home
     home.close()
 
 
-@pytest.fixture(name="disk", params=DURABLE)
-def a_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Home]:
-    home = Home(request.param, tmp_path / "home")
-    yield home
-    home.close()
+@pytest.fixture(name="home", params=ALL)
+def a_home(request: pytest.FixtureRequest, tmp_path: Path, address_of: Callable[..., str]) -> Iterator[Home]:
+    yield from at_home(request.param, tmp_path / "home", address_of)
+
+
+@pytest.fixture(name="lasting", params=LASTING)
+def a_lasting_one(request: pytest.FixtureRequest, tmp_path: Path, address_of: Callable[..., str]) -> Iterator[Home]:
+    """One that outlives a process."""
+    yield from at_home(request.param, tmp_path / "home", address_of)
+
+
+@pytest.fixture(name="disk", params=IN_FILES)
+def a_disk(request: pytest.FixtureRequest, tmp_path: Path, address_of: Callable[..., str]) -> Iterator[Home]:
+    """One whose files a test looks at."""
+    yield from at_home(request.param, tmp_path / "home", address_of)
 
 
 def in_threads(work: Callable[[int], object], count: int) -> None:
@@ -149,7 +164,7 @@ def test_z01_ids_are_never_paths(home: Home, tmp_path: Path) -> None:
         assert vault.load(f"of {thread_id}"[:512]).thread_id == thread_id
     assert [info.id for info in vault.threads()] == sorted(ODD_IDS)
     home.close()
-    assert [path.name for path in tmp_path.iterdir()] == ([] if home.store == "memory" else ["home"])
+    assert [path.name for path in tmp_path.iterdir()] == (["home"] if home.store in IN_FILES else [])
     assert not any(part in path.name for path in home.files() for part in ("etc", "CON", "a_b", "..", "n" * 20))
     for wrong in ("", "a\0b", "n" * 513):
         with pytest.raises(savegame.InvalidInputError):
@@ -165,13 +180,13 @@ def talk_for_ever(mouth: Mouth, url: str) -> None:
             mouth.say(number)
 
 
-def test_z02_a_kill_in_the_middle_of_a_write_tears_nothing(disk: Home) -> None:
-    with Child(talk_for_ever, disk.url) as child:
+def test_z02_a_kill_in_the_middle_of_a_write_tears_nothing(lasting: Home) -> None:
+    with Child(talk_for_ever, lasting.url) as child:
         while (told := child.next()[0]) < 5:
             pass
         child.kill()
         told = max([told, *(line[0] for line in child.said())])
-    vault = disk.open()
+    vault = lasting.open()
     conversation, agent = vault.load_conversation("c"), vault.load_agent("helper")
     assert conversation is not None
     assert agent is not None
@@ -226,15 +241,15 @@ def test_z05_an_id_has_no_twin(home: Home) -> None:
     assert thread.state() == {"n": 2}
 
 
-def test_z06_one_bad_checkpoint_neither_poisons_nor_vanishes(disk: Home) -> None:
-    vault = disk.open()
+def test_z06_one_bad_checkpoint_neither_poisons_nor_vanishes(lasting: Home) -> None:
+    vault = lasting.open()
     thread = vault.thread("t")
     for number in range(4):
         thread.update(append={"texts": [f"text number {number}"]}, id=f"{number}")
     vault.thread("other").save({"sound": True})
-    disk.damage(b"text number 2")
+    lasting.damage(b"text number 2")
 
-    again = disk.open()
+    again = lasting.open()
     thread = again.thread("t")
     assert again.thread("other").state() == {"sound": True}
     with pytest.raises(CorruptionError) as told:
@@ -247,18 +262,18 @@ def test_z06_one_bad_checkpoint_neither_poisons_nor_vanishes(disk: Home) -> None
     assert any(problem.checkpoint_id == "2" for problem in again.verify().problems)
 
 
-def with_one_damaged(disk: Home) -> Vault:
+def with_one_damaged(lasting: Home) -> Vault:
     """Three threads of two checkpoints; the newest of the second one is damaged, its metadata too."""
-    vault = disk.open()
+    vault = lasting.open()
     for name in ("first", "second", "third"):
         vault.thread(name).save({"n": 1})
         vault.thread(name).save({"n": 2}, description=f"the {name} of them", force=True)
-    disk.damage(b"the second of them")
-    return disk.open()
+    lasting.damage(b"the second of them")
+    return lasting.open()
 
 
-def test_z06_listings_tell_of_a_damaged_thread_and_go_on(disk: Home) -> None:
-    vault = with_one_damaged(disk)
+def test_z06_listings_tell_of_a_damaged_thread_and_go_on(lasting: Home) -> None:
+    vault = with_one_damaged(lasting)
     assert [(info.id, bool(info.damage)) for info in vault.threads()] == [("first", False), ("second", True), ("third", False)]
     assert [*vault.agents(), *vault.conversations()] == []
     assert vault.stats().checkpoints == 6
@@ -266,8 +281,8 @@ def test_z06_listings_tell_of_a_damaged_thread_and_go_on(disk: Home) -> None:
         list(vault.thread("second").history())
 
 
-def test_z06_a_damaged_thread_does_not_stop_the_prune_of_others(disk: Home) -> None:
-    vault = with_one_damaged(disk)
+def test_z06_a_damaged_thread_does_not_stop_the_prune_of_others(lasting: Home) -> None:
+    vault = with_one_damaged(lasting)
     with pytest.raises(CorruptionError, match="second"):  # after the others were pruned
         vault.prune(keep=1)
     assert [len(list(vault.thread(name).history())) for name in ("first", "third")] == [1, 1]
@@ -286,11 +301,11 @@ def talk(mouth: Mouth, url: str, who: str, count: int) -> None:
             vault.prune(keep=1)
 
 
-def test_z52_two_processes_lose_nothing_of_each_other(disk: Home) -> None:
-    vault = disk.open()
+def test_z52_two_processes_lose_nothing_of_each_other(lasting: Home) -> None:
+    vault = lasting.open()
     vault.save_conversation(Conversation("helper", id="c"))
     seen = vault.thread("t").save({"n": 0})
-    together(talk, [(disk.url, who, 12) for who in "ab"])
+    together(talk, [(lasting.url, who, 12) for who in "ab"])
     conversation = vault.load_conversation("c")
     assert conversation is not None
     assert sorted(message.text for message in conversation.messages) == sorted(f"{who}{n}" for who in "ab" for n in range(12))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 import pytest
-from test_defects import Home, a_disk, a_home  # noqa: F401 - fixtures
+from test_defects import Home, a_disk, a_home, a_lasting_one  # noqa: F401 - fixtures
 
 import savegame
 from savegame import Conversation, Event, InvalidInputError, Message, Retention, Strategy, Vault

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from test_defects import Home, a_disk, a_home, in_threads  # noqa: F401 - fixtures
+from test_defects import Home, a_disk, a_home, a_lasting_one, in_threads  # noqa: F401 - fixtures
 
 import savegame
 from savegame import (
@@ -80,11 +80,11 @@ def test_z13_compress_compresses(disk: Home) -> None:
     assert stored.count(b"packed as it stands, ") < 2
 
 
-def test_z14_a_parent_that_cannot_be_read_stops_the_save(disk: Home) -> None:
-    thread = disk.open().thread("t")
+def test_z14_a_parent_that_cannot_be_read_stops_the_save(lasting: Home) -> None:
+    thread = lasting.open().thread("t")
     thread.save({"text": "the one before"}, id="parent")
-    disk.damage(b"the one before")
-    vault = disk.open()
+    lasting.damage(b"the one before")
+    vault = lasting.open()
     with pytest.raises(CorruptionError):
         vault.thread("t").save({"text": "the one after"})
     row = vault.store.thread(ThreadKey(vault.namespace, "t"))
@@ -169,13 +169,13 @@ def discard_for_ever(mouth: Mouth, url: str) -> None:
             thread.rewind(3, discard=True)
 
 
-def test_z18_a_discard_that_is_killed_leaves_no_gap(disk: Home) -> None:
+def test_z18_a_discard_that_is_killed_leaves_no_gap(lasting: Home) -> None:
     for _ in range(6):
-        with Child(discard_for_ever, disk.url) as child:
+        with Child(discard_for_ever, lasting.url) as child:
             while child.next()[0] < 1:
                 pass
             time.sleep(random.uniform(0, 0.02))
-        vault = disk.open()
+        vault = lasting.open()
         lines = [steps(vault.thread(info.id), branches=True) for info in vault.threads()]
         assert all(line == list(range(len(line), 0, -1)) for line in lines)
         assert sorted(lines, key=len)[0] in ([3, 2, 1], [2, 1], [1])

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import pytest
-from test_defects import ROOT, Home, a_disk, a_home, in_threads  # noqa: F401 - fixtures
+from test_defects import IN_FILES, ROOT, Home, a_disk, a_home, a_lasting_one, in_threads  # noqa: F401 - fixtures
 
 import savegame
 from savegame import (
@@ -112,12 +112,12 @@ def test_z30_a_checkpoint_restores_its_own_agent_only(home: Home) -> None:
         vault.restore_agent(forged.id)
 
 
-def test_z30_the_sums_cover_the_description_too(disk: Home) -> None:
-    vault = disk.open()
+def test_z30_the_sums_cover_the_description_too(lasting: Home) -> None:
+    vault = lasting.open()
     begin(vault)
     kept = vault.checkpoint_agent("helper", description="why it was made")
-    disk.damage(b"why it was made")
-    vault = disk.open()
+    lasting.damage(b"why it was made")
+    vault = lasting.open()
     assert not vault.verify().ok
     with pytest.raises(CorruptionError):
         vault.restore_agent(kept.id)
@@ -130,20 +130,20 @@ def restore_for_ever(mouth: Mouth, url: str, one: str, other: str) -> None:
             mouth.say("restored")
 
 
-def test_z30_a_restore_that_is_killed_happened_or_not(disk: Home) -> None:
+def test_z30_a_restore_that_is_killed_happened_or_not(lasting: Home) -> None:
     names = [f"c{number}" for number in range(30)]
-    vault = disk.open()
+    vault = lasting.open()
     begin(vault, "helper", *names)
     short = vault.checkpoint_agent("helper").id
     for name in names:
         vault.add_message(name, Message.user("more"))
     long = vault.checkpoint_agent("helper").id
     for _ in range(6):
-        with Child(restore_for_ever, disk.url, short, long) as child:
+        with Child(restore_for_ever, lasting.url, short, long) as child:
             child.next()
             time.sleep(random.uniform(0, 0.03))
-        assert lengths(disk.open(), *names) in ([1] * 30, [2] * 30)
-    assert disk.open().verify().ok
+        assert lengths(lasting.open(), *names) in ([1] * 30, [2] * 30)
+    assert lasting.open().verify().ok
 
 
 @pytest.mark.parametrize(
@@ -261,8 +261,8 @@ def test_z35_an_autosave_is_one_loop_that_ends_when_told(home: Home) -> None:
     assert (again.saved, thread.state()) == (1, 1)
 
 
-def test_z35_an_autosave_ends_with_its_vault(disk: Home) -> None:
-    vault = disk.open()
+def test_z35_an_autosave_ends_with_its_vault(lasting: Home) -> None:
+    vault = lasting.open()
     source = Source(0)
     autosave = vault.thread("t").autosave(source, OFTEN)
     source.wait()
@@ -320,12 +320,12 @@ def test_z39_ids_are_listed_as_they_are(home: Home) -> None:
     assert [[info.id for info in vault.conversations(name)] for name in names] == [[f"of {name}"] for name in names]
 
 
-def test_z40_one_agents_listing_reads_nothing_of_others(disk: Home) -> None:
-    vault = disk.open()
+def test_z40_one_agents_listing_reads_nothing_of_others(lasting: Home) -> None:
+    vault = lasting.open()
     begin(vault, "mine", "one")
     begin(vault, "theirs", "two")
-    disk.damage(b"I am two")
-    vault = disk.open()
+    lasting.damage(b"I am two")
+    vault = lasting.open()
     assert [(info.id, info.message_count) for info in vault.conversations("mine")] == [("one", 1)]
     assert [hit.thread_id for hit in vault.search("I am", agent="mine")] == ["one"]
     assert vault.checkpoint_agent("mine").step == 2
@@ -341,7 +341,7 @@ def test_z41_statistics_are_the_same_everywhere_and_true(home: Home) -> None:
     before = stats.total_bytes
     vault.add_message("one", Message.user("x" * 100_000))
     assert vault.stats().total_bytes > before
-    if home.store != "memory":
+    if home.store in IN_FILES:
         shared = [path for path in home.files() if path.name.endswith("-shm")]  # memory that processes share, not data
         assert vault.stats().total_bytes == sum(path.stat().st_size for path in home.files() if path not in shared)
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from test_defects import Home, a_disk, a_home  # noqa: F401 - fixtures
+from test_defects import Home, a_disk, a_home, a_lasting_one  # noqa: F401 - fixtures
 
 import savegame
 from savegame import AsyncVault, InvalidInputError, Message, Retention
@@ -66,7 +66,7 @@ def test_z47_the_newest_is_never_an_older_one(home: Home) -> None:
 
 @pytest.mark.parametrize("place", ["plain", "with [a-z]*?"])
 def test_z48_ids_are_no_patterns(home: Home, place: str) -> None:
-    home = Home(home.store, home.path / place)
+    home = Home(home.store, home.path / place, home.url)
     vault = home.open()
     ids = ["b", "a_b", "*", "?", "[ab]", "[!x]", "a*"]
     for name in ids:
@@ -80,11 +80,11 @@ def test_z48_ids_are_no_patterns(home: Home, place: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["the state's text", "the description", "the label"])
-def test_z49_verify_gives_a_reason_whatever_is_damaged(disk: Home, what: str) -> None:
-    thread = disk.open().thread("t")
+def test_z49_verify_gives_a_reason_whatever_is_damaged(lasting: Home, what: str) -> None:
+    thread = lasting.open().thread("t")
     thread.save({"text": "the state's text"}, description="the description", label="the label", id="one")
-    disk.damage(what.encode())
-    report = disk.open().verify()
+    lasting.damage(what.encode())
+    report = lasting.open().verify()
     assert not report.ok
     assert all(problem.place and problem.message for problem in report.problems)
     assert {problem.thread_id for problem in report.problems} == {"t"}
@@ -118,10 +118,10 @@ def work_on(mouth: Mouth, url: str) -> None:
     mouth.hear()
 
 
-def test_z51_every_session_that_was_killed_is_found(disk: Home) -> None:
-    with Child(work_on, disk.url) as child:
+def test_z51_every_session_that_was_killed_is_found(lasting: Home) -> None:
+    with Child(work_on, lasting.url) as child:
         assert child.next() == ["working"]
-    vault = disk.open()
+    vault = lasting.open()
     unfinished = list(vault.threads(status="in_progress"))
     assert [info.id for info in unfinished] == ["one", "two"]
     assert [vault.load(info.head).iteration for info in unfinished] == [7, 7]
@@ -157,9 +157,9 @@ def hold(mouth: Mouth, url: str) -> None:
         mouth.hear()
 
 
-def test_z65_an_awaited_save_does_not_block_the_loop(disk: Home) -> None:
+def test_z65_an_awaited_save_does_not_block_the_loop(lasting: Home) -> None:
     async def save_while_held(child: Child) -> None:
-        vault = AsyncVault(disk.open())
+        vault = AsyncVault(lasting.open())
         saving = asyncio.create_task(vault.thread("t").save({"n": 1}))
         for _ in range(20):
             await asyncio.sleep(0.001)
@@ -167,8 +167,8 @@ def test_z65_an_awaited_save_does_not_block_the_loop(disk: Home) -> None:
         child.go()
         assert (await saving).step == 1
 
-    disk.open().thread("before").save({})
-    with Child(hold, disk.url) as child:
+    lasting.open().thread("before").save({})
+    with Child(hold, lasting.url) as child:
         assert child.next() == ["held"]
         asyncio.run(save_while_held(child))
 
@@ -183,11 +183,11 @@ def test_z66_what_is_given_is_checked(home: Home, wrong: dict[str, object]) -> N
     assert thread.latest() is None
 
 
-def test_z66_a_damaged_newest_gives_way_to_the_newest_sound_one(disk: Home) -> None:
-    thread = disk.open().thread("t")
+def test_z66_a_damaged_newest_gives_way_to_the_newest_sound_one(lasting: Home) -> None:
+    thread = lasting.open().thread("t")
     for number in range(3):
         thread.save({"text": f"the text of {number}"}, id=f"{number}")
-    disk.damage(b"the text of 2")
-    found = disk.open().thread("t").latest(skip_damaged=True)
+    lasting.damage(b"the text of 2")
+    found = lasting.open().thread("t").latest(skip_damaged=True)
     assert found is not None
     assert (found.id, found.skipped, found.state) == ("1", ("2",), {"text": "the text of 1"})

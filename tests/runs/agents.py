@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from broken_stores import Fate, Mortal, opened
+from addresses import placeholder
+from broken_stores import Fate, Moment, Mortal, nothing, opened
 
 from savegame import CallEntry, Paused, Toolbox, Unknown, Vault
 from savegame.runs.ledger import CallStatus
@@ -29,11 +30,22 @@ from savegame.testing.provider import check_messages, check_openai
 LEASE = dt.timedelta(seconds=30)
 REPLY = "All is well."
 PLAIN = ("mail", "wire")
-Moment = Callable[[str], None]
 
 
-def nothing(moment: str) -> None:
-    """A moment at which nothing happens."""
+def around(*names: str) -> set[str]:
+    """The moments before and after some things."""
+    return {f"{when} {name}" for when in ("before", "after") for name in names}
+
+
+EFFECTS = around("the effect of refund", "the effect of mail", "the effect of wire")
+WRITES = around("lease", "checkpoint", "checkpoint and done", "started", "waiting", "answer", "release")
+EVERYWHERE = EFFECTS | WRITES | {"inside the model", "inside find_order"}
+TRANSACTIONS = around("transaction", "the effect of note")
+
+
+def moments_at(address: str) -> set[str]:
+    """The names of the moments of a run that nothing happens to."""
+    return EVERYWHERE if address.startswith("file") else EVERYWHERE | TRANSACTIONS
 
 
 @dataclass(frozen=True)
@@ -92,15 +104,13 @@ class Agent:
                 self.vault.answer(self.thread_id, paused.call, True)
             except Unknown as unknown:
                 say("unknown", self.thread_id, unknown.call.name)
-                self._look_up(unknown.call)
+                self.vault.resolve(self.thread_id, unknown.call, **self._found_out(unknown.call))
             else:
                 return
 
-    def _look_up(self, call: CallEntry) -> None:
-        if self.log.keys(self.thread_id, call.name):
-            self.vault.resolve(self.thread_id, call, "it was done")
-        else:
-            self.vault.resolve(self.thread_id, call, error="it was not done")
+    def _found_out(self, call: CallEntry) -> dict[str, str]:
+        done = self.log.keys(self.thread_id, call.name)
+        return {"result": "it was done"} if done else {"error": "it was not done"}
 
     def _reply(self, messages: list[dict[str, Any]]) -> Any:
         check_messages(messages)
@@ -128,6 +138,7 @@ class Agent:
         tools = Toolbox()
 
         @tools.tool(read_only=True)
+        @self._in_colour
         def find_order(order: int) -> dict[str, Any]:
             self.moment("inside find_order")
             return {"order": order, "is": "lost"}
@@ -137,6 +148,7 @@ class Agent:
             return self._take_effect("refund", call.key)
 
         @tools.tool
+        @self._in_colour
         def mail(call: Any, to: str) -> str:
             return self._take_effect("mail", call.key)
 
@@ -145,15 +157,20 @@ class Agent:
             return self._take_effect("wire", call.key)
 
         if self._transactions:
+            mark = placeholder(self.vault)
 
             @tools.tool(transaction=True)
             def note(call: Any, text: str) -> str:
                 self.moment("before the effect of note")
-                call.db.execute("INSERT INTO notes VALUES (?, ?)", (self.thread_id, call.key))
+                call.db.execute(f"INSERT INTO notes VALUES ({mark}, {mark})", (self.thread_id, call.key))
                 self.moment("after the effect of note")
                 return text
 
         return tools
+
+    def _in_colour(self, tool: Callable[..., Any]) -> Callable[..., Any]:
+        """A tool as this kind of agent has it."""
+        return tool
 
     def _take_effect(self, name: str, key: str) -> str:
         self.moment(f"before the effect of {name}")
@@ -185,7 +202,10 @@ class Agent:
 
     def _noted(self) -> list[str]:
         with self.vault.store.connection() as db:
-            return [key for (key,) in db.execute("SELECT key FROM notes WHERE thread = ?", (self.thread_id,))]
+            return [
+                key
+                for (key,) in db.execute(f"SELECT key FROM notes WHERE thread = {placeholder(self.vault)}", (self.thread_id,))
+            ]
 
 
 def _calls(**calls: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +219,7 @@ def prepare(address: str) -> str:
     with opened(address) as vault:
         if Capability.CONNECTION in vault.store.capabilities:
             with vault.store.connection() as db:
-                db.execute("CREATE TABLE notes (thread, key)")
+                db.execute("CREATE TABLE notes (thread TEXT, key TEXT)")
     return address
 
 
@@ -214,22 +234,25 @@ def carry_on(
     broken: tuple[type[Any], ...] = (),
     *,
     at_once: bool = False,
+    kind: type[Agent] = Agent,
 ) -> None:
     """What a child does: run the agents of some threads to their end, unless it dies first."""
     fate = Fate(mouth, deadly, endless)
     with opened(address, Mortal, *broken) as vault:
-        vault.store.fate = fate  # type: ignore[attr-defined]
+        vault.store.moment = fate.moment  # type: ignore[attr-defined]
         for thread_id in thread_ids:
-            Agent(vault, thread_id, log, fate.moment, lease, at_once=at_once).to_the_end(mouth.say)
+            kind(vault, thread_id, log, fate.moment, lease, at_once=at_once).to_the_end(mouth.say)
     mouth.say("finished")
 
 
-def die_at_each(mouth: Mouth, address: str, moments: Sequence[int | str], log: Log, at_once: bool) -> None:
+def die_at_each(
+    mouth: Mouth, address: str, moments: Sequence[int | str], log: Log, at_once: bool, kind: type[Agent] = Agent
+) -> None:
     """What a child does: fork processes that die, each at one of the moments, until one comes to its end."""
     for deadly in moments:
         child = os.fork()
         if not child:
-            _exit_after(partial(carry_on, mouth, address, [f"killed {deadly}"], log, deadly, at_once=at_once))
+            _exit_after(partial(carry_on, mouth, address, [f"killed {deadly}"], log, deadly, at_once=at_once, kind=kind))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status != -signal.SIGKILL:
             assert status == 0, f"it ended with {status} at moment {deadly}"
@@ -245,20 +268,27 @@ def _exit_after(work: Callable[[], None]) -> NoReturn:
     os._exit(0)
 
 
-def killed(address: str, thread_id: str, log: Log, *fate: Any) -> str | None:
+def killed(address: str, thread_id: str, log: Log, *fate: Any, kind: type[Agent] = Agent) -> str | None:
     """Run an agent in a child that dies; where it died, or None if it came to its end."""
-    with Child(carry_on, address, [thread_id], log, *fate) as child:
+    with Child(partial(carry_on, kind=kind), address, [thread_id], log, *fate) as child:
         while (line := child.next())[0] == "unknown":
             pass
     return line[1] if line[0] == "dies" else None
 
 
-def finished(address: str, thread_ids: Sequence[str], log: Log, *fate: Any) -> list[tuple[str, str]]:
+def finished(address: str, thread_ids: Sequence[str], log: Log, *fate: Any, kind: type[Agent] = Agent) -> list[tuple[str, str]]:
     """Finish runs in a new process; the threads and names of calls whose outcome it could not know."""
-    with Child(carry_on, address, thread_ids, log, *fate) as child:
+    with Child(partial(carry_on, kind=kind), address, thread_ids, log, *fate) as child:
         *unknown, end = child.rest()
     assert end == ["finished"]
     return [(thread_id, name) for _, thread_id, name in unknown]
+
+
+def in_doubt(address: str, thread_ids: Iterable[str]) -> list[tuple[str, str]]:
+    """The calls that must not be made twice and were begun, with nothing known of their end."""
+    with opened(address) as vault:
+        calls = [(thread_id, call) for thread_id in thread_ids for call in vault.calls(thread_id) if call.name in PLAIN]
+        return [(thread_id, call.name) for thread_id, call in calls if call.status == CallStatus.STARTED]
 
 
 def broken_promises(address: str, thread_ids: Iterable[str], log: Log, *, crashed: bool = True) -> list[str]:

@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,17 +16,29 @@ from savegame.model import Lease, ThreadKey
 from savegame.runs.ledger import CALL
 from savegame.store import ANY, Append, PutRecord, Store, StoreChange
 from savegame.stores.file import FileStore
+from savegame.stores.postgres import PostgresStore
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing.faults import Mouth
 from savegame.vault import Vault
 
-STORES = {"file": FileStore, "sqlite": SQLiteStore}
+STORES = {"file": FileStore, "sqlite": SQLiteStore, "postgresql": PostgresStore}
+Moment = Callable[[str], None]
+
+
+def store_at(address: str, *mixed_in: type[Store]) -> Store:
+    """A store of the address's scheme, with other behaviour mixed in."""
+    scheme, _, path = address.partition(":")
+    store: Store = type("Mixed", (*mixed_in, STORES[scheme]), {})(address if scheme == "postgresql" else path)
+    return store
 
 
 def opened(address: str, *mixed_in: type[Store]) -> Vault:
-    """A vault on a store of the address's scheme, with other behaviour mixed in."""
-    scheme, _, path = address.partition(":")
-    return Vault(type("Mixed", (*mixed_in, STORES[scheme]), {})(path))
+    """A vault on such a store."""
+    return Vault(store_at(address, *mixed_in))
+
+
+def nothing(moment: str) -> None:
+    """A moment at which nothing happens."""
 
 
 class Fate:
@@ -48,10 +60,10 @@ class Fate:
 class Mortal(Store):
     """Has a moment before and after every write, lease, renewal and transaction."""
 
-    fate: Fate
+    moment: Moment = staticmethod(nothing)
 
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
-        with self._moments(" and ".join(_told(change) for change in changes)):
+        with self._moments(" and ".join(told(change) for change in changes)):
             return super().commit(changes)
 
     def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
@@ -59,7 +71,7 @@ class Mortal(Store):
             return super().lease(key, owner, ttl_us, instead_of=instead_of)
 
     def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
-        with self._moments("renewal" if ttl_us else "release"):
+        with self._moments("renewal" if ttl_us > 1 else "release"):
             return super().renew(key, epoch, ttl_us)
 
     @contextmanager
@@ -69,9 +81,9 @@ class Mortal(Store):
 
     @contextmanager
     def _moments(self, what: str) -> Iterator[None]:
-        self.fate.moment(f"before {what}")
+        self.moment(f"before {what}")
         yield
-        self.fate.moment(f"after {what}")
+        self.moment(f"after {what}")
 
 
 class Stopping(Store):
@@ -101,7 +113,11 @@ class Stopping(Store):
 
 
 class Unfenced(Store):
-    """Broken: every write passes for one of whoever holds the lease now, on top of whatever is there."""
+    """Broken: every write passes for one of whoever holds the lease now, on top of whatever is there; a renewal too."""
+
+    def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
+        row = self.thread(key)
+        return super().renew(key, row.lease.epoch if row and row.lease else epoch, ttl_us)
 
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
         return super().commit([self._passed_off(change) for change in changes])
@@ -126,11 +142,11 @@ class Forgetful(Store):
     """Broken: keeps no record of a call that has begun."""
 
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
-        kept = [change for change in changes if _told(change) != "started"]
+        kept = [change for change in changes if told(change) != "started"]
         return super().commit(kept) if kept else [0]
 
 
-def _told(change: StoreChange) -> str:
+def told(change: StoreChange) -> str:
     """What a change is in the words of a run."""
     if isinstance(change, PutRecord):
         return _status(change) if change.kind == CALL else change.kind

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agents import Log, prepare
+from addresses import LASTING
+from agents import Agent, Log, prepare
+from async_agents import AsyncAgent
 
 
-@pytest.fixture(params=["file", "sqlite"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=LASTING)
+def address(request: pytest.FixtureRequest, address_of: Callable[..., str]) -> str:
     """Where a vault is that an agent can work in."""
-    return prepare(f"{request.param}:{tmp_path / 'v.db'}")
+    return prepare(address_of(request.param))
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "effects")
+
+
+@pytest.fixture(params=[Agent, AsyncAgent], ids=["sync", "async"])
+def kind(request: pytest.FixtureRequest) -> type[Agent]:
+    """An agent of each colour."""
+    found: type[Agent] = request.param
+    return found

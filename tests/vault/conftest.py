@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from addresses import ALL, IN_DATABASES
 
 import savegame
 from savegame.vault import Vault
 
 Opener = Callable[..., Vault]
+Addresses = Callable[..., str]
 
 
-@pytest.fixture(params=["memory", "file", "sqlite"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
-    """Opens vaults with the options given, on the store of the day; all are closed at the end."""
-    made: list[Vault] = []
+def opening(store: str, address_of: Addresses) -> Iterator[Opener]:
+    """A function that opens vaults on a store with the options given; all are closed at the end."""
+    with ExitStack() as made:
 
-    def open_one(name: str = "vault.db", **options: Any) -> Vault:
-        url = {"memory": "memory:", "file": f"file:{tmp_path / name}", "sqlite": str(tmp_path / name)}[request.param]
-        made.append(savegame.open(url, **options))
-        return made[-1]
+        def open_one(name: str = "vault.db", **options: Any) -> Vault:
+            return made.enter_context(savegame.open(address_of(store, name), **options))
 
-    yield open_one
-    for vault in made:
-        vault.close()
+        yield open_one
+
+
+@pytest.fixture(params=ALL)
+def opened(request: pytest.FixtureRequest, address_of: Addresses) -> Iterator[Opener]:
+    """Opens vaults on the store of the day."""
+    yield from opening(request.param, address_of)
 
 
 @pytest.fixture
@@ -35,14 +38,12 @@ def vault(opened: Opener) -> Vault:
 
 
 @pytest.fixture
-def on_disk(tmp_path: Path) -> Iterator[Opener]:
+def on_disk(address_of: Addresses) -> Iterator[Opener]:
     """Like `opened`, on SQLite only."""
-    made: list[Vault] = []
+    yield from opening("sqlite", address_of)
 
-    def open_one(name: str = "vault.db", **options: Any) -> Vault:
-        made.append(savegame.open(tmp_path / name, **options))
-        return made[-1]
 
-    yield open_one
-    for vault in made:
-        vault.close()
+@pytest.fixture(params=IN_DATABASES)
+def in_database(request: pytest.FixtureRequest, address_of: Addresses) -> Iterator[Opener]:
+    """Like `opened`, where several vaults share their data, and users can have tables beside it."""
+    yield from opening(request.param, address_of)

@@ -1,18 +1,49 @@
-"""Everything that a vault keeps of its threads, to be compared with another vault's."""
+"""A vault with some of everything in it, and all that it keeps of its threads, to be compared with another vault's."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from savegame import AgentState, Conversation, Message
 from savegame.frames import references, unwrap
 from savegame.lineage import everything
 from savegame.model import Frame, ThreadKey
-from savegame.upkeep import records, with_delta
+from savegame.store import PutRecord
+from savegame.upkeep import COPIED, records, with_delta
 from savegame.vault import Vault
 
 
+def filled(vault: Vault) -> Vault:
+    """Branches, labels, tags, forks, large values, pruned lines, subjects, records, agents, threads without a head."""
+    thread = vault.thread("../chat 🎲", agent="helper")
+    for number in range(6):
+        thread.update(append={"messages": [{"role": "user", "content": f"{number}"}]}, set={"odd": (1, b"\xff", {2.5})})
+    thread.save({"text": "ü" * 9000, "picture": os.urandom(9000)}, label="large", tags=["a", "b"], metadata={"who": "me"})
+    thread.save({"text": "ü" * 9000, "picture": b"x" * 9000}, status="failed(reason)", cost=0.5, id="chosen")
+    thread.rewind(3)
+    thread.save({"text": "ü" * 9000}, description="a branch")
+    thread.fork("fork", at="chosen").save({"text": "forked"})
+    thread.attach_subject("somebody")
+    pruned = vault.thread("pruned")
+    for number in range(12):
+        pruned.save({"items": list(range(number)), "text": "t" * 9000 + str(number)})
+    pruned.prune(keep=4)
+    vault.store.commit([PutRecord(ThreadKey(vault.namespace, "only a record"), "kind", "name", b"\x93 foreign")])
+    vault.save_agent(AgentState("helper", "Helper", "scripted"))
+    moment = vault.checkpoint_agent("helper", "before")
+    later = Conversation("helper")
+    later.add_message(Message.user("too late"))
+    vault.save_conversation(later)
+    vault.restore_agent(moment.id)
+    return vault
+
+
 def kept(vault: Vault) -> dict[str, Any]:
-    """Threads by id: agent, head, every frame with its base's id and its delta, large values, records; no leases."""
+    """Threads by id: agent, head, every frame with its base's id and its delta, large values, records.
+
+    No leases, and none of the marks that copying leaves.
+    """
     keys = [ThreadKey(vault.namespace, name) for name, _ in vault.store.heads(vault.namespace)]
     return {key.id: found for key in keys if (found := _thread(vault, key)) is not None}
 
@@ -23,7 +54,7 @@ def _thread(vault: Vault, key: ThreadKey) -> Any:
     assert row is not None
     frames = [with_delta(engine, key, frame.seq) for frame in everything(engine, key, newest_first=False)]
     ids = {0: None} | {frame.seq: frame.id for frame in frames}
-    beside = [record for kind in engine.store.kinds(key) for record in records(engine, key, kind)]
+    beside = [record for kind in engine.store.kinds(key) if kind != COPIED for record in records(engine, key, kind)]
     if not frames and not beside:
         return None
     return row.agent, row.head_id, [_frame(vault, key, frame, ids) for frame in frames], beside

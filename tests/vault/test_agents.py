@@ -436,8 +436,8 @@ def test_what_somebody_else_did_since_is_not_seen_as_a_wrong_call(opened: Opener
     assert mine.thread("t").update(append={"x": [1]}).state == {"x": [1]}
 
 
-def test_a_save_that_is_rolled_back_leaves_the_object_usable(on_disk: Opener) -> None:
-    vault = on_disk()
+def test_a_save_that_is_rolled_back_leaves_the_object_usable(in_database: Opener) -> None:
+    vault = in_database()
     agent, conversation = an_agent(), Conversation("helper")
     vault.save_agent(agent)
     vault.save_conversation(conversation)

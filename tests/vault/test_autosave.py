@@ -179,8 +179,8 @@ def test_what_somebody_else_saved_is_a_conflict_until_the_handle_reads_it(vault:
     assert states(thread) == ["mine", "theirs", "mine again"]
 
 
-def test_two_processes_worth_of_vaults_do_not_cover_each_other_up(on_disk: Opener) -> None:
-    one, other = on_disk(), on_disk()
+def test_two_processes_worth_of_vaults_do_not_cover_each_other_up(in_database: Opener) -> None:
+    one, other = in_database(), in_database()
     source = Source("one")
     with one.thread("t").autosave(source, OFTEN) as autosave:
         until(lambda: autosave.saved == 1)
@@ -190,8 +190,8 @@ def test_two_processes_worth_of_vaults_do_not_cover_each_other_up(on_disk: Opene
     assert states(other.thread("t")) == ["one", "other"]
 
 
-def test_a_save_inside_a_transaction_does_not_disturb_it(on_disk: Opener) -> None:
-    vault = on_disk()
+def test_a_save_inside_a_transaction_does_not_disturb_it(in_database: Opener) -> None:
+    vault = in_database()
     thread = vault.thread("t")
     source = Source(0)
     with thread.autosave(source, OFTEN) as autosave:

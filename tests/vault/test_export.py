@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kept import kept
+from kept import filled, kept
 
 import savegame
-from savegame import AgentState, Conversation, Message
 from savegame.errors import (
     AlreadyExistsError,
     Busy,
@@ -33,37 +32,11 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.model import ThreadKey
-from savegame.store import PutRecord
 from savegame.testing import same, strategies
 from savegame.testing.faults import remount, tiny_disk, why_no_disks
 from savegame.vault import Vault
 
 Opener = Callable[..., Vault]
-
-
-def filled(vault: Vault) -> Vault:
-    """Branches, labels, tags, forks, large values, pruned lines, subjects, records, agents, threads without a head."""
-    thread = vault.thread("../chat 🎲", agent="helper")
-    for number in range(6):
-        thread.update(append={"messages": [{"role": "user", "content": f"{number}"}]}, set={"odd": (1, b"\xff", {2.5})})
-    thread.save({"text": "ü" * 9000, "picture": os.urandom(9000)}, label="large", tags=["a", "b"], metadata={"who": "me"})
-    thread.save({"text": "ü" * 9000, "picture": b"x" * 9000}, status="failed(reason)", cost=0.5, id="chosen")
-    thread.rewind(3)
-    thread.save({"text": "ü" * 9000}, description="a branch")
-    thread.fork("fork", at="chosen").save({"text": "forked"})
-    thread.attach_subject("somebody")
-    pruned = vault.thread("pruned")
-    for number in range(12):
-        pruned.save({"items": list(range(number)), "text": "t" * 9000 + str(number)})
-    pruned.prune(keep=4)
-    vault.store.commit([PutRecord(ThreadKey(vault.namespace, "only a record"), "kind", "name", b"\x93 foreign")])
-    vault.save_agent(AgentState("helper", "Helper", "scripted"))
-    moment = vault.checkpoint_agent("helper", "before")
-    later = Conversation("helper")
-    later.add_message(Message.user("too late"))
-    vault.save_conversation(later)
-    vault.restore_agent(moment.id)
-    return vault
 
 
 def one_thread(vault: Vault, count: int = 3) -> savegame.Thread:

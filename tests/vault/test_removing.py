@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from savegame import CheckpointNotFound, InvalidInputError, Retention
+from savegame import Busy, CheckpointNotFound, InvalidInputError, Retention
 from savegame.stores.memory import MemoryStore
 from savegame.testing import same
 from savegame.thread import Thread
@@ -92,6 +93,18 @@ def test_prune_by_age() -> None:
         assert steps(thread) == [6, 5]
         assert thread.prune(older_than=dt.timedelta(0)) == 1
         assert states(thread) == [6]
+
+
+def test_prune_all_threads_leaves_those_that_a_run_holds(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
+    for name in "abc":
+        grown(vault, 4, name)
+    with vault.run("b"), caplog.at_level(logging.INFO, "savegame"):
+        with pytest.raises(Busy):
+            vault.thread("b").prune(keep=1)
+        assert vault.prune(keep=1) == 6
+        assert "not pruned: thread 'b' is" in caplog.text
+    assert [len(steps(vault.thread(name))) for name in "abc"] == [1, 4, 1]
+    assert vault.prune(keep=1) == 3
 
 
 def test_prune_all_threads(vault: Vault) -> None:

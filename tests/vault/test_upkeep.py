@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import IN_DATABASES
 
 import savegame
 from savegame import (
@@ -444,12 +445,12 @@ def test_a_pruned_vault_is_copied(opened: Opener) -> None:
 # -- own tables ------------------------------------------------------------------------------------
 
 
-def test_own_tables_commit_with_a_save(on_disk: Opener) -> None:
-    vault = on_disk()
+def test_own_tables_commit_with_a_save(in_database: Opener) -> None:
+    vault = in_database()
     thread = vault.thread("t")
     thread.save({"n": 0})
     with vault.connection() as db:
-        db.execute("CREATE TABLE mine (x)")
+        db.execute("CREATE TABLE mine (x INTEGER)")
         db.execute("INSERT INTO mine VALUES (1)")
         thread.save({"n": 1})
         assert thread.state() == {"n": 1}
@@ -457,17 +458,17 @@ def test_own_tables_commit_with_a_save(on_disk: Opener) -> None:
         assert vault.thread("other").state() == 5
     with vault.connection() as db:
         assert db.execute("SELECT x FROM mine").fetchall() == [(1,)]
-    again = on_disk()
+    again = in_database()
     assert again.thread("t").state() == {"n": 1}
     assert again.verify().ok
 
 
-def test_own_tables_roll_back_with_a_save(on_disk: Opener) -> None:
-    vault = on_disk()
+def test_own_tables_roll_back_with_a_save(in_database: Opener) -> None:
+    vault = in_database()
     thread = vault.thread("t")
     thread.save({"n": 0})
     with vault.connection() as db:
-        db.execute("CREATE TABLE mine (x)")
+        db.execute("CREATE TABLE mine (x INTEGER)")
     with pytest.raises(ZeroDivisionError), vault.connection() as db:  # noqa: PT012 - the block is what is rolled back
         db.execute("INSERT INTO mine VALUES (1)")
         thread.save({"n": 1})
@@ -484,12 +485,12 @@ def test_own_tables_roll_back_with_a_save(on_disk: Opener) -> None:
     assert vault.verify().ok
 
 
-def test_a_refused_save_inside_undoes_only_itself(on_disk: Opener) -> None:
-    vault = on_disk()
+def test_a_refused_save_inside_undoes_only_itself(in_database: Opener) -> None:
+    vault = in_database()
     thread = vault.thread("t")
     first = thread.save({"n": 0})
     with vault.connection() as db:
-        db.execute("CREATE TABLE mine (x)")
+        db.execute("CREATE TABLE mine (x INTEGER)")
         with pytest.raises(ConflictError):
             thread.save({"n": 1}, expect="something else")
         thread.save({"n": 2}, expect=first)
@@ -497,8 +498,8 @@ def test_a_refused_save_inside_undoes_only_itself(on_disk: Opener) -> None:
 
 
 @pytest.mark.parametrize("verb", ["prune", "delete", "rewind", "label", "fork", "verify", "stats", "history"])
-def test_every_verb_works_inside(on_disk: Opener, verb: str) -> None:
-    vault = on_disk()
+def test_every_verb_works_inside(in_database: Opener, verb: str) -> None:
+    vault = in_database()
     thread = grown(vault, 5)
     acts: dict[str, Callable[[], object]] = {
         "prune": lambda: thread.prune(keep=2),
@@ -511,7 +512,7 @@ def test_every_verb_works_inside(on_disk: Opener, verb: str) -> None:
         "history": lambda: list(thread.history()),
     }
     with vault.connection() as db:
-        db.execute("CREATE TABLE mine (x)")
+        db.execute("CREATE TABLE mine (x INTEGER)")
         acts[verb]()
     assert vault.verify().ok
     assert len(list(thread.history(branches=True))) == {"prune": 2, "delete": 0, "rewind": 2}.get(verb, 5)
@@ -548,9 +549,10 @@ assert vault.thread("t").state()["inside"] == 49
 """
 
 
-def test_saves_inside_and_outside_do_not_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", IN_DATABASES)
+def test_saves_inside_and_outside_do_not_wait_for_each_other_for_ever(store: str, address_of: Callable[..., str]) -> None:
     """In a process of its own, because what is feared is that it hangs."""
-    command = [sys.executable, "-c", INSIDE_AND_OUTSIDE, str(tmp_path / "vault.db")]
+    command = [sys.executable, "-c", INSIDE_AND_OUTSIDE, address_of(store)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -595,10 +597,10 @@ assert vault.verify().ok
 """
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_an_interrupted_save_happened_or_not_and_the_vault_goes_on(tmp_path: Path, store: str) -> None:
+@pytest.mark.parametrize("store", ["memory", *IN_DATABASES])
+def test_an_interrupted_save_happened_or_not_and_the_vault_goes_on(store: str, address_of: Callable[..., str]) -> None:
     """In a process of its own, because what is feared is that it hangs."""
-    url = "memory:" if store == "memory" else str(tmp_path / "vault.db")
+    url = address_of(store)
     done = subprocess.run([sys.executable, "-c", INTERRUPTED, url], capture_output=True, text=True, timeout=40, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -606,8 +608,8 @@ def test_an_interrupted_save_happened_or_not_and_the_vault_goes_on(tmp_path: Pat
 # -- opening and closing ---------------------------------------------------------------------------
 
 
-def test_namespaces_do_not_see_each_other(on_disk: Opener) -> None:
-    one, other = on_disk(namespace="one"), on_disk(namespace="other")
+def test_namespaces_do_not_see_each_other(in_database: Opener) -> None:
+    one, other = in_database(namespace="one"), in_database(namespace="other")
     first = one.thread("t").save("one", id="same-id", label="mark")
     second = other.thread("t").save("other", id="same-id", label="mark")
     assert (one.thread("t").state(), other.thread("t").state()) == ("one", "other")
@@ -621,9 +623,9 @@ def test_namespaces_do_not_see_each_other(on_disk: Opener) -> None:
     other.prune(keep=1)
     other.thread("t").delete()
     assert one.thread("t").state() == "one"
-    assert on_disk().stats().threads == 0
+    assert in_database().stats().threads == 0
     with pytest.raises(InvalidInputError):
-        on_disk(namespace="")
+        in_database(namespace="")
 
 
 def test_namespaces_of_one_memory_store() -> None:
@@ -744,8 +746,8 @@ def test_files_and_directories_are_private(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.rglob("*") if file.is_file()} <= {"vault.db", "vault.db-wal", "vault.db-shm"}
 
 
-def test_two_vaults_on_one_file(on_disk: Opener) -> None:
-    one, other = on_disk(), on_disk()
+def test_two_vaults_on_the_same_data(in_database: Opener) -> None:
+    one, other = in_database(), in_database()
     left, right = one.thread("t"), other.thread("t")
     left.save({"l": [1]})
     for number in range(2, 12):

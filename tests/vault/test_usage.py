@@ -29,9 +29,9 @@ def test_by_agent(vault: Vault) -> None:
     alone = vault.thread("3", agent="a").save(1, tokens_used=2**62)
     nobody = vault.thread("4").save(1)
     assert vault.usage(by="agent") == [
-        Usage("a", 1, 2**62, 0.0, 1, alone.created_at, alone.created_at),
-        Usage("b", 3, 15, 0.75, 2, first.created_at, last.created_at),
-        Usage(None, 1, 0, 0.0, 1, nobody.created_at, nobody.created_at),
+        Usage("a", 1, 2**62, 0.0, 1, alone.created_at, alone.created_at, 1),
+        Usage("b", 3, 15, 0.75, 2, first.created_at, last.created_at, 3),
+        Usage(None, 1, 0, 0.0, 1, nobody.created_at, nobody.created_at, 1),
     ]
 
 
@@ -42,9 +42,9 @@ def test_by_day_in_utc() -> None:
     for number in range(4):
         vault.thread(f"thread {number % 2}").save(number, tokens_used=1, cost=1)
     assert vault.usage(by="day") == [
-        Usage(dt.date(1970, 1, 1), 1, 1, 1.0, 1, at(times[0]), at(times[0])),
-        Usage(dt.date(1970, 1, 2), 2, 2, 2.0, 2, at(times[1]), at(times[2])),
-        Usage(dt.date(1970, 1, 6), 1, 1, 1.0, 1, at(times[3]), at(times[3])),
+        Usage(dt.date(1970, 1, 1), 1, 1, 1.0, 1, at(times[0]), at(times[0]), 1),
+        Usage(dt.date(1970, 1, 2), 2, 2, 2.0, 2, at(times[1]), at(times[2]), 2),
+        Usage(dt.date(1970, 1, 6), 1, 1, 1.0, 1, at(times[3]), at(times[3]), 1),
     ]
 
 
@@ -79,8 +79,8 @@ def test_what_retention_hides_does_not_count(opened: Opener) -> None:
     assert vault.usage()[0].tokens_used == 2
 
 
-def test_namespaces_are_apart(on_disk: Opener) -> None:
-    one, other = on_disk(namespace="one"), on_disk(namespace="other")
+def test_namespaces_are_apart(in_database: Opener) -> None:
+    one, other = in_database(namespace="one"), in_database(namespace="other")
     one.thread("t").save(1, tokens_used=7)
     assert other.usage() == []
     assert one.usage()[0].tokens_used == 7

@@ -47,8 +47,8 @@ def test_it_shows_metadata_only(vault: Vault) -> None:
         _ = found.state
 
 
-def test_it_waits_for_what_another_vault_saves(on_disk: Opener) -> None:
-    here, there = on_disk(), on_disk()
+def test_it_waits_for_what_another_vault_saves(in_database: Opener) -> None:
+    here, there = in_database(), in_database()
     go_on = threading.Event()
 
     def save() -> None:

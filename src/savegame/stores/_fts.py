@@ -3,7 +3,7 @@
 Beside a store's own file, never inside it: it is dropped by removing the file. Each verb opens a connection and closes it
 again, so that nothing is held across a fork or a drop. With the rollback journal and both kinds of secure delete, what was
 forgotten is in no file afterwards. A file that is not ours is refused, never removed. The statements are in sql/fts.
-Touches index, words, _sqlite_file, errors.
+Touches index, words, _sqlite_file, _sql_files, errors.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any, Final
 import apsw
 
 from savegame.errors import CorruptionError, UnavailableError, UnsupportedError
-from savegame.index import Entry, Found, Index, Said, damaged
+from savegame.index import Entry, Found, Index, Said, damaged, rearranged
 from savegame.model import ThreadKey
 from savegame.stores import _sqlite_file as file
+from savegame.stores._sql_files import queries
 from savegame.words import Term, spaced
 
 APPLICATION_ID: Final = 0x53415657
@@ -38,7 +39,7 @@ _HEADER: Final = slice(68, 72)
 """Where the application id stands in an SQLite file."""
 
 _SQL_FILES = resources.files("savegame.stores") / "sql" / "fts"
-SQL: Final = file.queries(_SQL_FILES / "queries.sql")
+SQL: Final = queries(_SQL_FILES / "queries.sql")
 
 
 class FtsIndex(Index):
@@ -259,21 +260,14 @@ def _forget(db: apsw.Connection, heads: Mapping[ThreadKey, str | None]) -> None:
 
 def _replace(db: apsw.Connection, no: int, messages: Sequence[Said]) -> list[Row]:
     """Make the messages of a thread those; what is there already only moves to its place. Gives what is left over."""
-    rows = _messages(db, no)
-    last = max((row[0] for row in rows), default=no << NUMBER_BITS)
-    there: dict[Said, list[Row]] = {}
-    for row in reversed(rows):
-        there.setdefault(Said(*row[2:]), []).append(row)
-    for place, said in enumerate(messages):
-        if there.get(said):
-            key, before, *_ = there[said].pop()
-            if before != place:
-                db.execute(SQL["move_message"], (place, key))
-        else:
-            last += 1
-            db.execute(SQL["put_message"], (last, place, *said))
-            db.execute(SQL["put_words"], (last, spaced(said.text)))
-    return [row for left in there.values() for row in left]
+    rows = {row[0]: row for row in _messages(db, no)}
+    moved, new, left = rearranged([(key, place, Said(*said)) for key, place, *said in rows.values()], messages)
+    for key, place in moved:
+        db.execute(SQL["move_message"], (place, key))
+    for key, place in enumerate(new, max(rows, default=no << NUMBER_BITS) + 1):
+        db.execute(SQL["put_message"], (key, place, *messages[place]))
+        db.execute(SQL["put_words"], (key, spaced(messages[place].text)))
+    return [rows[key] for key in left]
 
 
 def _erase(db: apsw.Connection, doomed: list[Row]) -> None:

@@ -1,7 +1,7 @@
-"""Rows to model and back, with their checksums: what the SQL stores share. Touches frames and model.
+"""Rows to model and back, with their checksums: what the SQL stores share. Touches store, frames and model.
 
 A thread's row has one checksum over all its columns; a frame's metadata, note and delta have one each, so that a
-listing need not read deltas and loading need not read metadata.
+listing need not read deltas and loading need not read metadata. What changes do to rows is in _row_changes.py.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import os
 import random
 import struct
 import zlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from savegame.codec import pack_raw
-from savegame.errors import CorruptionError
-from savegame.frames import checksum, pack_id, thread_salt, unpack_id
-from savegame.model import Frame, Lease, Problem, ThreadKey, ThreadRow
+from savegame.errors import CorruptionError, UnavailableError
+from savegame.frames import PLACE_STEP, checksum, pack_id, place_sum, thread_salt, unpack_id
+from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
+from savegame.store import Append, StoreChange
 
 SEQ_MASK = 0xFFFFFFFF
 
@@ -83,6 +85,88 @@ def read_thread(key: ThreadKey, columns: tuple[Any, ...]) -> Row:
     return row
 
 
+def after_append(
+    change: Append, row: Row, stored_id: str | bytes, floor: int, expires: int, space: int | None
+) -> tuple[Row, tuple[Any, ...]]:
+    """The row of a thread after an append, and the columns of the new frame from its id on."""
+    base, seq = change.base, row.last + 1
+    run = row.run if row.run and base == row.last else seq
+    new = Row(
+        row.no,
+        change.agent or row.agent,
+        seq,
+        change.id,
+        seq,
+        floor,
+        run,
+        row.frames + 1,
+        row.epoch,
+        row.owner,
+        expires,
+        row.version + 1,
+    )
+    salt = thread_salt(*change.key)
+    meta_sum = meta_checksum(salt, seq, base, run, space, stored_id, change.meta)
+    note_sum = None if change.note is None else checksum(change.note, salt, seq)
+    delta_sum = checksum(change.delta, salt, seq, base)
+    return new, (stored_id, base, run, change.meta, meta_sum, change.note, note_sum, change.delta, delta_sum)
+
+
+class Stretch(NamedTuple):
+    """Where reading up to a frame begins, the keyframe there if that is where, and the deltas after it."""
+
+    start: int
+    keyframe: bytes | None
+    base: int
+    """What the first of the deltas builds on: `start`, or another frame, at which reading has to go on."""
+    deltas: list[bytes]
+
+
+def whole_chain(key: ThreadKey, seq: int, stretch: Callable[[int], Stretch | None]) -> Chain | None:
+    """The chain of a frame, stretch by stretch; None if there is no such frame. Raises CorruptionError."""
+    found = stretch(seq)
+    if found is None:
+        return None
+    parts = [found.deltas]
+    while found.base not in (found.start, 0):  # 0: a rewrite made a frame after `start` whole
+        if found.base >= seq:
+            raise damaged(key, None, f"frame {seq} names {found.base} as its base", seq)
+        seq, found = found.base, stretch(found.base)
+        if found is None:
+            raise damaged(key, None, f"frame {seq} is missing", seq)
+        parts.append(found.deltas)
+    deltas = [delta for part in reversed(parts) for delta in part]
+    return Chain(found.base, found.keyframe if found.base == found.start else None, deltas)
+
+
+def sound_deltas(
+    key: ThreadKey, start: int, high: int, rows: Iterable[tuple[int, int, bytes, int]], id_of: Callable[[int], str | None]
+) -> tuple[int, list[bytes]]:
+    """The deltas that lead up to frame `high` without a gap, each checked, and the base of the first of them.
+
+    `rows` are (number, base, delta, checksum). Frames between that are not on the way (a rewrite may have given a frame
+    another base) are passed over.
+    """
+    salt = thread_salt(*key)
+    before, base_of_first, steady, begin = start, start, False, 0
+    deltas: list[bytes] = []
+    for seq, base, delta, total in rows:
+        if base != before:
+            base_of_first, steady = base, False
+            deltas.clear()
+        if type(delta) is not bytes or type(base) is not int:
+            raise damaged(key, id_of(seq), f"frame {seq}", seq)
+        begin = begin + PLACE_STEP & 0xFFFFFFFF if steady and base + 1 == seq else place_sum(salt, seq, base)
+        if zlib.crc32(delta, begin) != total:
+            raise damaged(key, id_of(seq), f"delta of frame {seq}", seq)
+        steady = base + 1 == seq
+        deltas.append(delta)
+        before = seq
+    if before != high:
+        raise damaged(key, None, f"frame {high} is missing", high)
+    return base_of_first, deltas
+
+
 def read_frame(key: ThreadKey, columns: tuple[Any, ...]) -> Frame:
     """A frame without its delta from its columns. Raises CorruptionError."""
     frame_key, stored_id, base, run, space, meta, meta_sum, note, note_sum = columns
@@ -121,6 +205,31 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_random.seed)
 
 
+def record_page(key: ThreadKey, kind: str, rows: list[tuple[Any, ...]], limit: int) -> Page[Record]:
+    """A page of records from rows of (name, value, sum), one more than the page has if others follow."""
+    for name, value, total in rows:
+        if record_checksum(key, kind, name, value) != total:
+            raise damaged(key, None, f"record {kind} {name!r}")
+    items = [Record(kind, name, value) for name, value, _ in rows[:limit]]
+    return Page(items, items[-1].name if len(rows) > limit else None)
+
+
+def thread_page(rows: list[ThreadRow], limit: int) -> Page[ThreadRow]:
+    """A page of threads from their rows, one more than the page has if others follow."""
+    return Page(rows[:limit], rows[limit - 1].key.id if len(rows) > limit else None)
+
+
+def sound_blob(key: ThreadKey, digest: bytes, found: tuple[Any, ...] | None) -> bytes | None:
+    """A large value from its row of (body, sum). Raises CorruptionError."""
+    if found is None:
+        return None
+    body: bytes
+    body, total = found
+    if blob_checksum(key, digest, body) != total:
+        raise damaged(key, None, f"large value {digest.hex()[:12]}")
+    return body
+
+
 def record_checksum(key: ThreadKey, kind: str, name: str, value: bytes) -> int:
     """The checksum of a record; its kind and name are under it too."""
     return checksum(value, zlib.crc32(f"{kind}\0{name}".encode(), thread_salt(*key)))
@@ -137,6 +246,18 @@ def space_checksum(number: int, name: str) -> int:
 
 
 _PLACE = struct.Struct("<QQ")
+
+
+def unknown_outcome(error: Exception, changes: Sequence[StoreChange]) -> UnavailableError:
+    """The error for a write that may have happened or not: how to find out."""
+    appended = next((change for change in changes if isinstance(change, Append)), None)
+    if appended is None:
+        return UnavailableError(f"{error}; the write may or may not have happened: read it back", unknown=True)
+    return UnavailableError(
+        f"{error}; look for it with vault.find({appended.id!r}), or save again with id={appended.id!r}, which is safe",
+        unknown=True,
+        checkpoint_id=appended.id,
+    )
 
 
 def damaged(key: ThreadKey, checkpoint_id: str | None, place: str, seq: int | None = None) -> CorruptionError:

@@ -2,7 +2,7 @@
 
 No code here or anywhere in savegame opens the database file, its -wal or its -shm except SQLite: closing such a
 descriptor would drop the locks of every connection in the process and lose committed data without a word.
-Touches errors, frames.
+Touches store, errors, frames, _sql_files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from importlib import resources
-from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 import apsw
@@ -32,6 +31,8 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.frames import unpack_id
+from savegame.store import Layout
+from savegame.stores import _sql_files
 
 APPLICATION_ID: Final = 0x53415645
 PAGE_SIZE: Final = 8192
@@ -39,21 +40,12 @@ BUSY_MS: Final = 30_000
 NETWORK_FILE_SYSTEMS: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ncpfs"))
 
 _SQL = resources.files("savegame.stores") / "sql" / "sqlite"
+SQL: Final = _sql_files.queries(_SQL / "queries.sql")
 
 
 def migrations() -> list[tuple[int, str]]:
     """Every step of the layout, as (version, SQL), oldest first."""
-    found = [entry for entry in (_SQL / "migrations").iterdir() if entry.name.endswith(".sql")]
-    return sorted((int(entry.name[:4]), entry.read_text()) for entry in found)
-
-
-def queries(source: Traversable = _SQL / "queries.sql") -> dict[str, str]:
-    """The named statements of a file."""
-    parts = re.split(r"^-- name: (\w+)$", source.read_text(), flags=re.MULTILINE)
-    return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
-
-
-SQL: Final = queries()
+    return _sql_files.migrations(_SQL / "migrations")
 
 
 @functools.cache
@@ -80,11 +72,16 @@ def id_of(db: apsw.Connection, frame_key: int) -> str | None:
     return None if place is None else unpack_id(place[2])
 
 
+def has_wal_reset_bug(version: str) -> bool:
+    """Whether an SQLite of this version can lose committed data when two connections share a file in WAL mode."""
+    number = tuple(int(part) for part in version.split("."))
+    fixed = number >= (3, 51, 3) or (3, 50, 7) <= number < (3, 51) or (3, 44, 6) <= number < (3, 45)
+    return not fixed
+
+
 def check_library() -> None:
     """Refuse an SQLite with the WAL-reset bug, which loses data without any crash."""
-    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
-    fixed = version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
-    if not fixed:
+    if has_wal_reset_bug(apsw.sqlite_lib_version()):
         raise UnsupportedError(
             f"apsw brings SQLite {apsw.sqlite_lib_version()}, which can lose data (WAL-reset bug); "
             f"install a current one: pip install -U apsw"
@@ -154,8 +151,9 @@ def checked_path(path: str) -> str:
 # -- files -----------------------------------------------------------------------------------------
 
 
-def prepare(path: str, *, read_only: bool) -> None:
+def prepare(path: str, *, read_only: bool) -> Layout:
     """Make the file if it is missing, whole or not at all; else check that it is ours and of a version that we know."""
+    newest = migrations()[-1][0]
     check_library()
     status = _stat(path)
     if status is None:
@@ -164,16 +162,17 @@ def prepare(path: str, *, read_only: bool) -> None:
         _make_directories(os.path.dirname(path))
         _check_file_system(path)
         _create(path)
-    elif not stat.S_ISREG(status.st_mode):
+        return Layout(0, newest)
+    if not stat.S_ISREG(status.st_mode):
         raise UnsupportedError(f"{path}: is not a file; give the path of a file, for example {path}/agents.db")
-    else:
-        _check_file_system(path)
-        if status.st_size == 0 and not read_only:
-            db = apsw.Connection(path)
-            with contextlib.closing(db), translated(path):
-                db.set_busy_timeout(BUSY_MS)
-                _lay_out(db)
-        _check_ours(path, read_only=read_only)
+    _check_file_system(path)
+    if status.st_size == 0 and not read_only:
+        db = apsw.Connection(path)
+        with contextlib.closing(db), translated(path):
+            db.set_busy_timeout(BUSY_MS)
+            _lay_out(db)
+    found = _check_ours(path, newest, read_only=read_only)
+    return Layout(found if status.st_size else 0, found if read_only else newest)
 
 
 def connect(path: str, *, read_only: bool, synchronous: int) -> apsw.Connection:
@@ -262,7 +261,7 @@ def _create(path: str) -> None:
     except OSError as error:
         kind = OutOfSpace if error.errno == 28 else UnavailableError
         raise kind(f"{path}: the file cannot be made ({error.strerror}); check the directory") from error
-    _check_ours(path, read_only=False)
+    _check_ours(path, migrations()[-1][0], read_only=False)
 
 
 def _lay_out(db: apsw.Connection) -> None:
@@ -293,8 +292,8 @@ def sync_directory(directory: str) -> None:
         os.close(handle)
 
 
-def _check_ours(path: str, *, read_only: bool) -> None:
-    newest = migrations()[-1][0]
+def _check_ours(path: str, newest: int, *, read_only: bool) -> int:
+    """Refuse a file that is not ours or is newer than we are; bring an older one up to date. Gives the version found."""
     try:
         # Only a connection that may write takes the -wal and -shm that it makes away again; an existing -wal is left alone.
         flags = apsw.SQLITE_OPEN_READONLY if os.path.exists(path + "-wal") else apsw.SQLITE_OPEN_READWRITE
@@ -315,6 +314,7 @@ def _check_ours(path: str, *, read_only: bool) -> None:
         with translated(path), contextlib.closing(apsw.Connection(path)) as db:
             db.set_busy_timeout(BUSY_MS)
             _migrate(db)
+    return int(version)
 
 
 def _check_file_system(path: str) -> None:

@@ -1,34 +1,23 @@
 """Sizes, checking and mending of an SQLite file: what a store does for `stats`, `verify` and `repair`.
 
 Functions over one connection, inside the caller's transaction. Nothing is ever deleted here: damaged rows go to the
-table `aside`, as they are. Touches _rows, _sqlite_file, frames, model.
+table `aside`, as they are. Touches _rows, _row_checks, _sqlite_file, model.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import apsw
 
 from savegame.errors import CorruptionError
-from savegame.frames import checksum, thread_salt
 from savegame.model import Problem, ThreadKey
-from savegame.stores._rows import (
-    EMPTY_ROW,
-    SEQ_MASK,
-    Row,
-    blob_checksum,
-    damaged,
-    problem,
-    read_frame,
-    read_thread,
-    record_checksum,
-    space_checksum,
-    thread_values,
-)
-from savegame.stores._sqlite_file import SQL, all_rows, id_of, one_row
+from savegame.stores._row_checks import Damage, damage_beside, frame_problems, mended_row
+from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_thread, space_checksum, thread_values
+from savegame.stores._sqlite_file import SQL, all_rows, id_of
 
 
 def sizes(db: apsw.Connection, path: str) -> dict[str, int]:
@@ -74,50 +63,24 @@ def _check_thread(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...])
         row = read_thread(key, columns)
     except CorruptionError as error:
         yield problem(error)
-    yield from _check_frames(db, key, row)
-    for place, frame_key, _ in _damage_beside(db, key, row):
-        yield problem(damaged(key, None if frame_key is None else id_of(db, frame_key), place))
+    deltas = ((frame_key & SEQ_MASK, *rest) for frame_key, *rest in db.execute(SQL["deltas"], (row.low(), row.high())))
+    frames = all_rows(db, "frames_up", row.low(), row.high(), -1)
+    yield from frame_problems(key, row, frames, deltas, partial(_id_of, db, row))
+    for damage in _damage_beside(db, key, row):
+        seq = damage.seq
+        yield problem(damaged(key, None if seq is None else _id_of(db, row, seq), str(damage)))
 
 
-def _check_frames(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[Problem]:
-    salt = thread_salt(*key)
-    seen: set[int] = set()
-    for columns in all_rows(db, "frames_up", row.low(), row.high(), -1):
-        seen.add(columns[0] & SEQ_MASK)
-        try:
-            read_frame(key, (*columns[:7], None, None))
-        except CorruptionError as error:
-            yield problem(error)
-    for frame_key, base, delta, total in db.execute(SQL["deltas"], (row.low(), row.high())):
-        seq = frame_key & SEQ_MASK
-        if checksum(delta, salt, seq, base) != total:
-            yield problem(damaged(key, id_of(db, frame_key), f"delta of frame {seq}"))
-        elif base and (base not in seen or base >= seq):
-            yield problem(damaged(key, id_of(db, frame_key), f"base {base} of frame {seq}"))
-    if row.frames != len(seen) or (row.head and row.head not in seen):
-        yield problem(damaged(key, None, "thread row: head or count"))
+def _damage_beside(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[Damage]:
+    notes = ((columns[0] & SEQ_MASK, *columns[7:9]) for columns in all_rows(db, "noted_up", row.low(), row.high(), -1))
+    found = db.execute(SQL["keyframes_down"], (row.low(), row.high()))
+    keyframes = ((frame_key & SEQ_MASK, body, total) for frame_key, body, total in found)
+    records, blobs = (db.execute(SQL[name], (row.no,)) for name in ("all_records", "all_blobs"))
+    return damage_beside(key, notes, keyframes, records, blobs)
 
 
-def _damage_beside(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[tuple[str, int | None, Move]]:
-    """What is damaged beside a thread's frames: its place, the frame that it belongs to, and how to set it aside."""
-    salt = thread_salt(*key)
-    for columns in all_rows(db, "noted_up", row.low(), row.high(), -1):
-        seq, note, total = columns[0] & SEQ_MASK, columns[7], columns[8]
-        if checksum(note, salt, seq) != total:
-            yield f"label and tags of frame {seq}", columns[0], (note, "set_note", (None, None, columns[0]))
-    for frame_key, body, total in db.execute(SQL["keyframes_down"], (row.low(), row.high())):
-        if checksum(body, salt, frame_key & SEQ_MASK) != total:
-            yield f"keyframe of frame {frame_key & SEQ_MASK}", frame_key, (body, "delete_keyframe", (frame_key,))
-    for kind, name, value, total in db.execute(SQL["all_records"], (row.no,)):
-        if record_checksum(key, kind, name, value) != total:
-            yield f"record {kind} {name!r}", None, (value, "delete_record", (row.no, kind, name))
-    for digest, body, total in db.execute(SQL["all_blobs"], (row.no,)):
-        if blob_checksum(key, digest, body) != total:
-            yield f"large value {digest.hex()[:12]}", None, (body, "delete_blob", (row.no, digest))
-
-
-Move = tuple[bytes, str, tuple[Any, ...]]
-"""Bytes to set aside, and the statement with its values that takes them from their place."""
+def _id_of(db: apsw.Connection, row: Row, seq: int) -> str | None:
+    return id_of(db, row.key(seq))
 
 
 # -- mending ---------------------------------------------------------------------------------------
@@ -157,28 +120,35 @@ def mend(db: apsw.Connection, namespace: str, space: int, now: int) -> list[str]
         done.append(f"set aside: frame {frame_key & SEQ_MASK} of thread number {frame_key >> 32}, which does not exist")
     for columns in all_rows(db, "all_threads", space):
         key = ThreadKey(namespace, columns[-1])
-        for place, _, (body, statement, values) in list(_damage_beside(db, key, EMPTY_ROW._replace(no=columns[0]))):
-            db.execute(SQL["value_aside"], (now, key.id, place, body))
-            db.execute(SQL[statement], values)
-            done.append(f"thread {key.id!r}: set aside: {place}")
+        row = EMPTY_ROW._replace(no=columns[0])
+        for damage in list(_damage_beside(db, key, row)):
+            db.execute(SQL["value_aside"], (now, key.id, str(damage), damage.body))
+            _take_out(db, row, damage)
+            done.append(f"thread {key.id!r}: set aside: {damage}")
         done += _mend_row(db, key, columns, now)
     return done
 
 
-def _mend_row(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...], now: int) -> list[str]:
-    row = EMPTY_ROW._replace(no=columns[0])
-    count, newest = all_rows(db, "count_frames", row.low(), row.high())[0]
-    newest = newest & SEQ_MASK if count else 0
-    try:
-        row = read_thread(key, columns)
-    except CorruptionError:
-        head = newest
+def _take_out(db: apsw.Connection, row: Row, damage: Damage) -> None:
+    if damage.kind == "note":
+        db.execute(SQL["set_note"], (None, None, row.key(damage.name[0])))
+    elif damage.kind == "keyframe":
+        db.execute(SQL["delete_keyframe"], (row.key(damage.name[0]),))
     else:
-        head = row.head if not row.head or one_row(db, "frame_place", row.key(row.head)) else newest
-        if (head, count) == (row.head, row.frames) and row.last >= newest:
-            return []
-    row = row._replace(head=head, head_id=id_of(db, row.key(head)), last=max(row.last, newest), frames=count, run=0)
+        db.execute(SQL[f"delete_{damage.kind}"], (row.no, *damage.name))
+
+
+def _mend_row(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...], now: int) -> list[str]:
+    empty = EMPTY_ROW._replace(no=columns[0])
+    count, newest = all_rows(db, "count_frames", empty.low(), empty.high())[0]
+    try:
+        found = read_thread(key, columns)
+    except CorruptionError:
+        found = None
+    row = mended_row(found, empty.no, count, newest & SEQ_MASK if count else 0, partial(_id_of, db, empty))
+    if row is None:
+        return []
     row = row._replace(version=now)  # larger than any that somebody may remember, whatever stands in a damaged row
     db.execute(SQL["set_thread"], thread_values(key, row))
-    db.execute(SQL["set_agent"], (row.agent, row.no))
+    db.execute(SQL["set_agent"], (row.agent, row.no, row.agent))
     return [f"thread {key.id!r}: its row was built anew"]

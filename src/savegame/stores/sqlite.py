@@ -13,7 +13,6 @@ import os
 import threading
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar, Final
@@ -32,14 +31,26 @@ from savegame.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from savegame.frames import PLACE_STEP, checksum, pack_id, place_sum, thread_salt, unpack_id
+from savegame.frames import checksum, pack_id, thread_salt, unpack_id
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Append, Capability, Rewrite, Store, StoreChange
+from savegame.store import Append, Capability, Rewrite, Store, StoreChange, fingerprint
 from savegame.stores import _sqlite_file as file
 from savegame.stores import _sqlite_upkeep as sqlite_upkeep
 from savegame.stores._fts import FtsIndex
 from savegame.stores._group import Group, Pending
-from savegame.stores._rows import SEQ_MASK, Row, blob_checksum, damaged, read_frame, read_thread, record_checksum
+from savegame.stores._rows import (
+    SEQ_MASK,
+    Row,
+    Stretch,
+    read_frame,
+    read_thread,
+    record_page,
+    sound_blob,
+    sound_deltas,
+    thread_page,
+    unknown_outcome,
+    whole_chain,
+)
 from savegame.stores._sqlite_changes import Changes, find, space_names
 from savegame.stores._sqlite_connections import Connections
 from savegame.stores._sqlite_file import SQL, all_rows, id_of, one_row
@@ -79,7 +90,7 @@ class SQLiteStore(Store):
             raise InvalidInputError(f"durability {durability!r} is unknown; one of: {', '.join(SYNCHRONOUS)}")
         self.path = file.checked_path(path)
         self.read_only = read_only
-        file.prepare(self.path, read_only=read_only)
+        self.layout = file.prepare(self.path, read_only=read_only)
         self._index = FtsIndex(self.path + "-search", read_only=read_only)
         self._connections = Connections(self.path, read_only=read_only, synchronous=SYNCHRONOUS[durability])
         self._connections.after_fork = self._begin_group  # in the child, nobody is here who waited in the group
@@ -173,11 +184,7 @@ class SQLiteStore(Store):
             return error
         if isinstance(error.__cause__, apsw.FullError) and not self._connections.lost and self._is_absent(appended):
             return OutOfSpace(f"{self.path}: the disk is full: nothing was saved; make room and try again")
-        return UnavailableError(
-            f"{error}; look for it with vault.find({appended.id!r}), or save again with id={appended.id!r}, which is safe",
-            unknown=True,
-            checkpoint_id=appended.id,
-        )
+        return unknown_outcome(error, job)
 
     def _is_absent(self, appended: Append) -> bool:
         try:
@@ -211,8 +218,8 @@ class SQLiteStore(Store):
                 rows = all_rows(db, "threads", space, after or "", limit + 1)
             else:
                 rows = all_rows(db, "threads_of_agent", space, agent, after or "", limit + 1)
-        items = [read_thread(key := ThreadKey(namespace, columns[-1]), columns).public(key) for columns in rows[:limit]]
-        return Page(items, items[-1].key.id if len(rows) > limit else None)
+        found = [read_thread(key := ThreadKey(namespace, columns[-1]), columns).public(key) for columns in rows]
+        return thread_page(found, limit)
 
     def heads(self, namespace: str, *, agent: str | None = None) -> list[tuple[str, str | None]]:
         with self._reading() as db:
@@ -245,7 +252,7 @@ class SQLiteStore(Store):
             frames = [read_frame(key, columns) for columns in found]
             if not deltas:
                 return frames
-            return [frame._replace(delta=self._stretch(db, key, row, 0, frame.seq, frame.seq)[1][0]) for frame in frames]
+            return [frame._replace(delta=self._deltas(db, key, row, 0, frame.seq, frame.seq)[1][0]) for frame in frames]
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         with self._reading(snapshot=True) as db:
@@ -254,27 +261,36 @@ class SQLiteStore(Store):
             ]
         return [None if columns is None else read_frame(row.key, columns) for row, columns in zip(rows, found, strict=True)]
 
+    def fingerprints(self, keys: Sequence[ThreadKey]) -> list[bytes]:
+        with self._reading(snapshot=True) as db:
+            return [self._fingerprint_in(db, key) for key in keys]
+
+    def _fingerprint_in(self, db: apsw.Connection, key: ThreadKey) -> bytes:
+        try:
+            row = self._changes.row(db, key)
+        except CorruptionError:
+            return b""
+        if row is None:
+            return b""
+        notes, records = all_rows(db, "note_sums", row.low(), row.high()), all_rows(db, "record_sums", row.no)
+        return fingerprint(row.public(key), notes, records)
+
     def chain(self, key: ThreadKey, seq: int, *, keyframes: bool = True, after: int = 0) -> Chain:
         with self._reading(snapshot=True) as db:
             row = self._changes.row(db, key)
-            place = None if row is None else one_row(db, "frame_place", row.key(seq))
-            if row is None or place is None:
-                raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
-            parts: list[list[bytes]] = []
-            while True:
-                run = min(place[1], seq)
-                start, body = self._start(db, key, row, run, seq, after, use=keyframes)
-                base, part = self._stretch(db, key, row, start, start + 1 if start else run, seq)
-                parts.append(part)
-                if base in (start, 0):  # 0: a rewrite made a frame after `start` whole
-                    deltas = [delta for part in reversed(parts) for delta in part]
-                    return Chain(base, body if base == start else None, deltas)
-                if base >= seq:
-                    raise damaged(key, None, f"frame {seq} names {base} as its base", seq)
-                place = one_row(db, "frame_place", row.key(base))
-                if place is None:
-                    raise damaged(key, None, f"frame {base} is missing", base)
-                seq = base
+
+            def stretch(high: int) -> Stretch | None:
+                place = None if row is None else one_row(db, "frame_place", row.key(high))
+                if row is None or place is None:
+                    return None
+                run = min(place[1], high)
+                start, body = self._start(db, key, row, run, high, after, use=keyframes)
+                return Stretch(start, body, *self._deltas(db, key, row, start, start + 1 if start else run, high))
+
+            found = whole_chain(key, seq, stretch)
+        if found is None:
+            raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
+        return found
 
     def _start(
         self, db: apsw.Connection, key: ThreadKey, row: Row, run: int, seq: int, after: int, *, use: bool
@@ -289,42 +305,18 @@ class SQLiteStore(Store):
                 return frame_key & SEQ_MASK, body
         return 0, None
 
-    def _stretch(
+    def _deltas(
         self, db: apsw.Connection, key: ThreadKey, row: Row, start: int, low: int, high: int
     ) -> tuple[int, list[bytes]]:
-        """The deltas that lead up to frame `high` without a gap, each checked, and the base of the first of them.
-
-        Frames between that are not on the way (a rewrite may have given a frame another base) are passed over.
-        """
-        salt = thread_salt(*key)
-        before, base_of_first, steady, begin = start, start, False, 0
-        deltas: list[bytes] = []
-        for frame_key, base, delta, total in all_rows(db, "deltas", row.key(low), row.key(high)):
-            seq = frame_key & SEQ_MASK
-            if base != before:
-                base_of_first, steady = base, False
-                deltas.clear()
-            if type(delta) is not bytes or type(base) is not int:
-                raise damaged(key, id_of(db, frame_key), f"frame {seq}", seq)
-            begin = begin + PLACE_STEP & 0xFFFFFFFF if steady and base + 1 == seq else place_sum(salt, seq, base)
-            if zlib.crc32(delta, begin) != total:
-                raise damaged(key, id_of(db, frame_key), f"delta of frame {seq}", seq)
-            steady = base + 1 == seq
-            deltas.append(delta)
-            before = seq
-        if before != high:
-            raise damaged(key, None, f"frame {high} is missing", high)
-        return base_of_first, deltas
+        found = all_rows(db, "deltas", row.key(low), row.key(high))
+        rows = ((frame_key & SEQ_MASK, base, delta, total) for frame_key, base, delta, total in found)
+        return sound_deltas(key, start, high, rows, lambda seq: id_of(db, row.key(seq)))
 
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         with self._reading() as db:
             row = self._changes.row(db, key)
             found = [] if row is None else all_rows(db, "records", row.no, kind, after, limit + 1)
-        for name, value, total in found:
-            if record_checksum(key, kind, name, value) != total:
-                raise damaged(key, None, f"record {kind} {name!r}")
-        items = [Record(kind, name, value) for name, value, _ in found[:limit]]
-        return Page(items, items[-1].name if len(found) > limit else None)
+        return record_page(key, kind, found, limit)
 
     def kinds(self, key: ThreadKey) -> list[str]:
         with self._reading() as db:
@@ -335,12 +327,7 @@ class SQLiteStore(Store):
         with self._reading() as db:
             row = self._changes.row(db, key)
             found = None if row is None else one_row(db, "blob", row.no, digest)
-        if found is None:
-            return None
-        if blob_checksum(key, digest, found[0]) != found[1]:
-            raise damaged(key, None, f"large value {digest.hex()[:12]}")
-        body: bytes = found[0]
-        return body
+        return sound_blob(key, digest, found)
 
     # -- looking after -----------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ INSERT INTO thread (space, id, head, last, floor, run, count, epoch, expires, ve
 -- name: set_thread
 UPDATE thread SET head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, epoch = ?, owner = ?, expires = ?, version = ?, sum = ? WHERE no = ?
 -- name: set_agent
-UPDATE thread SET agent = ? WHERE no = ?
+UPDATE thread SET agent = ? WHERE no = ? AND agent IS NOT ?
 -- name: advance_thread
 UPDATE thread SET head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, expires = ?, version = ?, sum = ? WHERE no = ? AND version = ?
 -- name: advance_threads
@@ -59,6 +59,8 @@ SELECT key, id, base, run, space, meta, meta_sum, note, note_sum FROM frame WHER
 SELECT key, base, delta, delta_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key
 -- name: nth_newest
 SELECT key FROM frame WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1 OFFSET ?
+-- name: note_sums
+SELECT key, note_sum FROM frame WHERE key BETWEEN ? AND ? AND note IS NOT NULL ORDER BY key
 -- name: note
 SELECT note FROM frame WHERE key = ?
 -- name: set_note
@@ -88,6 +90,8 @@ DELETE FROM keyframe WHERE key BETWEEN ? AND ?
 SELECT value FROM record WHERE thread = ? AND kind = ? AND name = ?
 -- name: records
 SELECT name, value, sum FROM record WHERE thread = ? AND kind = ? AND name > ? ORDER BY name LIMIT ?
+-- name: record_sums
+SELECT kind, name, sum FROM record WHERE thread = ? ORDER BY kind, name
 -- name: kinds
 SELECT DISTINCT kind FROM record WHERE thread = ? ORDER BY kind
 -- name: all_records

@@ -1,0 +1,382 @@
+"""Copying every thread of a vault to another one, whatever their stores. Touches subjects, importing, upkeep, engine, frames.
+
+A thread is brought in batches that leave its head where it was; the head moves last, so that a thread appears, or goes on,
+whole. Then the copy is read back and compared with the source. Only what was compared gets a *mark*, a record in the
+copy: the next call passes over threads whose fingerprint is still the marked one, and reads of the others what came since.
+A copy that was killed carries on, for what is there already is recognised by its id. Nothing is removed from the copy but
+labels, tags and records that the source does not have any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final, NamedTuple
+
+import blake3
+
+from savegame.codec import pack_raw, unpack_raw
+from savegame.engine import Engine
+from savegame.errors import AlreadyExistsError, CheckpointNotFound, ConflictError, CorruptionError
+from savegame.frames import PLAIN, WITH_BLOBS, references, unwrap
+from savegame.importing import BATCH, BATCH_BYTES
+from savegame.lineage import PAGE, everything
+from savegame.model import Frame, ThreadKey, ThreadRow
+from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
+from savegame.subjects import FORK, SOURCE, SUBJECT
+from savegame.tree import to_bytes
+from savegame.upkeep import COPIED, COPY_TRIES, Progress, records, remove
+
+logger = logging.getLogger("savegame")
+
+COPIES: Final = "savegame:copied"
+"""The thread beside which marks are kept; it has no checkpoints, so that no listing shows it."""
+
+ONLY_ADDED: Final = frozenset((SUBJECT, SOURCE, FORK))
+"""What `erase` goes by: the copy may have subjects and forks of its own."""
+
+
+class Mark(NamedTuple):
+    """How far a thread was copied and compared. `seen` is the source's fingerprint of then, `head` that of the copy."""
+
+    seen: bytes
+    last: int
+    last_id: str | None
+    copy_last: int
+    head: str | None
+
+
+def copy(source: Engine, target: Engine, namespace: str, target_namespace: str, progress: Progress, *, full: bool) -> int:
+    """Copy every thread; with `full`, marks count for nothing. Gives the number of checkpoints that came.
+
+    A thread that is damaged, or went its own way, does not stop the others; the first such error is raised at the end.
+    """
+    copying = _Copying(source, target, namespace, target_namespace)
+    copying.run(progress, full=full)
+    if copying.failed:
+        raise copying.failed[0]
+    return copying.copied
+
+
+class _Copying:
+    """One call: which threads have news, and their marks."""
+
+    def __init__(self, source: Engine, target: Engine, namespace: str, target_namespace: str) -> None:
+        self._source, self._target = source.without_cache(), target.without_cache()
+        self._cache = target.cache
+        self._from, self._to = namespace, target_namespace
+        self._marks: list[PutRecord] = []
+        self.copied = 0
+        self.failed: list[ConflictError | CorruptionError | AlreadyExistsError] = []
+
+    def run(self, progress: Progress, *, full: bool) -> None:
+        ids = [thread_id for thread_id, _ in self._source.store.heads(self._from)]
+        there = dict(self._target.store.heads(self._to))
+        marks = {record.name: record.value for record in records(self._target, self._mark_key(), COPIED)}
+        for start in range(0, len(ids), PAGE):
+            keys = [ThreadKey(self._from, thread_id) for thread_id in ids[start : start + PAGE]]
+            for done, (key, seen) in enumerate(zip(keys, self._source.store.fingerprints(keys), strict=True), start + 1):
+                mark = _read_mark(marks.get(_name(key.id))) if key.id in there else None
+                if full or mark is None or not seen or (mark.seen, mark.head) != (seen, there[key.id]):
+                    self._bring(key, seen, mark if mark is None or not full else Mark(b"", 0, None, 0, mark.head))
+                progress(done, len(ids))
+            self._write_marks()
+        gone = marks.keys() - {_name(thread_id) for thread_id in (*ids, *there)}
+        self._marks += [PutRecord(self._mark_key(), COPIED, name, None) for name in gone]
+        self._write_marks()
+
+    def _bring(self, key: ThreadKey, seen: bytes, mark: Mark | None) -> None:
+        """One thread that may have news. Its errors wait until the others are done."""
+        copy_key = ThreadKey(self._to, key.id)
+        try:
+            made = self._steadily(key, copy_key, seen, mark)
+        except (ConflictError, CorruptionError, AlreadyExistsError) as error:
+            logger.warning("thread %r was not copied: %s", key.id, error)
+            self.failed.append(error)
+        else:
+            if made is not None:
+                self._marks.append(PutRecord(self._mark_key(), COPIED, _name(key.id), PLAIN + pack_raw(list(made))))
+        finally:
+            self._cache.forget(copy_key)
+
+    def _steadily(self, key: ThreadKey, copy_key: ThreadKey, seen: bytes, mark: Mark | None) -> Mark | None:
+        """Bring a thread as it is at one moment; begun again, without its mark, when frames are taken away meanwhile."""
+        ours = set() if mark is None else {mark.head}
+        for _ in range(COPY_TRIES):
+            row = self._source.store.thread(key)
+            if row is None:
+                return None
+            work = _Bringing(self._source, self._target, row, copy_key, mark)
+            try:
+                return work.bring(seen, ours)
+            except CheckpointNotFound:
+                mark = None
+            finally:
+                self.copied += work.brought
+                ours.add(work.head)
+        raise ConflictError(f"thread {key.id!r} keeps being pruned while it is copied; try again later, or run verify")
+
+    def _write_marks(self) -> None:
+        if self._marks:
+            self._target.store.commit(self._marks)
+            self._marks = []
+
+    def _mark_key(self) -> ThreadKey:
+        return ThreadKey(self._to, COPIES)
+
+
+def _name(thread_id: str) -> str:
+    """What a thread's mark is found by: nothing of its id stays behind when it is erased."""
+    return blake3.blake3(thread_id.encode()).hexdigest(length=16)
+
+
+def _read_mark(value: bytes | None) -> Mark | None:
+    return None if value is None else Mark(*unpack_raw(unwrap(value)[1]))
+
+
+# -- one thread ------------------------------------------------------------------------------------
+
+
+class _Bringing:
+    """Brings what is new of one thread, as its row says; `head` is that of the copy, `brought` counts checkpoints."""
+
+    def __init__(self, source: Engine, target: Engine, row: ThreadRow, key: ThreadKey, mark: Mark | None) -> None:
+        self._source, self._target, self._row, self._key = source, target, row, key
+        self._there = target.store.thread(key)
+        there = self._there
+        self._head, self.head, self._last = (there.head, there.head_id, there.last) if there else (0, None, 0)
+        self._mark = mark
+        self._numbers = {0: 0}
+        self._large: set[bytes] = set()
+        self._batch: list[StoreChange] = []
+        self._appended: list[int] = []
+        self._bytes, self._before = 0, self.head
+        self.brought = 0
+
+    def bring(self, seen: bytes, ours: set[str | None]) -> Mark:
+        """Append what is missing, set notes and records, move the head, compare. `ours` are heads that we gave the copy."""
+        self._refuse_stranger(ours)
+        since = self._since()
+        newest: tuple[int, str | None] = (since.last, since.last_id)
+        there = self._unmarked(since) if self._there is not None else {}
+        for frame in chain.from_iterable(self._new(since)):
+            newest = frame.seq, frame.id
+            if frame.id in there:
+                self._recognise(frame, there[frame.id])
+            else:
+                self._append(frame)
+        self._put_notes()
+        self._put_records()
+        self._move_head()
+        self._compare(since)
+        return Mark(seen, *newest, self._last, self.head)
+
+    def _refuse_stranger(self, ours: set[str | None]) -> None:
+        """The head of the copy must be of the source; or have been once, if the two have anything in common."""
+        if self.head is None:
+            return
+        found = self._source.store.find(self._row.key.namespace, self.head)
+        if found is not None and found[0] == self._row.key:
+            return
+        oldest = self._source.store.frames(self._row.key, limit=1)
+        if self.head not in ours or (oldest and self._find(oldest[0].id) is None):
+            raise ConflictError(
+                f"thread {self._key.id!r} went its own way in the copy: its head {self.head} is not in the source; "
+                "delete one of them",
+                expected=self._row.head_id,
+                found=self.head,
+            )
+
+    def _since(self) -> Mark:
+        """The mark, if what it says of the source is still true."""
+        nothing = Mark(b"", 0, None, 0, None)
+        if self._mark is None or self._there is None:
+            return nothing
+        found = self._source.store.frames(self._row.key, low=self._mark.last, high=self._mark.last)
+        return self._mark if [frame.id for frame in found] == [self._mark.last_id] else nothing
+
+    def _unmarked(self, since: Mark) -> dict[str, Frame]:
+        """What the copy has besides what the mark covers, by id."""
+        return {frame.id: frame for frame in everything(self._target, self._key, low=since.copy_last + 1, newest_first=False)}
+
+    def _new(self, since: Mark) -> Iterator[list[Frame]]:
+        """Pages of the source's frames that the mark does not cover, with their deltas."""
+        return _pages(self._source, self._row.key, since.last + 1, self._row.last)
+
+    def _recognise(self, frame: Frame, copy: Frame) -> None:
+        if copy.meta != frame.meta:
+            raise ConflictError(
+                f"thread {self._key.id!r}: checkpoint {frame.id} is another one in the copy; delete one of them",
+                expected=frame.id,
+                found=frame.id,
+            )
+        self._numbers[frame.seq] = copy.seq
+
+    def _append(self, frame: Frame) -> None:
+        self._make_room()
+        delta = frame.delta or b""
+        blobs = tuple((name, self._large_value(frame, name)) for name in references(delta) if name not in self._large)
+        self._large.update(name for name, _ in blobs)
+        base, body = self._number(frame.base), self._stored(delta)
+        change = Append(
+            self._key, frame.id, base, frame.meta, body, frame.note, self._before, agent=self._row.agent, blobs=blobs
+        )
+        self._put(change, len(body) + sum(len(content) for _, content in blobs))
+        self._before = frame.id
+        self._last += 1
+        self._numbers[frame.seq] = self._last
+        self._appended.append(self._last)
+
+    def _number(self, seq: int) -> int:
+        """The number that a frame of the source has in the copy. Raises CheckpointNotFound."""
+        if seq not in self._numbers:
+            copy = self._find(self._source.frame(self._row.key, seq).id)
+            if copy is None:
+                raise CheckpointNotFound(f"thread {self._key.id!r}: frame {seq} of the source is not in the copy")
+            self._numbers[seq] = copy.seq
+        return self._numbers[seq]
+
+    def _find(self, checkpoint_id: str) -> Frame | None:
+        """A frame of the copy by its id."""
+        found = self._target.find(self._key.namespace, checkpoint_id)
+        return found[1] if found is not None and found[0] == self._key else None
+
+    def _large_value(self, frame: Frame, name: bytes) -> bytes:
+        body = self._source.store.blob(self._row.key, name)
+        if body is None:
+            if self._source.store.frames(self._row.key, low=frame.seq, high=frame.seq, deltas=True) != [frame]:
+                raise CheckpointNotFound(f"thread {self._key.id!r}: frame {frame.seq} of the source was pruned meanwhile")
+            raise CorruptionError(
+                f"thread {self._key.id!r}: a large value of checkpoint {frame.id} is missing; run verify",
+                thread_id=self._key.id,
+                checkpoint_id=frame.id,
+                place=f"large value {name.hex()[:12]}",
+            )
+        return self._stored(body)
+
+    def _stored(self, body: bytes) -> bytes:
+        """A body as the other store keeps it: people read some of them."""
+        if self._source.store.readable == self._target.store.readable:
+            return body
+        flags, payload = unwrap(body)
+        return self._target.wrap(payload, with_blobs=bool(flags & WITH_BLOBS))
+
+    # -- beside the frames ---------------------------------------------------------------------------
+
+    def _put_notes(self) -> None:
+        """The source's labels and tags; those of its checkpoints that have none any more lose theirs."""
+        if self._there is None:
+            return
+        theirs = {frame.id: frame.note for frame in self._source.store.frames(self._row.key, high=self._row.last, noted=True)}
+        ours = {frame.id: frame for frame in self._target.store.frames(self._key, noted=True)}
+        new = {change.id for change in self._batch if isinstance(change, Append)}
+        for checkpoint_id in theirs.keys() - new:
+            copy = ours.get(checkpoint_id) or self._find(checkpoint_id)
+            if copy is not None and copy.note != theirs[checkpoint_id]:
+                self._put(PutNote(self._key, copy.seq, theirs[checkpoint_id], copy.note), 0)
+        for checkpoint_id in ours.keys() - theirs.keys():
+            if self._source.store.find(self._row.key.namespace, checkpoint_id) is not None:
+                self._put(PutNote(self._key, ours[checkpoint_id].seq, None, ours[checkpoint_id].note), 0)
+
+    def _put_records(self) -> None:
+        kinds = {*self._source.store.kinds(self._row.key), *(self._target.store.kinds(self._key) if self._there else ())}
+        for kind in sorted(kinds - {COPIED}):
+            ours = {record.name: record.value for record in records(self._target, self._key, kind)} if self._there else {}
+            for _, name, value in records(self._source, self._row.key, kind):
+                copy = ours.pop(name, None)
+                if copy != value:
+                    self._make_room()
+                    self._put(PutRecord(self._key, kind, name, value), len(value))
+            for name in () if kind in ONLY_ADDED else ours:
+                self._put(PutRecord(self._key, kind, name, None), 0)
+
+    def _move_head(self) -> None:
+        """The last batch, which makes all of it visible."""
+        is_there = self._there is not None or self.brought or self._appended
+        agent = self._row.agent if self._appended or self.brought else self._there.agent if self._there else None
+        if is_there and (self._before, agent) != (self._row.head_id, self._row.agent or agent):
+            head = self._number(self._row.head)
+            self._put(MoveHead(self._key, head, self._before, agent=self._row.agent), 0)
+        self._commit()
+        self._head, self.head = self._numbers.get(self._row.head, 0), self._row.head_id
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    def _put(self, change: StoreChange, size: int) -> None:
+        self._batch.append(change)
+        self._bytes += size
+
+    def _make_room(self) -> None:
+        """Make a full batch durable, with the head back where it was: until all is there, nobody sees any of it."""
+        if len(self._batch) >= BATCH or self._bytes >= BATCH_BYTES:
+            if self._appended:
+                self._batch.append(MoveHead(self._key, self._head, self._before))
+            self._commit()
+            self._before = self.head
+
+    def _commit(self) -> None:
+        made = self._target.store.commit(self._batch) if self._batch else []
+        appended, self._appended = self._appended, []
+        self._batch, self._bytes = [], 0
+        self.brought += len(appended)
+        found = {seq for seq in made if seq}
+        if found != set(appended):  # somebody appended meanwhile and went back again: the bases of ours are wrong
+            self._target.store.commit([MoveHead(self._key, self._head)])
+            remove(self._target, self._key, list(everything(self._target, self._key)), found, expect=self.head)
+            raise ConflictError(f"thread {self._key.id!r} was changed in the copy meanwhile; copy again, which carries on")
+
+    # -- comparing -----------------------------------------------------------------------------------
+
+    def _compare(self, since: Mark) -> None:
+        """Read the copy back: what came, or was found there without a mark, must be what the source has."""
+        checked: set[bytes] = set()
+        for page in self._new(since):
+            wanted = {frame.id for frame in page}
+            numbers = [self._numbers[frame.seq] for frame in page]
+            copies = chain.from_iterable(_pages(self._target, self._key, min(numbers), max(numbers)))
+            found = {copy.id: copy for copy in copies if copy.id in wanted}
+            for frame in page:
+                if frame.id not in found:
+                    raise self._differs(frame, "it is missing")
+                self._compare_frame(frame, found[frame.id], checked)
+
+    def _compare_frame(self, frame: Frame, copy: Frame, checked: set[bytes]) -> None:
+        if copy.meta != frame.meta:
+            raise self._differs(frame, "its digest or metadata")
+        if self._numbers.get(frame.base) == copy.base:
+            same = unwrap(copy.delta or b"")[1] == unwrap(frame.delta or b"")[1]
+        else:  # one of them was pruned since
+            same = self._is_same_state(frame, copy)
+        if not same:
+            raise self._differs(frame, "its delta")
+        for name in references(copy.delta or b""):
+            if name not in checked:
+                checked.add(name)
+                body = self._target.store.blob(self._key, name)
+                if body is None or blake3.blake3(unwrap(body)[1]).digest() != name:
+                    raise self._differs(frame, f"its large value {name.hex()[:12]}")
+
+    def _is_same_state(self, frame: Frame, copy: Frame) -> bool:
+        try:
+            theirs = self._source.point(self._row.key, frame.seq).node
+        except CheckpointNotFound:  # pruned meanwhile
+            return True
+        ours = self._target.point(self._key, copy.seq).node
+        return theirs is not None and ours is not None and to_bytes(theirs) == to_bytes(ours)
+
+    def _differs(self, frame: Frame, what: str) -> CorruptionError:
+        return CorruptionError(
+            f"thread {self._key.id!r}: checkpoint {frame.id} is not the same in the copy: {what}; "
+            "run verify on both, delete the thread in the copy, then copy again",
+            thread_id=self._key.id,
+            checkpoint_id=frame.id,
+            place=f"copy of frame {frame.seq}",
+        )
+
+
+def _pages(engine: Engine, key: ThreadKey, low: int, high: int) -> Iterator[list[Frame]]:
+    """Frames of a range with their deltas, oldest first."""
+    while low <= high and (page := engine.store.frames(key, low=low, high=high, limit=BATCH, deltas=True)):
+        yield page
+        low = page[-1].seq + 1

@@ -1,0 +1,103 @@
+"""What PostgreSQL's errors mean: whether the connection is gone, whether to try again, and which error of ours to raise.
+
+Libpq gives no code for a connection that was refused, so those are told apart by their text. Touches errors.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import psycopg
+
+from savegame.errors import (
+    CorruptionError,
+    InvalidInputError,
+    OutOfSpace,
+    SavegameError,
+    StoreNotFound,
+    UnavailableError,
+    UnsupportedError,
+)
+
+SHUT_DOWN: Final = frozenset(("57P01", "57P02", "57P03", "57P05"))
+NOT_DONE: Final = frozenset(("25006", "40001", "40P01", "53300"))
+"""Read-only, a clash with somebody else's transaction, too many connections: nothing happened, it may work the next time."""
+
+_GRANTS: Final = (
+    "a right is missing; as the owner: GRANT USAGE ON SCHEMA s TO u; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN "
+    "SCHEMA s TO u; GRANT USAGE ON ALL SEQUENCES IN SCHEMA s TO u (s: the schema, u: the user)"
+)
+_READ_ONLY: Final = (
+    "the server takes no writes (a standby?); name the primary, or all servers as host1,host2, or open with read_only=True"
+)
+_REFUSED: Final[list[tuple[str, type[SavegameError], str]]] = [
+    (
+        r"authentication failed|no password supplied|role .* does not exist",
+        UnavailableError,
+        "the user or password is not right; check the URL, or ~/.pgpass",
+    ),
+    (r"database .* does not exist", StoreNotFound, "there is no such database; make it with createdb, or name another"),
+    (r"no pg_hba\.conf entry", UnavailableError, "the server's pg_hba.conf does not let this user in from here; add a line"),
+    (r"permission denied for database", UnavailableError, "the right to connect is missing: GRANT CONNECT ON DATABASE d TO u"),
+]
+_CODES: Final[list[tuple[str, type[SavegameError], str]]] = [
+    ("42501", UnavailableError, _GRANTS),
+    ("25006", UnavailableError, _READ_ONLY),
+    ("25P02", UnavailableError, "a statement in the transaction had failed: nothing of it was written; do it again"),
+    ("53100", OutOfSpace, "the server's disk is full: nothing was saved; make room and try again"),
+    ("53300", UnavailableError, "the server has no connection left; raise max_connections, or use PgBouncer"),
+    ("53", UnavailableError, "the server is short of something; try again"),
+    ("57014", UnavailableError, "the server cancelled the statement, perhaps by its statement_timeout; try again"),
+    ("57", UnavailableError, "the server was stopped or is starting; try again"),
+    ("55P03", UnavailableError, "somebody holds a lock for too long; try again"),
+    ("40", UnavailableError, "others keep writing the same rows; try again"),
+    ("54000", InvalidInputError, "a name is too long: namespace, thread, kind and name of a record have 2,600 bytes together"),
+    ("22021", InvalidInputError, "a text holds a character that PostgreSQL cannot keep"),
+    ("22P05", InvalidInputError, "a text holds a character that PostgreSQL cannot keep"),
+    ("42P01", CorruptionError, "the tables are not those of savegame; restore a backup, or name another schema"),
+    ("42703", CorruptionError, "the tables are not those of savegame; restore a backup, or name another schema"),
+    ("42883", CorruptionError, "the functions are not those of savegame; restore a backup, or name another schema"),
+    ("XX001", CorruptionError, "the server found damaged data; restore a backup"),
+    ("XX002", CorruptionError, "the server found a damaged index; REINDEX it, then run verify"),
+    ("58", UnavailableError, "the server could not read or write its files; look into its log"),
+    ("0A000", UnsupportedError, "the server cannot do that"),
+]
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether the connection is gone: what was under way on it may have happened or not."""
+    code = error.sqlstate
+    if code is None:
+        return isinstance(error, psycopg.OperationalError)
+    return code in SHUT_DOWN or code.startswith("08")
+
+
+def is_refused(error: psycopg.Error) -> bool:
+    """Whether a connection was refused for good: waiting does not help."""
+    return error.sqlstate is None and _refusal(str(error)) is not None
+
+
+def may_work_later(error: psycopg.Error) -> bool:
+    """Whether to try again: on another connection, perhaps to another server."""
+    return (is_lost(error) and not is_refused(error)) or error.sqlstate in NOT_DONE
+
+
+def translate(error: psycopg.Error, where: str) -> SavegameError | None:
+    """Our error for one of PostgreSQL's; None for what only a mistake in a statement can cause."""
+    said = " ".join(str(error).split())
+    if isinstance(error, psycopg.DataError) and error.sqlstate is None:
+        return InvalidInputError(f"{where}: a text holds what PostgreSQL cannot keep ({said})")
+    if is_lost(error):
+        kind, advice = _refusal(said) or (UnavailableError, "there is no answer; check that the server runs, then try again")
+        if "read-only" in said or "hot standby" in said:
+            advice = _READ_ONLY
+        return kind(f"{where}: {advice} (PostgreSQL: {said})")
+    for code, ours, advice in _CODES:
+        if error.sqlstate is not None and error.sqlstate.startswith(code):
+            return ours(f"{where}: {advice} (PostgreSQL: {said})")
+    return None
+
+
+def _refusal(said: str) -> tuple[type[SavegameError], str] | None:
+    return next(((ours, advice) for pattern, ours, advice in _REFUSED if re.search(pattern, said)), None)

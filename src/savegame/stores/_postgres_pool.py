@@ -1,0 +1,285 @@
+"""The connections of one process to one PostgreSQL database: lent and given back, dropped when one breaks.
+
+Keeps three promises: nobody waits longer for a server than was asked for; a warning that comes with a commit is not
+overlooked; a child of a fork never uses, or closes, a connection of its parent. There is no session state: every
+connection is as good as another, also behind PgBouncer in transaction mode. Touches _forking, _postgres_errors, errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import RawCursor
+from psycopg.abc import PQGen
+from psycopg.errors import Diagnostic
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
+
+from savegame.errors import ClosedError, UnavailableError
+from savegame.stores._forking import leave_alone, take_along
+
+T = TypeVar("T")
+Rows = list[tuple[Any, ...]]
+
+WARNING: Final = "01000"
+"""What a commit is answered with when its wait for a standby was cut short: it may get lost with the primary."""
+
+CONNECT_S: Final = 5
+LONGEST_PAUSE_S: Final = 1.0
+
+
+class Patience:
+    """How long somebody goes on trying. No single try may use it up: a server that froze must leave time for another."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.until = time.monotonic() + seconds
+        self._pause = 0.01
+
+    def left(self) -> float:
+        """How many seconds there still are."""
+        return max(self.until - time.monotonic(), 0.0)
+
+    def try_until(self) -> float:
+        """When a try that begins now has to end."""
+        return min(self.until, time.monotonic() + self.seconds / 3)
+
+    def pause(self) -> bool:
+        """Wait before the next try, longer every time. False if there is no time for one."""
+        pause = self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come back at the same moment
+        if pause >= self.left():
+            return False
+        time.sleep(pause)
+        self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
+        return True
+
+
+class Notices:
+    """What a server says unasked: whether there was a warning among it."""
+
+    warned = False
+
+    def __call__(self, notice: Diagnostic) -> None:
+        """Take one in."""
+        self.warned = self.warned or notice.sqlstate == WARNING
+
+
+class Link(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that knows the store's statements by name, stops waiting at `until`, and notes warnings."""
+
+    sql: dict[str, str]
+    pid: int
+    notices: Notices
+    slot: _Slot | None = None
+    until: float | None = None
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self.info.transaction_status != TransactionStatus.IDLE
+
+    def ask(self, name: str, *values: Any) -> Rows:
+        """The rows of a named statement."""
+        return self.tell(name, *values).fetchall()
+
+    def ask_all(self, *questions: tuple[str, Sequence[Any]]) -> list[Rows]:
+        """The rows of several statements, read at one moment, for one round trip."""
+        with self.snapshot():
+            cursors = [self.tell(name, *values) for name, values in questions]
+            return [cursor.fetchall() for cursor in cursors]
+
+    @contextlib.contextmanager
+    def sending(self) -> Iterator[None]:
+        """Statements inside are sent without waiting for their answers. What fails first is raised, the rest is silent."""
+        failed: BaseException | None = None
+        before = sys.exc_info()[1]
+        try:
+            with self.pipeline():
+                try:
+                    yield
+                except BaseException as error:  # noqa: BLE001 - raised below; psycopg would log what comes after it
+                    failed = error
+        except psycopg.Error as error:
+            failed = failed or _interrupt(error, before) or error
+        if failed is not None:
+            raise failed
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything inside is read at one moment; inside a transaction, as that sees it."""
+        # Inside a pipeline the status is still that before its BEGIN; here every pipeline is a transaction.
+        own = self.info.pipeline_status == PipelineStatus.OFF and not self.in_transaction
+        with self.sending():
+            if own:
+                self.tell("begin_snapshot")
+            try:
+                yield
+            finally:
+                if own:
+                    self.tell("rollback")
+
+    def tell(self, name: str, *values: Any) -> RawCursor[tuple[Any, ...]]:
+        """Run a named statement; inside a pipeline, without waiting for it."""
+        statement = self.sql[name].encode()
+        return RawCursor(self, row_factory=tuple_row).execute(statement, values or None, binary=True)
+
+    def __del__(self, _warn: object = None, /) -> None:
+        if not self.closed and getattr(self, "pid", None) == os.getpid():
+            self.close()  # nobody closed the vault, which is no mistake; psycopg would warn
+
+    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        self.check_process()
+        before = sys.exc_info()[1]
+        if timeout is None and self.until is not None:
+            timeout = max(self.until - time.monotonic(), 0.001)
+        try:
+            return super().wait(gen, interval, timeout)
+        except psycopg.Error as error:
+            if self.until is not None and time.monotonic() >= self.until:
+                self.close()  # an answer that comes now is nobody's
+            interrupt = _interrupt(error, before)
+            if interrupt is not None:
+                raise interrupt from error
+            raise
+
+    def check_process(self) -> None:
+        """Raise ClosedError in the child of a fork."""
+        if self.pid != os.getpid():
+            raise ClosedError("this process was forked inside a transaction; open the vault again")
+
+
+def _interrupt(error: BaseException | None, before: BaseException | None) -> BaseException | None:
+    """The interrupt (Ctrl-C) that an error came of: psycopg cancels the statement, and what that gives must not hide it.
+
+    `before` is what was being handled already when the statement began.
+    """
+    while isinstance(error, Exception) and error is not before:
+        error = error.__context__
+    return None if error is before else error
+
+
+class _Slot:
+    """The right to have one connection. It ends with whoever has it, also when that was interrupted at a bad moment."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Pool:
+    """Lends connections, at most `size` at a time; `where` names the database in errors, without a password."""
+
+    def __init__(self, conninfo: str, where: str, sql: dict[str, str], size: int) -> None:
+        self.where = where
+        self.size = size
+        self.closed = False
+        self._conninfo = conninfo
+        self._sql = sql
+        self.after_fork: Callable[[], None] = lambda: None
+        """What else begins anew in the child of a fork."""
+        self._begin_life()
+        take_along(self)
+
+    def _begin_life(self) -> None:
+        """Locks and connections of this process: at the start, and again in the child of a fork."""
+        self._guard = threading.Lock()
+        self._changed = threading.Condition(self._guard)
+        self._idle: list[Link] = []
+        self._slots: list[weakref.ref[_Slot]] = []
+
+    def check_open(self) -> None:
+        """Raise ClosedError if it is closed."""
+        if self.closed:
+            raise ClosedError(f"{self.where}: the vault is closed; open it again")
+
+    @contextlib.contextmanager
+    def lent(self, patience: Patience) -> Iterator[Link]:
+        """A connection, for as long as the block runs."""
+        link = self.take(patience)
+        try:
+            yield link
+        finally:
+            self.give_back(link)
+
+    def take(self, patience: Patience) -> Link:
+        """A connection that nobody else has. Raises what psycopg raises, and UnavailableError if all are lent for long."""
+        with self._guard:
+            self.check_open()
+            if not self._changed.wait_for(self._has_room, patience.left()):
+                raise UnavailableError(f"{self.where}: all {self.size} connections are in use; try again, or allow more")
+            slot = _Slot()
+            self._slots.append(weakref.ref(slot))
+            link = self._idle.pop() if self._idle else None
+        link = link or self.connect(patience)
+        link.slot, link.until = slot, patience.try_until()
+        return link
+
+    def _has_room(self) -> bool:
+        self._slots = [slot for slot in self._slots if slot() is not None]
+        return bool(self._idle) or len(self._slots) < self.size
+
+    def give_back(self, link: Link) -> None:
+        """Take a connection back; one that broke, or is still busy with something, is closed."""
+        if link.pid != os.getpid():
+            return
+        link.slot = link.until = None
+        if link.closed or link.in_transaction:
+            link.close()
+        with self._guard:
+            if self.closed:  # meanwhile
+                link.close()
+            if not link.closed:
+                self._idle.append(link)
+            self._changed.notify()
+
+    def connect(self, patience: Patience) -> Link:
+        """A new connection, which is not one of those that are lent."""
+        given = psycopg.conninfo.conninfo_to_dict(self._conninfo)
+        limit = given.get("connect_timeout") or max(2, min(CONNECT_S, int(patience.left())))
+        link = Link.connect(self._conninfo, autocommit=True, prepare_threshold=None, connect_timeout=limit)
+        link.pid, link.sql = os.getpid(), self._sql
+        link.notices = Notices()  # not the link itself: it would keep itself alive
+        link.add_notice_handler(link.notices)
+        return link
+
+    def drop(self) -> None:
+        """Close what is not lent: where one connection broke, the others did too."""
+        with self._guard:
+            idle, self._idle = self._idle, []
+        for link in idle:
+            link.close()
+
+    def close(self) -> None:
+        """Close every connection, now or when it is given back."""
+        self.closed = True
+        self.drop()
+        leave_alone(self)
+
+    # -- fork --------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Nothing has to rest: the child takes nothing over."""
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew; the parent's connections are kept, so that nothing closes them, and never used."""
+        _abandoned.extend(self._idle)
+        self._begin_life()
+        self.after_fork()
+
+
+_abandoned: list[Link] = []
+
+
+def abandon(link: Link) -> None:
+    """Never use a parent's connection, and never close it."""
+    _abandoned.append(link)

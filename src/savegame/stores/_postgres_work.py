@@ -1,0 +1,303 @@
+"""Carrying reads and writes to their end, whatever happens to connections and servers meanwhile.
+
+A read that failed is tried again within the deadline. A write whose connection was lost, or whose commit came with a
+warning, may have happened or not: that is found out on a new connection, by a transaction that leaves the write no way to
+happen later. Only when nobody can be reached until the deadline is the caller told that the outcome is unknown.
+Touches store, errors, _rows and the other modules of this store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import psycopg
+
+from savegame.errors import InvalidInputError, SavegameError, UnavailableError
+from savegame.model import ThreadKey
+from savegame.store import StoreChange
+from savegame.stores._postgres_changes import Changes, Work, tag_of
+from savegame.stores._postgres_errors import is_lost, may_work_later, translate
+from savegame.stores._postgres_pool import Link, Patience, Pool
+from savegame.stores._rows import unknown_outcome
+
+T = TypeVar("T")
+Mark = tuple[str, str, bytes]
+MARKS_KEPT_S: Final = 3600.0
+CLOCK_KEPT_US: Final = 60_000_000
+
+
+class Clock:
+    """The server's clock, without asking: this machine's, with the difference that answers told. Never ahead of it."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+        self._learnt = -CLOCK_KEPT_US
+
+    def now(self) -> int:
+        """Now, in microseconds since 1970."""
+        return time.monotonic_ns() // 1000 + self._ahead
+
+    def learn(self, server: int) -> None:
+        """What the server's clock was at some moment before now; the quickest answer of a while counts."""
+        here = time.monotonic_ns() // 1000
+        if server - here > self._ahead or here - self._learnt > CLOCK_KEPT_US:
+            self._ahead, self._learnt = server - here, here
+
+
+class Doubt(Exception):
+    """A commit that may have happened: then `outcome` is what it gives."""
+
+    def __init__(self, outcome: Any = None) -> None:
+        super().__init__("the reply to a commit was lost")
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Generic[T]):
+    """Something to do in a transaction that has locked the threads `keys` and made those of `made`.
+
+    `ids` are those that users chose, with their namespaces. What is not `marked` can be done twice without harm.
+    """
+
+    keys: Collection[ThreadKey]
+    job: Callable[[Work], T]
+    made: Collection[ThreadKey] = ()
+    ids: Collection[tuple[str, str]] = ()
+    marked: bool = True
+    changes: Sequence[StoreChange] = ()
+
+
+class Workings:
+    """Reads and writes on the connections of a pool. `borrowed` is the connection that this thread has for itself."""
+
+    def __init__(self, pool: Pool, deadline: float, epochs: str) -> None:
+        self.pool = pool
+        self.clock = Clock()
+        self.changes = Changes(epochs)
+        self.deadline = deadline
+        self._local = threading.local()
+        self._marks_forgotten = 0.0
+
+    def borrowed(self) -> Link | None:
+        """The connection that the calling thread has by `connection()`. Raises ClosedError in the child of a fork."""
+        link: Link | None = getattr(self._local, "link", None)
+        if link is not None:
+            link.check_process()
+        return link
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, job: Callable[[Link], T], *, hurried: bool = True, seconds: float | None = None) -> T:
+        """What `job` reads. If not `hurried`, a try may take as long as it wants."""
+        link = self.borrowed()
+        if link is not None:
+            with self._translated():
+                return job(link)
+        patience = Patience(self.deadline if seconds is None else seconds)
+        while True:
+            try:
+                with self.pool.lent(patience) as link:
+                    link.until = link.until if hurried else None
+                    return job(link)
+            except psycopg.Error as error:
+                self.again(error, patience)
+
+    def again(self, error: psycopg.Error, patience: Patience) -> None:
+        """Wait before the next try, or raise what went wrong."""
+        if is_lost(error):
+            self.pool.drop()
+        if not may_work_later(error) or not patience.pause():
+            raise translate(error, self.pool.where) or error from error
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            ours = translate(error, self.pool.where)
+            if ours is None:
+                raise
+            raise ours from error
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def write(self, task: Task[T], patience: Patience | None = None) -> T:
+        """What a task gives, once it is committed."""
+        link = self.borrowed()
+        if link is not None:
+            return self._write_inside(link, task)
+        patience = patience or Patience(self.deadline)
+        while True:
+            mark = _new_mark(task.keys) if task.marked else None
+            try:
+                with self.pool.lent(patience) as link:
+                    return self._transact(link, task, mark)
+            except Doubt as doubt:
+                self.pool.drop()
+                if mark is not None and self._landed(mark, patience, task.changes):
+                    outcome: T = doubt.outcome
+                    return outcome
+                if mark is None and not patience.pause():
+                    raise unknown_outcome(doubt, task.changes) from doubt
+            except psycopg.Error as error:
+                self.again(error, patience)
+
+    def _transact(self, link: Link, task: Task[T], mark: Mark | None) -> T:
+        """One try of a task. Raises Doubt if it may have happened; whatever else it raises, nothing was written."""
+        work = Work(link)
+        with self._committed(link, mark) as kept:
+            link.tell("begin")
+            kept.append(_done(work, task))
+        if work.now:
+            self.clock.learn(work.now)
+        self.changes.forget(task.keys)
+        self.changes.remember(work.written)
+        outcome: T = kept[0]
+        return outcome
+
+    @contextlib.contextmanager
+    def _committed(self, link: Link, mark: Mark | None) -> Iterator[list[Any]]:
+        """Commit what is done inside, with a mark to look for if the reply gets lost; roll back if something goes wrong.
+
+        Raises Doubt, with the first of what the caller put into the list, if the reply was lost or came with a warning.
+        """
+        kept: list[Any] = []
+        sent = False
+        try:
+            with link.sending():
+                yield kept
+                if mark is not None:
+                    self._forget_marks(link)
+                    link.tell("mark", *mark)
+                link.notices.warned, sent = False, True
+                link.tell("commit")
+        except BaseException as error:
+            if sent and isinstance(error, psycopg.Error) and is_lost(error):
+                raise Doubt(*kept) from error
+            _roll_back(link)
+            raise
+        if link.notices.warned:
+            raise Doubt(*kept)
+
+    def _landed(self, mark: Mark, patience: Patience, changes: Sequence[StoreChange] = ()) -> bool:
+        """Whether a write made its mark. If not, ours is there now, which it would stumble over: it never will."""
+        try:
+            while True:
+                try:
+                    with self.pool.lent(patience) as link:
+                        link.notices.warned = False
+                        done: bool = link.ask("settle", *mark)[0][0]
+                        if not link.notices.warned:
+                            return done
+                    self.pool.drop()
+                    if not patience.pause():
+                        raise UnavailableError(f"{self.pool.where}: no standby confirms what the server wrote")
+                except psycopg.Error as error:
+                    self.again(error, patience)
+        except SavegameError as error:
+            raise unknown_outcome(error, changes) from error
+
+    def _forget_marks(self, link: Link) -> None:
+        """Remove marks that nobody will look for any more, now and then."""
+        if time.monotonic() >= self._marks_forgotten:
+            self._marks_forgotten = time.monotonic() + MARKS_KEPT_S
+            link.tell("forget_marks")
+
+    # -- connection() --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[Link]:
+        """A transaction for the caller's own statements and for saves; inside another one, part of it."""
+        link = self.borrowed()
+        if link is not None:
+            yield link
+            return
+        link = self._begun()
+        try:
+            link.until = None  # how long it takes is the caller's affair
+            self._local.link = link
+            try:
+                yield link
+            except BaseException:
+                _roll_back(link)
+                raise
+            finally:
+                self._local.link = None
+            self._end_borrowed(link)
+        finally:
+            self.pool.give_back(link)
+
+    def _begun(self) -> Link:
+        """A connection with a transaction that has begun."""
+        patience = Patience(self.deadline)
+        while True:
+            try:
+                link = self.pool.take(patience)
+                try:
+                    link.tell("begin")
+                except BaseException:
+                    self.pool.give_back(link)
+                    raise
+                return link
+            except psycopg.Error as error:
+                self.again(error, patience)
+
+    def _end_borrowed(self, link: Link) -> None:
+        link.check_process()
+        if not link.in_transaction:
+            raise InvalidInputError("the transaction was ended inside the block; leave COMMIT and ROLLBACK to connection()")
+        patience, mark = Patience(self.deadline), _new_mark(())
+        link.until = patience.try_until()
+        try:
+            with self._translated(), self._committed(link, mark):
+                pass
+        except Doubt as doubt:
+            self.pool.drop()
+            if not self._landed(mark, patience):
+                raise UnavailableError(
+                    f"{self.pool.where}: the connection was lost before the transaction was committed; nothing of it was "
+                    f"written, do it again"
+                ) from doubt
+
+    def _write_inside(self, link: Link, task: Task[T]) -> T:
+        """A task inside `connection()`: part of its transaction, but undone by itself if it is refused."""
+        self.changes.forget(task.keys)
+        with self._translated():
+            try:
+                with link.sending():
+                    link.tell("savepoint")
+                    outcome = _done(Work(link), task)
+                    link.tell("release")
+            except (SavegameError, psycopg.Error):
+                if not link.closed:
+                    link.tell("rollback_to")
+                    link.tell("release")
+                raise
+        return outcome
+
+
+def _done(work: Work, task: Task[T]) -> T:
+    """Do a task; what it wrote may still be under way."""
+    work.lock(task.keys, task.made, task.ids)
+    outcome = task.job(work)
+    work.finish()
+    return outcome
+
+
+def _roll_back(link: Link) -> None:
+    """End the transaction, if one is open, without a trace; the first error is the one to tell."""
+    if link.pid == os.getpid() and not link.closed and link.in_transaction:
+        with contextlib.suppress(psycopg.Error):  # then the connection is closed when it is given back
+            link.tell("rollback")
+
+
+def _new_mark(keys: Collection[ThreadKey]) -> Mark:
+    """A mark beside one of the threads; not by its id, which must not be found here after it was erased."""
+    first = min(keys, default=None)
+    return ("", "", os.urandom(16)) if first is None else (first.namespace, str(tag_of(first)), os.urandom(16))

@@ -1,0 +1,65 @@
+"""SIGKILL of the postmaster under writers: nothing that was acknowledged is lost, nothing is doubled, writers carry on."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+from writers import writing
+
+import savegame
+from savegame.testing.faults import Child, Mouth
+from savegame.testing.postgres import Cluster
+
+ROUNDS = 20
+
+
+def test_a_server_that_is_killed_20_times_loses_nothing(cluster: Cluster) -> None:
+    chance = random.Random()
+    with writing(cluster.url()) as writers:
+        for _ in range(ROUNDS):
+            writers.go_on()
+            time.sleep(chance.uniform(0, 0.1))
+            cluster.kill()
+            time.sleep(chance.uniform(0, 0.5))
+            cluster.start()
+        writers.go_on()
+        writers.stop()
+    with savegame.open(cluster.url()) as vault:
+        writers.check(vault)
+    print(json.dumps({"kills": ROUNDS} | writers.figures))
+
+
+def test_one_that_is_restarted_in_order_disturbs_nobody(cluster: Cluster) -> None:
+    with writing(cluster.url(), 2) as writers:
+        for _ in range(3):
+            cluster.restart()
+            writers.go_on()
+        writers.stop()
+    with savegame.open(cluster.url()) as vault:
+        writers.check(vault)
+
+
+def say_before_saving(mouth: Mouth, url: str) -> None:
+    with savegame.open(url) as vault:
+        for number in range(1_000_000):
+            mouth.say(f"lie {number}")
+            vault.thread("t").update(append={"items": [number]}, id=f"lie {number}")
+
+
+def test_a_writer_that_lies_is_caught(cluster: Cluster) -> None:
+    """The negative control: what was said before it was saved is missing after some kills, and that is seen."""
+    for _ in range(20):
+        with Child(say_before_saving, cluster.url()) as child:
+            said = [child.next() for _ in range(5)]
+            cluster.kill()
+            child.kill()
+            said += child.said()
+        cluster.start()
+        with savegame.open(cluster.url()) as vault:
+            if any(vault.find(name) is None for (name,) in said):
+                return
+            vault.thread("t").delete()
+    pytest.fail("none of 20 kills found the lie out")

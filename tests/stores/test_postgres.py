@@ -1,0 +1,305 @@
+"""The PostgreSQL store: the contract, what two stores see of each other, layouts, and writes whose reply was lost."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+import savegame
+from savegame.errors import ConflictError, InvalidInputError, UnavailableError, UnsupportedError
+from savegame.model import ThreadKey
+from savegame.store import Append, DeleteThread, Layout, PutRecord, Store
+from savegame.stores._postgres_pool import Patience
+from savegame.stores.postgres import PostgresStore, open_url
+from savegame.testing import StoreContract
+from savegame.testing.contract import at_once
+from savegame.testing.faults import PATIENCE_S
+from savegame.testing.proxy import Proxy
+
+A = ThreadKey("default", "a")
+MINUTE = 60_000_000
+
+
+class TestPostgresStore(StoreContract):
+    @pytest.fixture
+    def store(self, postgres_url: str) -> Iterator[Store]:
+        self.url = postgres_url
+        store = open_url(postgres_url)
+        yield store
+        store.close()
+
+    def reopen(self, store: Store) -> Store:
+        assert isinstance(store, PostgresStore)
+        store.close()
+        return open_url(self.url)
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    store = open_url(postgres_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[Proxy]:
+    parts = urlsplit(postgres_url)
+    with Proxy(parts.hostname or "", parts.port or 5432) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def behind(postgres_url: str, proxy: Proxy) -> Iterator[PostgresStore]:
+    """A store whose connections go through the proxy, with a thread that it remembers."""
+    parts = urlsplit(postgres_url)
+    address = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{proxy.port}").geturl()
+    store = open_url(f"{address}?deadline=3")
+    store.commit([plain(store, 0)])
+    yield store
+    store.close()
+
+
+def plain(store: Store, base: int, **more: object) -> Append:
+    """What continues a thread at the frame `base`."""
+    row = store.thread(A)
+    head = row.head_id if row else None
+    return Append(A, store.new_id(A), base, b"meta", b"%d." % (base + 1), expect=head, fresh=True)._replace(**more)  # type: ignore[arg-type]
+
+
+def state(store: Store) -> bytes:
+    row = store.thread(A)
+    assert row is not None
+    return b"".join(store.chain(A, row.head).deltas)
+
+
+# -- what is remembered ----------------------------------------------------------------------------
+
+
+def test_what_another_store_wrote_is_noticed(store: PostgresStore, postgres_url: str) -> None:
+    """A store remembers rows; the database decides."""
+    other = open_url(postgres_url)
+    store.commit([plain(store, 0)])
+    mine, late = plain(store, 1), plain(store, 1)
+    assert other.commit([plain(other, 1)]) == [2]
+    with pytest.raises(ConflictError):
+        store.commit([late])
+    other.commit([DeleteThread(A)])
+    other.commit([plain(other, 0)])
+    with pytest.raises(ConflictError):
+        store.commit([mine])
+    assert state(store) == b"1."
+    other.close()
+
+
+def test_what_was_rolled_back_is_not_remembered(store: PostgresStore) -> None:
+    store.commit([plain(store, 0)])
+
+    def fail() -> None:
+        with store.connection():
+            store.commit([plain(store, 1)])
+            assert state(store) == b"1.2."
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert store.commit([plain(store, 1)]) == [2]
+    assert state(store) == b"1.2."
+
+
+def test_a_save_that_is_refused_inside_a_transaction_undoes_only_itself(store: PostgresStore) -> None:
+    with store.connection() as db:
+        db.execute("CREATE TABLE app (text text)")
+        store.commit([plain(store, 0)])
+        with pytest.raises(ConflictError):
+            store.commit([PutRecord(A, "kind", "name", b""), plain(store, 1, expect="nobody")])
+        db.execute("INSERT INTO app VALUES (%s)", ("kept",))
+    with store.connection() as db:
+        assert db.execute("SELECT text FROM app").fetchall() == [("kept",)]
+    assert (state(store), store.records(A, "kind").items) == (b"1.", [])
+
+
+def test_a_transaction_that_failed_inside_is_not_taken_for_done(store: PostgresStore) -> None:
+    """PostgreSQL would answer its COMMIT with a roll-back, and no error."""
+
+    def swallow() -> None:
+        with store.connection() as db:
+            store.commit([plain(store, 0)])
+            with pytest.raises(psycopg.Error):
+                db.execute("SELECT nothing")
+
+    with pytest.raises(UnavailableError, match="nothing of it was written"):
+        swallow()
+    assert store.thread(A) is None
+
+
+def test_a_transaction_that_was_ended_inside_is_an_error(store: PostgresStore) -> None:
+    def end() -> None:
+        with store.connection() as db:
+            db.rollback()
+
+    with pytest.raises(InvalidInputError, match="ROLLBACK"):
+        end()
+
+
+# -- lost replies ----------------------------------------------------------------------------------
+
+QUICK, FULL = b"append_1", b'INSERT INTO "savegame".landed'
+"""What is in the request that a plain append is, and in the one that any other write ends with."""
+
+
+def appended(store: PostgresStore) -> None:
+    assert store.commit([plain(store, 1)]) == [2]
+    assert state(store) == b"1.2."
+
+
+def recorded(store: PostgresStore) -> None:
+    store.commit([PutRecord(A, "kind", "name", b"once", absent=True)])
+    assert [record.value for record in store.records(A, "kind").items] == [b"once"]
+
+
+def leased(store: PostgresStore) -> None:
+    lease = store.lease(A, "me", MINUTE)
+    row = store.thread(A)
+    assert row is not None
+    assert row.lease == lease
+
+
+def borrowed(store: PostgresStore) -> None:
+    with store.connection() as db:
+        db.execute("CREATE TABLE app (number int)")
+        store.commit([plain(store, 1)])
+    assert state(store) == b"1.2."
+
+
+@pytest.mark.parametrize(("write", "marker"), [(appended, QUICK), (recorded, FULL), (leased, FULL), (borrowed, FULL)])
+def test_a_write_whose_reply_was_lost_is_found(
+    write: Callable[[PostgresStore], None], marker: bytes, behind: PostgresStore, proxy: Proxy
+) -> None:
+    proxy.lose_reply(marker)
+    write(behind)
+    assert proxy.losses == 1
+    assert list(behind.check("default")) == []
+
+
+@pytest.mark.parametrize(("write", "marker"), [(appended, QUICK), (recorded, FULL), (leased, FULL)])
+def test_a_write_that_never_arrived_is_made_again(
+    write: Callable[[PostgresStore], None], marker: bytes, behind: PostgresStore, proxy: Proxy
+) -> None:
+    proxy.lose_request(marker)
+    write(behind)
+    assert proxy.losses == 1
+    assert list(behind.check("default")) == []
+
+
+def test_a_transaction_that_never_arrived_is_told_to_be_gone(behind: PostgresStore, proxy: Proxy) -> None:
+    proxy.lose_request(FULL)
+    with pytest.raises(UnavailableError, match="do it again") as raised:
+        borrowed(behind)
+    assert not raised.value.unknown
+    assert state(behind) == b"1."
+
+
+@pytest.mark.parametrize("marker", [QUICK, FULL])
+def test_only_when_nobody_answers_is_the_outcome_unknown(marker: bytes, behind: PostgresStore, proxy: Proxy) -> None:
+    change = plain(behind, 1, fresh=marker == QUICK)
+    proxy.lose_reply(marker)
+    proxy.refusing = True
+    with pytest.raises(UnavailableError) as raised:
+        behind.commit([change])
+    assert (raised.value.unknown, raised.value.checkpoint_id) == (True, change.id)
+    proxy.refusing = False
+    assert behind.find("default", change.id) == (A, 2)
+
+
+def test_a_warning_with_a_commit_is_looked_into(store: PostgresStore) -> None:
+    """A cancelled wait for a standby is answered with success and a warning: here every new frame brings one."""
+    with store.connection() as db:
+        db.execute("""CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE WARNING 'canceling wait for synchronous replication'; RETURN NEW; END $$""")
+        db.execute("""CREATE TRIGGER warn AFTER INSERT ON savegame.frame FOR EACH ROW EXECUTE FUNCTION warn()""")
+    store.commit([plain(store, 0)])
+    before = _version(store)
+    assert store.commit([plain(store, 1)]) == [2]
+    assert _version(store) != before + 1  # found out: nobody can use the version that the append was to leave
+    assert state(store) == b"1.2."
+
+
+def test_what_was_given_up_cannot_happen_later(store: PostgresStore) -> None:
+    """A statement that is still on its way when somebody has found it missing does nothing any more."""
+    store.commit([plain(store, 0)])
+    change = plain(store, 1)
+    made = store._changes.plain_append(change)
+    assert made is not None
+    assert store._saving._find_out(change, 2, Patience(PATIENCE_S)) == 0
+    assert store._ask("append", *made[1]) == [(None,)]
+    assert state(store) == b"1."
+
+
+def _version(store: PostgresStore) -> int:
+    version: int = store._ask("thread", *A)[0][11]
+    return version
+
+
+# -- layouts ---------------------------------------------------------------------------------------
+
+
+def test_many_processes_may_make_the_tables_at_once(postgres_url: str) -> None:
+    stores = at_once(*[lambda: open_url(postgres_url)] * 4)
+    assert sorted(store.layout for store in stores if isinstance(store, PostgresStore)) == [Layout(0, 1), *[Layout(1, 1)] * 3]
+    for store in stores:
+        assert isinstance(store, PostgresStore)
+        store.close()
+
+
+def test_a_newer_layout_is_refused_and_left_alone(store: PostgresStore, postgres_url: str) -> None:
+    with store.connection() as db:
+        db.execute("INSERT INTO savegame.layout (version) VALUES (1000)")
+    with pytest.raises(UnsupportedError, match="1000"):
+        open_url(postgres_url)
+    assert store._ask("layout") == [(1000,)]
+
+
+def test_each_schema_is_a_store_of_its_own(store: PostgresStore, postgres_url: str) -> None:
+    other = open_url(f"{postgres_url}?schema=Other-1")
+    other.commit([plain(other, 0)])
+    assert store.thread(A) is None
+    other.close()
+    for name in ("", 'x"; DROP SCHEMA savegame', "pg_x", "x" * 64, "$$"):
+        with pytest.raises(InvalidInputError):
+            PostgresStore(postgres_url, schema=name)
+
+
+def test_names_that_no_index_can_hold_are_refused(store: PostgresStore) -> None:
+    long = "".join(chr(0x10000 + number * 97 % 0x8000) for number in range(512))
+    store.commit([Append(ThreadKey("default", long), "one", 0, b"", b"")])
+    with pytest.raises(InvalidInputError, match="too long"):
+        store.commit([PutRecord(ThreadKey("default", long), "kind", long, b"")])
+
+
+# -- hints -----------------------------------------------------------------------------------------
+
+
+def test_who_watches_hears_of_a_save_before_it_would_have_looked(postgres_url: str) -> None:
+    with savegame.open(postgres_url) as vault, savegame.open(postgres_url) as elsewhere:
+        thread = elsewhere.thread("a")
+        thread.save(0)
+        seen: list[int] = []
+
+        def watch() -> None:
+            for _ in vault.thread("a").watch(poll=dt.timedelta(seconds=PATIENCE_S * 10)):
+                seen.append(1)
+                return
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        for number in range(int(PATIENCE_S * 20)):
+            thread.save(number)
+            watcher.join(0.05)
+            if not watcher.is_alive():
+                break
+        assert seen == [1]
