@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import typer
 
 import savegame
 from savegame import errors
+from savegame.cli import shapes
 from savegame.cli.app import app
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -211,23 +213,24 @@ def _promise(thing: Any) -> str:
 
 
 def cli_page() -> str:
-    """Every command with its options, from the same texts that `--help` shows."""
+    """Every command with its options, from the same texts that `--help` shows, and what `--json` prints."""
     root: Any = typer.main.get_command(app)
     parts = [
         "# The command line",
         MADE,
         f"`savegame`: {root.help}",
         "`savegame --help` and `savegame COMMAND --help` show the same texts. `python -m savegame` is the same command.\n"
-        "An error is one line on standard error; the exit code is that of its [kind](errors.md).",
+        "[The command line](../guides/command-line.md) tells how to name vaults, threads and checkpoints, and what scripts\n"
+        "can rely on. An error is one line on standard error; the exit code is that of its [kind](errors.md).",
         _options(root),
     ]
     for name, command in _commands(root, ""):
-        parts += [f"## savegame {name}", " ".join((command.help or "").split()), _options(command)]
-    parts += [
-        "Other arguments of `savegame bench` go to the benchmark; `python -m bench --help` in a checkout lists them.",
-        "Commands that look into a vault (to list, show, compare, rewind, verify and so on) are not there yet.\n"
-        "[The public names](api.md) do all of that from Python.",
-    ]
+        parts += [f"## savegame {name}", *_help(command), _options(command)]
+        if name in shapes.SHAPES:
+            parts.append(_printed(shapes.SHAPES[name]))
+    parts += ["## What --json prints", _promise(shapes).partition("\n\n")[2]]
+    for shape in _shapes():
+        parts += [f"### {shape.__name__}", _promise(shape), _shape_fields(shape)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -239,13 +242,52 @@ def _commands(group: Any, before: str) -> Iterator[tuple[str, Any]]:
             yield from _commands(command, f"{before}{name} ")
 
 
+def _help(command: Any) -> Iterator[str]:
+    """What a command says of itself, its example as one can paste it."""
+    for paragraph in (command.help or "").split("\n\n"):
+        text = " ".join(paragraph.split())
+        yield f"```sh\n{text.removeprefix('Example: ')}\n```" if text.startswith("Example: ") else text
+
+
 def _options(command: Any) -> str:
     rows = []
     for parameter in command.params:
-        if parameter.param_type_name == "option" and "--help" not in parameter.opts:
-            rows.append(f"| `{', '.join(parameter.opts)}` | {' '.join((parameter.help or '').split())} |")
+        if "--help" not in parameter.opts:
+            given = ", ".join([*parameter.opts, *parameter.secondary_opts])
+            argument = parameter.metavar if parameter.required else f"[{parameter.metavar}]"
+            named = given if parameter.param_type_name == "option" else argument
+            rows.append(f"| `{named}` | {' '.join((parameter.help or '').split())} |")
     rows.append("| `--help` | Show this message and exit. |")
-    return "| option | meaning |\n|---|---|\n" + "\n".join(rows)
+    return "| argument or option | meaning |\n|---|---|\n" + "\n".join(rows)
+
+
+def _printed(shape: shapes.Shape) -> str:
+    linked = f"[`{shape.of.__name__}`](#{shape.of.__name__.lower()})"
+    how = {"one": f"one {linked}", "list": f"a list of {linked}", "lines": f"one {linked} on each line, as they come"}
+    return f"`--json` prints {how[shape.how]}."
+
+
+def _shapes() -> list[type]:
+    return [value for value in vars(shapes).values() if is_typeddict(value)]
+
+
+def _shape_fields(shape: type) -> str:
+    rows = [f"| `{name}` | {_shape_type(kind)} |" for name, kind in get_type_hints(shape).items()]
+    return "| field | type |\n|---|---|\n" + "\n".join(rows)
+
+
+def _shape_type(kind: Any) -> str:
+    """A type as readers of JSON call it."""
+    if kind is type(None):
+        return "null"
+    if get_origin(kind) is UnionType:
+        return " or ".join(map(_shape_type, get_args(kind)))
+    if get_origin(kind) is list:
+        return f"list of {_shape_type(get_args(kind)[0])}"
+    if get_origin(kind) is dict:
+        return f"object of {_shape_type(get_args(kind)[1])}"
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "any value"}
+    return names.get(kind) or f"[`{kind.__name__}`](#{kind.__name__.lower()})"
 
 
 if __name__ == "__main__":

@@ -72,13 +72,6 @@ def test_an_error_of_ours_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
     assert (tmp_path / "agents.db").read_text() == "mine"
 
 
-def test_every_command_has_help(tmp_path: Path) -> None:
-    for command in ((), ("demo",), ("bench",)):
-        done = run(*command, "--help", cwd=tmp_path)
-        assert done.returncode == 0
-        assert "Usage" in done.stdout
-
-
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     """A small run with whatever contestants are installed: figures, a picture where it can be drawn, no judgement."""
     results = tmp_path / "results.json"

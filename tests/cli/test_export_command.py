@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import savegame
+from savegame.cli.printing import plural, size
 
 
 def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -30,9 +31,9 @@ def old(tmp_path: Path) -> Path:
 
 def test_out_and_in_again(old: Path) -> None:
     before = (old / "old.db").read_bytes()
-    done = run("export", "old.db", "all.jsonl", cwd=old)
-    size = (old / "all.jsonl").stat().st_size
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"all.jsonl: 4 checkpoints exported, {size} bytes\n", "")
+    done = run("export", "all.jsonl", "-s", "old.db", cwd=old)
+    shown = size((old / "all.jsonl").stat().st_size)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"all.jsonl: 4 checkpoints exported, {shown}\n", "")
     assert (old / "old.db").read_bytes() == before
     done = run("import", "file", "all.jsonl", "--store", "new.db", "--namespace", "there", cwd=old)
     assert (done.returncode, done.stdout) == (0, "all.jsonl: 4 checkpoints imported\n")
@@ -50,22 +51,22 @@ def test_some_threads_only(old: Path) -> None:
         (["--agent", "helper"], 2),
         (["--namespace", "other"], 1),
     ):
-        done = run("export", "old.db", f"{count}.jsonl", *options, cwd=old)
-        assert done.stdout.startswith(f"{count}.jsonl: {count} checkpoints exported"), done.stderr
+        done = run("export", f"{count}.jsonl", "-s", "old.db", *options, cwd=old)
+        assert done.stdout.startswith(f"{count}.jsonl: {plural(count, 'checkpoint')} exported"), done.stderr
 
 
 def test_errors_are_one_line_and_their_exit_code(old: Path) -> None:
     (old / "mine").write_text("mine")
-    assert run("export", "old.db", "all.jsonl", cwd=old).returncode == 0
+    assert run("export", "all.jsonl", "-s", "old.db", cwd=old).returncode == 0
     lines = (old / "all.jsonl").read_bytes().splitlines(keepends=True)
     (old / "cut.jsonl").write_bytes(b"".join(lines[:-1]))
     with savegame.open(old / "other.db") as vault:
         vault.thread("a").save("its own way")
     for arguments, error in (
-        (("export", "missing.db", "e.jsonl"), savegame.StoreNotFound),
-        (("export", "old.db", "mine"), savegame.AlreadyExistsError),
-        (("export", "old.db", "e.jsonl", "--thread", "missing"), savegame.ThreadNotFound),
-        (("export", "old.db", "e.jsonl", "--thread", "a", "--agent", "helper"), savegame.InvalidInputError),
+        (("export", "e.jsonl", "-s", "missing.db"), savegame.StoreNotFound),
+        (("export", "mine", "-s", "old.db"), savegame.AlreadyExistsError),
+        (("export", "e.jsonl", "-s", "old.db", "--thread", "missing"), savegame.ThreadNotFound),
+        (("export", "e.jsonl", "-s", "old.db", "--thread", "a", "--agent", "helper"), savegame.InvalidInputError),
         (("import", "file", "missing.jsonl", "-s", "new.db"), savegame.StoreNotFound),
         (("import", "file", "mine", "-s", "new.db"), savegame.UnsupportedError),
         (("import", "file", "cut.jsonl", "-s", "old.db"), savegame.CorruptionError),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 import shutil
@@ -19,8 +20,10 @@ from typing import Annotated, Any, TypedDict
 
 import ormsgpack
 import pytest
+from commands import fits
 
 import savegame
+from savegame.cli.shapes import SHAPES
 
 pytest.importorskip("langgraph.graph")
 pytest.importorskip("langgraph.checkpoint.sqlite")
@@ -159,6 +162,9 @@ def test_everything_comes_over_and_the_old_file_stays_as_it_is(old: Path, tmp_pa
     assert "thread 'chat': 16 checkpoints, 16 imported" in done.stdout
     assert "namespace 'inner:" in done.stdout
     assert "each was read back and is equal" in done.stdout
+    again = json.loads(run(old, "-s", new, "--json", cwd=tmp_path).stdout)
+    assert fits(again, SHAPES["import langgraph"].of)
+    assert (again["imported"], again["failed"]) == (0, [])
     assert old.read_bytes() == bytes_before
     assert_equal(old, new)
     with savegame.open(new) as vault:

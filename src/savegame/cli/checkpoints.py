@@ -1,0 +1,142 @@
+"""`savegame show` and `savegame diff`: one checkpoint with its state, and what differs between two. Touches vault."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from savegame.changes import changes_between
+from savegame.cli import shapes
+from savegame.cli.printing import ago, one_line, out, plural, print_json, print_lines, say, size
+from savegame.cli.rendering import (
+    change_lines,
+    checkpoint_line,
+    costs,
+    label_and_tags,
+    message_text,
+    messages_of,
+    state_tree,
+    status_text,
+    value_text,
+)
+from savegame.cli.vaults import (
+    REFERENCE,
+    AsJson,
+    Namespace,
+    Store,
+    checkpoint_named,
+    complete_ref,
+    complete_thread,
+    opened,
+)
+from savegame.errors import ThreadNotFound
+from savegame.model import Checkpoint
+from savegame.vault import Vault
+
+Full = Annotated[bool, typer.Option("--full", help="Cut nothing: long texts and lists, too.")]
+ThreadOrCheckpoint = Annotated[
+    str,
+    typer.Argument(
+        metavar="THREAD", help="The thread, or the whole id of a checkpoint of any thread.", autocompletion=complete_thread
+    ),
+]
+
+
+def show(
+    thread: ThreadOrCheckpoint,
+    ref: Annotated[str | None, typer.Argument(metavar="REF", help=REFERENCE, autocompletion=complete_ref)] = None,
+    full: Full = False,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show a checkpoint: details, conversation, state.
+
+    Without REF, the head.
+
+    Example: savegame show support-42 head~2
+    """
+    with opened(store, namespace) as vault:
+        found = checkpoint_named(vault, thread, ref)
+        if as_json:
+            print_json(shapes.shown(vault.codec, found))
+            return
+        _details(found)
+        messages = messages_of(found.state)
+        print_lines(message_text(message, full=full) for message in messages or ())
+        rest = not isinstance(found.state, dict) or set(found.state) - {"messages"}
+        if not isinstance(found.state, (dict, list)):
+            say(("state  ", "bold"), value_text(found.state, full=full))
+        elif rest or not messages:
+            out.print(state_tree(found.state, full=full, without=("messages",) if messages else ()), soft_wrap=False)
+
+
+def _details(found: Checkpoint) -> None:
+    say((one_line(found.thread_id), "bold"), f"  step {found.step}  ", label_and_tags(found))
+    facts: list[tuple[str, str | Text]] = [
+        ("id", found.id),
+        ("parent", found.parent_id or ""),
+        ("forked from", found.forked_from or ""),
+        ("agent", found.agent_id or ""),
+        ("saved", f"{found.created_at:%Y-%m-%d %H:%M:%S} UTC, {ago(found.created_at)}"),
+        ("kind", found.kind.value + ("" if found.iteration is None else f", iteration {found.iteration}")),
+        ("status", status_text(found.status)),
+        ("cost", costs(found)),
+        ("description", found.description or ""),
+        ("resume hint", found.resume_hint or ""),
+        ("metadata", value_text(dict(found.metadata), full=False) if found.metadata else ""),
+        ("external id", found.external_id or ""),
+        ("size", f"about {size(found.size_bytes)}"),
+        ("digest", found.digest),
+    ]
+    for name, fact in facts:
+        if fact:
+            say((f"  {name:12}", "dim"), fact if isinstance(fact, Text) else one_line(fact))
+    say("")
+
+
+def diff(
+    thread: ThreadOrCheckpoint,
+    old: Annotated[
+        str | None,
+        typer.Argument(metavar="FROM", help=f"{REFERENCE} Without it, the one before the head.", autocompletion=complete_ref),
+    ] = None,
+    new: Annotated[
+        str | None, typer.Argument(metavar="TO", help="The same; without it, the head.", autocompletion=complete_ref)
+    ] = None,
+    full: Full = False,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show what changed between two checkpoints, by path.
+
+    Two whole ids instead of a thread compare checkpoints of any two threads.
+
+    Example: savegame diff support-42 "before refund" head
+    """
+    with opened(store, namespace) as vault:
+        before, after = _two(vault, thread, old, new)
+        changes = changes_between(vault.codec, before.state, after.state)
+        if as_json:
+            listed = [shapes.changed(vault.codec, change) for change in changes]
+            print_json({"old": shapes.point(vault.codec, before), "new": shapes.point(vault.codec, after), "changes": listed})
+            return
+        say(("--- ", "red"), checkpoint_line(before, head=False), f" {one_line(before.thread_id)}")
+        say(("+++ ", "green"), checkpoint_line(after, head=False), f" {one_line(after.thread_id)}")
+        for change in changes:
+            for line in change_lines(change, full=full):
+                say(line)
+        say((plural(len(changes), "change") if changes else "no changes", "dim"))
+
+
+def _two(vault: Vault, thread: str, old: str | None, new: str | None) -> tuple[Checkpoint, Checkpoint]:
+    try:
+        return checkpoint_named(vault, thread, old or "head~1"), checkpoint_named(vault, thread, new or "head")
+    except ThreadNotFound:
+        one, other = vault.find(thread), vault.find(old) if old is not None and new is None else None
+        if one is None or other is None:
+            raise
+        return one, other

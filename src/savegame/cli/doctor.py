@@ -1,0 +1,45 @@
+"""`savegame doctor`: what `checkup` finds, with what to do about it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+from savegame.checkup import Finding, Level, examine
+from savegame.cli import shapes
+from savegame.cli.printing import one_line, print_json, say
+from savegame.cli.vaults import AsJson, Namespace, Store, address, shown_address
+
+MARKS: Final = {Level.OK: ("✓ ", "green"), Level.NOTE: ("! ", "bold yellow"), Level.PROBLEM: ("✗ ", "bold red")}
+
+
+def doctor(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
+    """Check what the vault stands on, and say what to do.
+
+    The store, SQLite, file system, modes, clock, PostgreSQL's settings. Ends with 1 if something is a problem.
+
+    Example: savegame doctor --store agents.db
+    """
+    if not as_json:
+        say((shown_address(store), "bold"))
+    found: list[Finding] = []
+    for finding in examine(address(store), namespace):
+        found.append(finding)
+        if not as_json:
+            _tell(finding)
+    ok = all(finding.level != Level.PROBLEM for finding in found)
+    if as_json:
+        findings: list[shapes.Advice] = [
+            {"check": one.check, "level": one.level.value, "found": one.found, "advice": one.advice} for one in found
+        ]
+        shape: shapes.Doctor = {"store": shown_address(store), "ok": ok, "findings": findings}
+        print_json(shape)
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _tell(finding: Finding) -> None:
+    say(MARKS[finding.level], (f"{finding.check:22}", "dim"), one_line(finding.found))
+    if finding.advice is not None:
+        say(" " * 24, (f"→ {one_line(finding.advice)}", "cyan"))

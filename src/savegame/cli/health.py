@@ -1,0 +1,138 @@
+"""`savegame stats`, `verify` and `repair`: how much there is, whether it is intact, and mending it. Touches vault."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+from rich.text import Text
+
+from savegame.cli import shapes
+from savegame.cli.printing import ago, ask, bar, one_line, plural, print_json, print_table, say, size, warn
+from savegame.cli.vaults import AsJson, DryRun, Namespace, Store, Yes, opened, shown_address
+from savegame.errors import CorruptionError
+from savegame.model import Report
+from savegame.usage import Usage
+from savegame.vault import Stats
+
+BAR: Final = 24
+PARTS: Final = ("deltas", "keyframes", "blobs", "metadata", "notes", "records", "aside", "search")
+"""The sizes that people look at; programs get all."""
+
+
+def stats(
+    by: Annotated[
+        str | None, typer.Option(metavar="agent|day", help="What it cost, too: tokens and money by agent or by day (UTC).")
+    ] = None,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show how much there is, and where the bytes are.
+
+    Counts are those of the namespace, sizes those of the whole store.
+
+    Example: savegame stats --by agent
+    """
+    with opened(store, namespace) as vault:
+        counted = vault.stats()
+        used = [] if by is None else vault.usage(by=by)
+    if as_json:
+        shape: shapes.Stats = {
+            "store": shown_address(store),
+            "threads": counted.threads,
+            "checkpoints": counted.checkpoints,
+            "agents": counted.agents,
+            "conversations": counted.conversations,
+            "messages": counted.messages,
+            "total_bytes": counted.total_bytes,
+            "sizes": dict(counted.sizes),
+            "usage": [shapes.used(usage) for usage in used],
+        }
+        print_json(shape)
+        return
+    say((shown_address(store), "bold"), f"  {size(counted.total_bytes)}")
+    _counts(counted)
+    _sizes(counted)
+    if by is not None:
+        _usage(used, by)
+
+
+def _counts(counted: Stats) -> None:
+    told = ("threads", "checkpoints", "agents", "conversations", "messages")
+    say("  ", "   ".join(f"{getattr(counted, name):,} {name}" for name in told))
+
+
+def _sizes(counted: Stats) -> None:
+    parts = {name: counted.sizes[name] for name in PARTS if counted.sizes.get(name)}
+    largest = max(parts.values(), default=1)
+    rows = [
+        (f"  {name}", size(count), Text("█" * max(1, round(BAR * count / largest)), "blue"))
+        for name, count in sorted(parts.items(), key=lambda part: -part[1])
+    ]
+    print_table(("part", ">size", "share"), rows, nothing="  nothing is kept yet", head=False)
+
+
+def _usage(used: list[Usage], by: str) -> None:
+    say("")
+    columns = (by, ">checkpoints", ">threads", ">tokens", ">cost", "last activity")
+    print_table(columns, map(_usage_cells, used), nothing="nothing was saved yet")
+
+
+def _usage_cells(usage: Usage) -> tuple[str | Text, ...]:
+    key = Text("(none)", "dim") if usage.key is None else Text(one_line(usage.key), "bold")
+    counts = (f"{count:,}" for count in (usage.checkpoints, usage.threads, usage.tokens_used))
+    return key, *counts, f"${usage.cost:.4f}", ago(usage.last_at)
+
+
+def verify(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
+    """Read every byte and check it.
+
+    Ends with the exit code of damaged data (8) if something is damaged.
+
+    Example: savegame verify --store agents.db
+    """
+    with opened(store, namespace) as vault, bar("verifying") as progress:
+        report = vault.verify(progress)
+    _end(report, as_json=as_json)
+
+
+def repair(
+    yes: Yes = False, dry_run: DryRun = False, store: Store = None, namespace: Namespace = "default", as_json: AsJson = False
+) -> None:
+    """Set aside what is damaged, keep all the rest.
+
+    Nothing is deleted, and what can be kept is kept. Shows what is damaged and asks first. Make a backup before.
+
+    Example: savegame repair --dry-run
+    """
+    with opened(store, namespace, change=not dry_run) as vault:
+        with bar("verifying") as progress:
+            report = vault.verify(progress)
+        if not report.ok and not dry_run:
+            _problems(report)
+            ask(f"{plural(len(report.problems), 'damaged place')} will be set aside. Go on?", yes=yes)
+            with bar("repairing") as progress:
+                report = vault.repair(progress)
+    _end(report, as_json=as_json)
+
+
+def _end(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print_json(shapes.checked(report))
+    else:
+        for what in report.repaired:
+            say(("✓ ", "green"), one_line(what))
+        if report.ok:
+            counts = f"{plural(report.checkpoints, 'checkpoint')} of {plural(report.threads, 'thread')}"
+            say(("✓ intact  ", "bold green"), counts)
+        else:
+            _problems(report)
+            say(("✗ damaged  ", "bold red"), f"{plural(len(report.problems), 'place')}; next: savegame repair --dry-run")
+    if not report.ok:
+        raise typer.Exit(CorruptionError.exit_code)
+
+
+def _problems(report: Report) -> None:
+    for problem in report.problems:
+        warn(one_line(problem))

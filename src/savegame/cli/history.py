@@ -1,0 +1,116 @@
+"""`savegame log` and `savegame tail`: the checkpoints of one thread, as they are and as they come. Touches vault."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from savegame.cli import shapes
+from savegame.cli.graph import Row, lanes
+from savegame.cli.printing import print_json_line, print_json_list, print_lines, say
+from savegame.cli.rendering import checkpoint_line, message_text, messages_of
+from savegame.cli.vaults import AnyThread, AsJson, Namespace, Store, opened, thread_named
+from savegame.errors import CheckpointNotFound
+from savegame.model import Checkpoint
+from savegame.thread import Thread
+from savegame.vault import Vault
+
+Count = Annotated[int | None, typer.Option("--number", "-n", min=0, help="At most so many, the newest.")]
+
+
+def log(
+    thread: AnyThread,
+    graph: Annotated[bool, typer.Option("--graph", "-g", help="Draw the tree, branches too.")] = False,
+    branches: Annotated[bool, typer.Option("--branches", "-b", help="Branches that were rewound past, too.")] = False,
+    number: Count = None,
+    tag: Annotated[str | None, typer.Option(help="Only those with this tag.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only those with this label.")] = None,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List the checkpoints of a thread, newest first.
+
+    Of each: id, step, age, kind, label and tags, how it ended, what it cost.
+
+    Example: savegame log support-42 --graph
+    """
+    with opened(store, namespace) as vault:
+        found = thread_named(vault, thread)
+        head = _head_of(found)
+        entries = found.history(branches=branches or graph, limit=number, tag=tag, label=label)
+        if as_json:
+            print_json_list({**shapes.point(vault.codec, entry), "head": entry.id == head} for entry in entries)
+        elif graph:
+            _draw(list(entries), head)
+        else:
+            print_lines(checkpoint_line(entry, head=entry.id == head) for entry in entries)
+
+
+def tail(
+    thread: AnyThread,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until interrupted.")] = False,
+    number: Annotated[int, typer.Option("--number", "-n", min=0, help="Begin with so many, the newest.")] = 10,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show what was said last in a thread, and follow it.
+
+    The newest checkpoints, oldest first, each with the messages that came with it. With -f, more as anybody saves them.
+
+    Example: savegame tail support-42 -f
+    """
+    with opened(store, namespace) as vault:
+        found = thread_named(vault, thread)
+        entries = list(found.history(limit=number, branches=True))[::-1]
+        since = entries[-1] if entries else None
+        told = _Told(vault, as_json=as_json)
+        for entry in found.replay(entries):
+            told.tell(entry)
+        if follow:
+            for entry in found.watch(since=since):
+                with suppress(CheckpointNotFound):  # pruned before anybody could look
+                    told.tell(entry.load())
+
+
+class _Told:
+    """Shows checkpoints with what is new in their conversation."""
+
+    def __init__(self, vault: Vault, *, as_json: bool) -> None:
+        self._codec = vault.codec
+        self._as_json = as_json
+        self._last: str | None = None
+        self._count = 0
+
+    def tell(self, entry: Checkpoint) -> None:
+        """One checkpoint: its line, and the messages that came since its parent, or else the last one."""
+        if self._as_json:
+            print_json_line(shapes.shown(self._codec, entry))
+            return
+        say(checkpoint_line(entry, head=False))
+        messages = messages_of(entry.state) or []
+        for message in messages[self._count :] if entry.parent_id == self._last else messages[-1:]:
+            say(message_text(message, full=False))
+        self._last, self._count = entry.id, len(messages)
+        sys.stdout.flush()
+
+
+def _head_of(thread: Thread) -> str | None:
+    return next((entry.id for entry in thread.history(limit=1)), None)
+
+
+def _draw(entries: list[Checkpoint], head: str | None) -> None:
+    """Checkpoints beside their tree; all texts begin in the same column."""
+    rows = list(lanes([(entry.id, entry.parent_id) for entry in entries]))
+    width = max((len(row.line) for row in rows), default=0) + 2
+    print_lines(_drawn(row, entry, width, head=entry.id == head) for row, entry in zip(rows, entries, strict=True))
+
+
+def _drawn(row: Row, entry: Checkpoint, width: int, *, head: bool) -> Text:
+    lanes_drawn = f"{row.joins}\n" if row.joins else ""
+    return Text(f"{lanes_drawn}{row.line:{width}}", "blue").append_text(checkpoint_line(entry, head=head))

@@ -1,0 +1,151 @@
+"""`savegame rewind`, `fork` and `label`: the head, new threads and notes. What they do is in the vault. Touches vault."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from savegame.cli import shapes
+from savegame.cli.printing import ask, one_line, plural, print_json, say, short
+from savegame.cli.rendering import checkpoint_line, label_and_tags
+from savegame.cli.vaults import (
+    REFERENCE,
+    AsJson,
+    DryRun,
+    Namespace,
+    RefName,
+    Store,
+    ThreadName,
+    Yes,
+    by_reference,
+    complete_ref,
+    opened,
+    thread_named,
+)
+from savegame.errors import InvalidInputError
+from savegame.model import Checkpoint
+from savegame.thread import Thread
+
+
+def rewind(
+    thread: ThreadName,
+    ref: RefName,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Delete what came after, and every branch; else it stays as a branch.")
+    ] = False,
+    rerun_tools: Annotated[
+        bool,
+        typer.Option("--rerun-tools", help="Make tool calls anew that were made after this point; else results are reused."),
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Go back to a checkpoint: the next save continues there.
+
+    What came after stays as a branch, unless --discard deletes it; only that is asked about.
+
+    Example: savegame rewind support-42 "before refund"
+    """
+    with opened(store, namespace, change=True) as vault:
+        found = thread_named(vault, thread, whole=True)
+        old = next(found.history(limit=1), None)
+        target = by_reference(found, ref, found.load)
+        left = _left(found, target, everything=discard)
+        if not as_json:
+            say(checkpoint_line(target, head=not dry_run))
+        if discard and left and not dry_run:
+            ask(f"{plural(left, 'checkpoint')} of {one_line(found.id)} will be deleted for good. Go on?", yes=yes)
+        if not dry_run:
+            found.rewind(target, discard=discard, rerun_tools=rerun_tools)
+        if as_json:
+            print_json(
+                {
+                    "thread_id": found.id,
+                    "old": None if old is None else shapes.point(vault.codec, old),
+                    "new": shapes.point(vault.codec, target),
+                    "left": left,
+                    "discarded": discard,
+                    "done": not dry_run,
+                }
+            )
+            return
+        say(f"{plural(left, 'checkpoint')} {_fate(left, discard=discard, dry_run=dry_run)}")
+        if old is not None and left and not discard and not dry_run:
+            say((f"undo: savegame rewind {one_line(found.id)} {short(old.id)}", "dim"))
+
+
+def _fate(left: int, *, discard: bool, dry_run: bool) -> str:
+    if discard:
+        return "would be deleted" if dry_run else "deleted"
+    return "would stay as a branch" if dry_run else f"stay{'s' if left == 1 else ''} as a branch"
+
+
+def _left(thread: Thread, target: Checkpoint, *, everything: bool) -> int:
+    """How many checkpoints are not on the way to a checkpoint: of the head's line, or of all."""
+    kept = {target.id, *(entry.id for entry in thread.history(before=target))}
+    return sum(entry.id not in kept for entry in thread.history(branches=everything))
+
+
+def fork(
+    thread: ThreadName,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The id of the new thread.")],
+    at: Annotated[str, typer.Option(metavar="REF", help=REFERENCE, autocompletion=complete_ref)] = "head",
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Begin a new thread with a copy of a checkpoint.
+
+    The old thread stays as it is, and may be deleted later.
+
+    Example: savegame fork support-42 what-if --at "before refund"
+    """
+    with opened(store, namespace, change=True) as vault:
+        source = thread_named(vault, thread, whole=True)
+        origin = by_reference(source, at, source.load)
+        begun = next(source.fork(new, at=origin).history())
+        if as_json:
+            first = shapes.point(vault.codec, begun)
+            print_json({"thread_id": new, "forked_from": source.id, "at": origin.id, "checkpoint": first})
+            return
+        say((one_line(new), "bold"), f" begins with step {origin.step} of {one_line(source.id)}")
+        say(checkpoint_line(begun, head=True))
+
+
+def label(
+    thread: ThreadName,
+    ref: RefName,
+    name: Annotated[str | None, typer.Argument(metavar="LABEL", help="The label; it replaces the one that is there.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the label away.")] = False,
+    tag: Annotated[list[str] | None, typer.Option(help="Add a tag; may be given several times.")] = None,
+    untag: Annotated[list[str] | None, typer.Option(help="Take a tag away; may be given several times.")] = None,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Pin a label or tags on a checkpoint, or take them away.
+
+    Labelled checkpoints are spared by prune.
+
+    Example: savegame label support-42 head~1 "before refund" --tag risky
+    """
+    if (name is None) == (not remove) and not tag and not untag:
+        raise InvalidInputError("nothing to do: give a label, --remove, --tag or --untag")
+    if name is not None and remove:
+        raise InvalidInputError("give a label or --remove, not both")
+    with opened(store, namespace, change=True) as vault:
+        found = thread_named(vault, thread, whole=True)
+        noted = by_reference(found, ref, lambda known: found.untag(known, *untag or ()))
+        if tag:
+            noted = found.tag(noted, *tag)
+        if name is not None or remove:
+            noted = found.label(noted, name)
+        if as_json:
+            print_json(shapes.point(vault.codec, noted))
+        else:
+            notes = label_and_tags(noted)
+            say((short(noted.id), "yellow"), f"  step {noted.step}  ", notes if notes else ("no label, no tags", "dim"))

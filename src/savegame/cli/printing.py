@@ -1,0 +1,190 @@
+"""What every command prints with: lines and tables for people, JSON for programs, bars, questions. Touches errors.
+
+Stored text never reaches a terminal as it is: control characters and marks that turn the direction of writing are shown as
+escapes, for people and in JSON. Bars and questions go to standard error, so that standard output is only ever the answer.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from savegame.errors import InvalidInputError
+
+PIPED_WIDTH: Final = 1000
+"""Trees are not wrapped for programs that read what people would."""
+
+AT_ONCE: Final = 200
+"""Lines that are printed together: one by one is slow, all at once keeps people waiting."""
+
+_UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_AGES: Final = ((60, 1, "s"), (3600, 60, "min"), (86_400, 3600, "h"), (30 * 86_400, 86_400, "days"))
+
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+err = Console(highlight=False, soft_wrap=True, stderr=True)
+
+
+def safe(text: object) -> str:
+    """A stored text as a terminal may show it: what would move the cursor, or turn the text round, as an escape."""
+    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}", str(text))
+
+
+def one_line(text: object, width: int = 0) -> str:
+    """A stored text on one line, cut at `width` characters if there is one."""
+    flat = safe(text).replace("\n", "⏎").replace("\t", " ")
+    return flat if not width or len(flat) <= width else f"{flat[: width - 1]}…"
+
+
+def say(*parts: str | Text | tuple[str, str]) -> None:
+    """One line for people, of texts and (text, style); nothing in them is markup, and nothing moves the cursor."""
+    line = Text()
+    for part in parts:
+        if isinstance(part, Text):
+            line.append_text(part)
+        else:
+            text, style = (part, "") if isinstance(part, str) else part
+            line.append(safe(text), style)
+    print_lines([line])
+
+
+def warn(line: str) -> None:
+    """One line for people that is no part of the answer: on standard error."""
+    err.print(safe(line), style="yellow", markup=False)
+
+
+def print_lines(lines: Iterable[Text], *, cut: bool = False) -> None:
+    """Lines for people as they come, on a terminal cut at its width or else wrapped; in a pipe whole and without colours."""
+    if not out.is_terminal:
+        sys.stdout.writelines(f"{line.plain}\n" for line in lines)
+        return
+    waiting = iter(lines)
+    while some := list(islice(waiting, AT_ONCE)):
+        out.print(Text("\n").join(some), soft_wrap=not cut, no_wrap=cut, overflow="ellipsis" if cut else None)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, nothing: str = "", head: bool = True) -> None:
+    """Rows below the names of their columns, those with `>` to the right; or what is said where there are no rows."""
+    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    if not cells:
+        say((nothing, "dim"))
+        return
+    if head:
+        cells.insert(0, [Text(column.lstrip(">"), "dim") for column in columns])
+    widths = [max(row[place].cell_len for row in cells) for place in range(len(columns))]
+    print_lines((_in_columns(row, columns, widths) for row in cells), cut=True)
+
+
+def _in_columns(row: Sequence[Text], columns: Sequence[str], widths: Sequence[int]) -> Text:
+    line = Text()
+    for cell, column, width in zip(row, columns, widths, strict=True):
+        space = " " * (width - cell.cell_len)
+        line.append(space if column.startswith(">") else "").append_text(cell)
+        line.append("  " if column.startswith(">") else f"{space}  ")
+    line.rstrip()
+    return line
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def short(id: str | None) -> str:  # noqa: A002 - one word per idea
+    """An id of ours as people read it; one that somebody chose stays whole."""
+    return "" if id is None else id[:8] if re.fullmatch(r"[0-9a-f]{32}", id) else one_line(id)
+
+
+def size(count: int) -> str:
+    """Bytes as people say them."""
+    amount, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def ago(then: dt.datetime, now: dt.datetime | None = None) -> str:
+    """How long ago something was; its date if that is more than a month."""
+    seconds = int(((now or dt.datetime.now(dt.UTC)) - then).total_seconds())
+    if -1 <= seconds < 1:
+        return "now"
+    for limit, unit, name in _AGES:
+        if abs(seconds) < limit:
+            count = abs(seconds) // unit
+            said = f"{count} {name.rstrip('s') if name == 'days' and count == 1 else name}"
+            return f"{said} ago" if seconds >= 0 else f"in {said}"
+    return f"{then:%Y-%m-%d}"
+
+
+def plural(count: int, one: str) -> str:
+    """A number of things."""
+    return f"{count:,} {one}" + ("" if count == 1 else "es" if one.endswith("s") else "s")
+
+
+# -- for programs ----------------------------------------------------------------------------------
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON in which nothing can move a cursor."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def print_json(value: Any) -> None:
+    """One document."""
+    sys.stdout.write(f"{json_text(value, 2)}\n")
+
+
+def print_json_list(values: Iterable[Any]) -> None:
+    """A list, an item on each line as they come."""
+    before = "["
+    for value in values:
+        sys.stdout.write(before + json_text(value))
+        before = ",\n "
+    sys.stdout.write("[]\n" if before == "[" else "]\n")
+
+
+def print_json_line(value: Any) -> None:
+    """One document on a line of its own, at once."""
+    sys.stdout.write(f"{json_text(value)}\n")
+    sys.stdout.flush()
+
+
+# -- meanwhile and beforehand ----------------------------------------------------------------------
+
+
+@contextmanager
+def bar(what: str, unit: str | None = None) -> Iterator[Callable[[int, int], None]]:
+    """Progress of long work on standard error: a bar if a person watches; else, with a unit, a line for every tenth done."""
+    columns = (TextColumn(what, markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    tenths = 0
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as shown:
+        task = shown.add_task(what, total=None)
+
+        def progress(done: int, total: int) -> None:
+            nonlocal tenths
+            shown.update(task, completed=done, total=total)
+            if unit is not None and not err.is_terminal and total and done * 10 // total > tenths:
+                tenths = done * 10 // total
+                err.print(f"{what}: {done} of {total} {unit}", markup=False)
+
+        yield progress
+
+
+def ask(question: str, *, yes: bool) -> None:
+    """Go on only if a person agrees, or said so with `--yes`. Where nobody can be asked, InvalidInputError."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInputError(f"{question} Nobody is there to answer: give --yes to do it, or --dry-run to look only")
+    typer.confirm(question, abort=True, err=True)

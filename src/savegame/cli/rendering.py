@@ -1,0 +1,201 @@
+"""Checkpoints, conversations, states and differences as people read them. Pure: gives texts that the commands print.
+
+Whatever was stored passes through `safe` or `one_line`. Touches printing, search (where messages are), codec, model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rich.text import Text
+from rich.tree import Tree
+
+from savegame.cli.printing import ago, one_line, safe, short
+from savegame.codec import format_path
+from savegame.model import MISSING, Change, Checkpoint, Status
+from savegame.search import PATHS
+
+WIDTH: Final = 100
+"""Where values on one line are cut."""
+
+LINES: Final = 12
+"""Lines of a text, and items of a list, that are shown unless everything is asked for."""
+
+ROLES: Final = {"user": "bold cyan", "assistant": "bold green", "tool": "magenta", "system": "dim"}
+STATUSES: Final = {"completed": ("✓ completed", "green"), "failed": ("✗ failed", "red"), "halted": ("■ halted", "yellow")}
+SIGNS: Final = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def status_text(status: Status) -> Text:
+    """How far the work is, and why it ended."""
+    said, style = STATUSES.get(str.__str__(status), ("… in progress", "dim"))
+    return Text(said + (f": {one_line(status.reason, 60)}" if status.reason else ""), style)
+
+
+def checkpoint_line(found: Checkpoint, *, head: bool) -> Text:
+    """A checkpoint on one line."""
+    line = Text.assemble(
+        (f"{short(found.id):8}", "yellow"),
+        (f"  step {found.step:<6}", "bold"),
+        (f"{ago(found.created_at):12}", "dim"),
+        f"{found.kind.value:14}",
+    )
+    if head:
+        line.append("← head ", "bold green")
+    line.append(label_and_tags(found))
+    if found.status != "in_progress":
+        line.append_text(Text.assemble(status_text(found.status), " "))
+    if spent := costs(found):
+        line.append(f"{spent} ", "dim")
+    if found.forked_from is not None:
+        line.append(f"forked from {one_line(found.forked_from, 40)}", "cyan")
+    line.rstrip()
+    return line
+
+
+def label_and_tags(found: Checkpoint) -> Text:
+    """The notes pinned on a checkpoint, each followed by a space."""
+    text = Text()
+    if found.label:
+        text.append(f"«{one_line(found.label, 60)}» ", "bold yellow")
+    for tag in found.tags:
+        text.append(f"#{one_line(tag, 30)} ", "blue")
+    return text
+
+
+def costs(found: Checkpoint) -> str:
+    """What a checkpoint cost, if it says so."""
+    parts = [] if found.tokens_used is None else [f"{found.tokens_used:,} tokens"]
+    return ", ".join(parts if found.cost is None else [*parts, f"${found.cost:.4f}"])
+
+
+# -- conversations ---------------------------------------------------------------------------------
+
+
+def messages_of(state: Any) -> list[Any] | None:
+    """The messages of a state, where there are some."""
+    for path in PATHS:
+        found = state
+        for name in path:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, list):
+            return found
+    return None
+
+
+def message_text(message: Any, *, full: bool) -> Text:
+    """One message: who, what, which calls."""
+    if not isinstance(message, Mapping):
+        return Text(f"  {value_text(message, full=full)}")
+    role = one_line(message.get("role") or message.get("type") or "message", 20)
+    text = Text.assemble((f"{role:>10}  ", ROLES.get(role, "bold")))
+    said, calls = message.get("content"), message.get("tool_calls")
+    parts = said if isinstance(said, list) else [] if said in (None, "") else [said]
+    lines = [(_part(part, full=full), "") for part in parts]
+    if isinstance(calls, list):
+        lines += [(f"→ {_call(call, full=full)}", "magenta") for call in calls]
+    for place, (line, style) in enumerate(lines):
+        text.append(("\n" + " " * 12 if place else "") + line.replace("\n", "\n" + " " * 12), style)
+    return text
+
+
+def _part(part: Any, *, full: bool) -> str:
+    """What a message says, or one part of it: providers write texts as they are, or as a dict with `text`."""
+    spoken = part.get("text") if isinstance(part, Mapping) else part
+    return value_text(spoken if isinstance(spoken, str) else part, full=full)
+
+
+def _call(call: Any, *, full: bool) -> str:
+    """A tool call as a function call, whichever way a provider writes it."""
+    if not isinstance(call, Mapping):
+        return value_text(call, full=full)
+    named = call.get("function") if isinstance(call.get("function"), Mapping) else call
+    assert isinstance(named, Mapping)
+    given: Any = next((named[name] for name in ("arguments", "args", "input") if name in named), {})
+    named_ones = given.items() if isinstance(given, Mapping) else ()
+    arguments = ", ".join(f"{key}={value_text(value, full=full)}" for key, value in named_ones) or given or ""
+    return one_line(f"{named.get('name', '?')}({arguments})", 0 if full else WIDTH)
+
+
+def value_text(value: Any, *, full: bool) -> str:
+    """A value: text as it is, other things as JSON where that can be; cut unless everything is asked for."""
+    if isinstance(value, str):
+        return safe(value) if full else _cut_lines(safe(value))
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=_said)
+    except (TypeError, ValueError):  # keys that are no text
+        text = repr(value)
+    return one_line(text, 0 if full else WIDTH)
+
+
+def _said(value: Any) -> Any:
+    """What people call a value that JSON has no word for."""
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    return f"{len(value)} bytes" if isinstance(value, bytes) else str(value)
+
+
+def _cut_lines(text: str) -> str:
+    lines = text.split("\n")
+    cut = [line if len(line) <= 400 else f"{line[:399]}…" for line in lines[:LINES]]
+    return "\n".join(cut if len(lines) <= LINES else [*cut, f"… {len(lines) - LINES} more lines"])
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+def state_tree(state: Any, *, full: bool, without: tuple[str, ...] = ()) -> Tree:
+    """A state as a tree; of long lists and deep places only the beginning, unless everything is asked for."""
+    tree = Tree(Text("state", "bold"), guide_style="dim")
+    shown = {name: value for name, value in state.items() if name not in without} if isinstance(state, dict) else state
+    _grow(tree, shown, 0, full=full)
+    return tree
+
+
+def _grow(tree: Tree, value: Any, depth: int, *, full: bool) -> None:
+    entries: list[tuple[Any, Any]] = list(value.items() if isinstance(value, dict) else enumerate(value))
+    for name, item in entries if full else entries[:LINES]:
+        label = Text.assemble((one_line(name, 60), "cyan"))
+        if isinstance(item, (dict, list)) and item and (full or depth < 4):
+            _grow(tree.add(label), item, depth + 1, full=full)
+        else:
+            shown = value_text(item, full=full)
+            tree.add(label.append(f"  {shown if full else one_line(shown, WIDTH)}", "default"))
+    if not full and len(entries) > LINES:
+        tree.add(Text(f"… {len(entries) - LINES} more", "dim"))
+
+
+# -- differences -----------------------------------------------------------------------------------
+
+
+def change_lines(change: Change, *, full: bool) -> Iterator[Text]:
+    """One difference: its place and what is gone or new there; of long texts only the lines that differ."""
+    path = one_line(format_path(change.path) or "(the state)")
+    if change.old is MISSING:
+        yield Text.assemble(("+ ", "bold green"), (path, "bold"), (f"  {_side(change.new, full=full)}", "green"))
+    elif change.new is MISSING:
+        yield Text.assemble(("- ", "bold red"), (path, "bold"), (f"  {_side(change.old, full=full)}", "red"))
+    elif isinstance(change.old, str) and isinstance(change.new, str) and "\n" in change.old + change.new:
+        yield Text.assemble(("~ ", "bold yellow"), (path, "bold"))
+        yield from _text_lines(change.old, change.new)
+    else:
+        old, new = (_side(side, full=full) for side in (change.old, change.new))
+        yield Text.assemble(("~ ", "bold yellow"), (path, "bold"), "  ", (old, "red"), (" → ", "dim"), (new, "green"))
+
+
+def _side(value: Any, *, full: bool) -> str:
+    if isinstance(value, Mapping) and "role" in value and "content" in value:
+        shown = re.sub(r"\s*\n\s*", " ", message_text(value, full=full).plain.strip())
+    else:
+        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value_text(value, full=full)
+    return one_line(shown, 0 if full else WIDTH)
+
+
+def _text_lines(old: str, new: str) -> Iterator[Text]:
+    lines = difflib.unified_diff(safe(old).splitlines(), safe(new).splitlines(), lineterm="", n=2)
+    for line in list(lines)[2:]:
+        yield Text(f"    {line}", SIGNS.get(line[:1], "dim"))

@@ -1,0 +1,172 @@
+"""`savegame stale`, `calls`, `answer` and `resolve`: runs that a person has to look at. Touches vault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from savegame.cli import shapes
+from savegame.cli.printing import ago, one_line, print_json, print_json_list, print_table, say
+from savegame.cli.rendering import value_text
+from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, complete_thread, opened, thread_named
+from savegame.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from savegame.runner import StaleRun
+from savegame.runs.ledger import CallEntry, CallStatus
+from savegame.vault import Vault
+
+STYLES = {"done": "green", "failed": "red", "waiting": "bold yellow", "unknown": "bold red", "started": "bold red"}
+OPEN = (CallStatus.WAITING, CallStatus.UNKNOWN, CallStatus.STARTED)
+"""What may need a person. One that is `started` is being made, or the process that made it is gone."""
+
+CallKey = Annotated[
+    str | None,
+    typer.Argument(metavar="CALL", help="The call's key or a unique beginning of it; not needed if there is only one."),
+]
+
+
+def stale(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
+    """List runs that stopped in the middle.
+
+    They are not done, and nobody holds them any more: call your agent again for each, it carries on.
+
+    Example: savegame stale --json | jq -r '.[].thread_id'
+    """
+    with opened(store, namespace) as vault:
+        if as_json:
+            print_json_list(map(shapes.stale, vault.stale()))
+            return
+        print_table(
+            ("thread", "agent", "expired", ">takeovers", "held by"), map(_cells, vault.stale()), nothing="no stale runs"
+        )
+
+
+def _cells(run: StaleRun) -> tuple[str | Text, ...]:
+    name = Text(one_line(run.thread_id, 60), "bold")
+    return name, one_line(run.agent_id or "", 30), ago(run.expired_at), str(run.takeovers), one_line(run.owner, 60)
+
+
+def calls(
+    thread: Annotated[
+        str | None, typer.Argument(metavar="THREAD", help="Of this thread, all of them.", autocompletion=complete_thread)
+    ] = None,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List tool calls, above all those that need a person.
+
+    Of a thread, all; without one, those of unfinished threads that wait for an answer or whose outcome is not known.
+
+    Example: savegame calls support-42
+    """
+    with opened(store, namespace) as vault:
+        found = _waiting_calls(vault) if thread is None else _calls(vault, thread_named(vault, thread).id)
+        if as_json:
+            print_json_list(shapes.called(vault.codec, thread_id, entry) for thread_id, entry in found)
+            return
+        columns = ("thread", "call", "tool", "status", "arguments", "outcome")
+        print_table(columns, (_call_cells(*call) for call in found), nothing="no call waits" if thread is None else "no calls")
+
+
+def _call_cells(thread_id: str, entry: CallEntry) -> tuple[str | Text, ...]:
+    said = entry.asked or entry.error or ("" if entry.result is None else value_text(entry.result, full=False))
+    arguments = value_text(dict(entry.arguments), full=False)
+    name, status = Text(one_line(thread_id, 40), "bold"), Text(entry.status, STYLES.get(entry.status, ""))
+    return name, one_line(entry.key), one_line(entry.name), status, one_line(arguments, 50), one_line(said, 50)
+
+
+def _calls(vault: Vault, thread_id: str) -> Iterator[tuple[str, CallEntry]]:
+    return ((thread_id, entry) for entry in vault.calls(thread_id))
+
+
+def _waiting_calls(vault: Vault) -> Iterator[tuple[str, CallEntry]]:
+    for info in vault.threads(status="in_progress", limit=None):
+        yield from ((info.id, entry) for entry in vault.calls(info.id) if entry.status in OPEN)
+
+
+def answer(
+    thread: ThreadName,
+    call: CallKey = None,
+    approve: Annotated[bool, typer.Option("--approve", help="Let the call be made.")] = False,
+    reject: Annotated[str | None, typer.Option(metavar="WHY", help="Refuse it; the model is told why.")] = None,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Approve or reject a call that waits for a person.
+
+    The first answer counts. No process needs to run; the agent goes on when it is called again.
+
+    Example: savegame answer invoice-7 --reject "not before Friday"
+    """
+    if approve == (reject is not None):
+        raise InvalidInputError("say --approve or --reject WHY")
+    with opened(store, namespace, change=True) as vault:
+        name = thread_named(vault, thread, whole=True).id
+        entry = _chosen(vault.calls(name), call, (CallStatus.WAITING,))
+        if not vault.answer(name, entry, True if reject is None else reject or False):
+            raise AlreadyExistsError(f"call {entry.key} of {entry.name!r} waits for no answer any more; the first one counts")
+    _told(name, entry, "refused" if reject is not None else "approved", as_json=as_json)
+
+
+def resolve(
+    thread: ThreadName,
+    call: CallKey = None,
+    result: Annotated[
+        str | None, typer.Option(metavar="JSON", help="It happened: what the tool would have given, as JSON.")
+    ] = None,
+    error: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="It did not happen, or failed: what the model is told.")
+    ] = None,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Say what became of a call whose outcome is unknown.
+
+    For example after a crash in the middle of it: find out, then say it here, and the run can go on.
+
+    Example: savegame resolve support-42 --result '{"refunded": 4900}'
+    """
+    if (result is None) == (error is None):
+        raise InvalidInputError("say --result JSON or --error TEXT")
+    value = None if result is None else _json(result)
+    with opened(store, namespace, change=True) as vault:
+        name = thread_named(vault, thread, whole=True).id
+        entry = _chosen(vault.calls(name), call, (CallStatus.UNKNOWN, CallStatus.STARTED))
+        vault.resolve(name, entry, value, error=error)
+    _told(name, entry, "resolved", as_json=as_json)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(f"--result is not JSON ({error}); a text needs quotes: --result '\"done\"'") from error
+
+
+def _chosen(entries: Iterable[CallEntry], key: str | None, statuses: tuple[CallStatus, ...]) -> CallEntry:
+    """The call that a key, its beginning, or nothing at all means. Raises NotFoundError, InvalidInputError."""
+    known = list(entries)
+    if key is not None:
+        found = [entry for entry in known if entry.key == key] or [entry for entry in known if entry.key.startswith(key)]
+    else:
+        found = [entry for entry in known if entry.status in statuses]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        wanted = f"call {key!r}" if key is not None else f"call that is {' or '.join(statuses)}"
+        raise NotFoundError(f"there is no {wanted}; savegame calls THREAD lists them")
+    several = ", ".join(f"{entry.key} ({entry.name})" for entry in found[:5])
+    raise InvalidInputError(f"which of them? {several}; give the key or more of it")
+
+
+def _told(thread_id: str, entry: CallEntry, what: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"thread_id": thread_id, "call": entry.key, "name": entry.name})
+    else:
+        say((one_line(entry.name), "bold"), f" of {one_line(thread_id)}: {what}")

@@ -1,0 +1,57 @@
+"""`savegame ui` and `savegame mcp`: the two servers, on a vault that is opened here. They are only imported when asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from savegame.cli.printing import out
+from savegame.cli.vaults import Namespace, Store, opened, shown_address
+
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Offer nothing that changes something.")]
+
+
+def ui(
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 for any that is free.")] = 0,
+    host: Annotated[str, typer.Option(help="The address; only ones of this machine are allowed.")] = "127.0.0.1",
+    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
+    read_only: ReadOnly = False,
+    store: Store = None,
+    namespace: Namespace = "default",
+) -> None:
+    """Show the vault as a web page on this machine.
+
+    Threads, timelines, runs, the store; until Ctrl-C. Needs the extra web.
+
+    Example: savegame ui --store agents.db
+    """
+    serve = import_module("savegame.web").serve
+    with opened(store, namespace, change=not read_only) as vault:
+        serve(
+            vault,
+            say=lambda link: out.print(link, markup=False, style="bold cyan"),
+            host=host,
+            port=port,
+            name=shown_address(store),
+            read_only=read_only,
+            open_browser=browser,
+        )
+
+
+def mcp(
+    answer_chars: Annotated[int, typer.Option(min=16_000, help="How long an answer may be; more is shown in pages.")] = 40_000,
+    read_only: ReadOnly = False,
+    store: Store = None,
+    namespace: Namespace = "default",
+) -> None:
+    """Serve the vault to an MCP client.
+
+    Over standard input and output; the vault is made if it is not there. Needs the extra mcp.
+
+    Example: savegame mcp --store agents.db
+    """
+    serve = import_module("savegame.mcp").serve
+    with opened(store, namespace, make=not read_only) as vault:
+        serve(vault, read_only=read_only, answer_chars=answer_chars)

@@ -1,0 +1,122 @@
+"""`savegame ls` and `savegame search`: which threads there are, and which say something. Touches vault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Annotated, Final
+
+import typer
+from rich.text import Text
+
+from savegame.cli import shapes
+from savegame.cli.printing import (
+    ago,
+    bar,
+    one_line,
+    out,
+    plural,
+    print_json,
+    print_json_list,
+    print_table,
+    say,
+    size,
+    warn,
+)
+from savegame.cli.rendering import status_text
+from savegame.cli.vaults import AsJson, Namespace, Store, opened
+from savegame.model import ThreadInfo
+
+MARKS: Final = ("\ue000", "\ue001")
+"""What stands around found words until they are coloured: for private use, so no text that people search holds them."""
+
+Agent = Annotated[str | None, typer.Option(help="Only threads of this agent.")]
+
+
+def ls(
+    agent: Agent = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only threads whose head is so: in_progress, completed, failed or halted.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Only threads with a checkpoint that has this tag.")] = None,
+    recent: Annotated[bool, typer.Option("--recent", "-r", help="What was saved last first, not by id.")] = False,
+    number: Annotated[int | None, typer.Option("--number", "-n", min=0, help="At most so many.")] = None,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List the threads of a vault.
+
+    Of each: steps, saved checkpoints, size of the newest state, status, last activity.
+
+    Example: savegame ls --agent helper --recent -n 10
+    """
+    with opened(store, namespace) as vault:
+        found: Iterable[ThreadInfo] = vault.threads(agent=agent, status=status, tag=tag, limit=None if recent else number)
+        if recent:
+            found = islice(sorted(found, key=lambda info: info.updated_at, reverse=True), number)
+        if as_json:
+            print_json_list(map(shapes.thread, found))
+            return
+        columns = ("thread", "agent", ">steps", ">saved", ">state", "status", "last activity")
+        print_table(columns, map(_cells, found), nothing="no threads" if agent is status is tag is None else "no thread fits")
+
+
+def _cells(info: ThreadInfo) -> list[str | Text]:
+    name = Text(one_line(info.id, 60), "bold")
+    if info.damage is not None:
+        return [name, "", "", "", "", Text(f"✗ damaged: {one_line(info.damage, 60)}", "bold red"), "run savegame verify"]
+    return [
+        name,
+        one_line(info.agent_id or "", 30),
+        f"{info.step:,}",
+        f"{info.checkpoints:,}",
+        size(info.size_bytes),
+        status_text(info.status),
+        ago(info.updated_at),
+    ]
+
+
+def search(
+    query: Annotated[
+        str, typer.Argument(metavar="WORDS", help='Words, or beginnings of words; "quoted words" stand together.')
+    ],
+    agent: Agent = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=0, help="At most so many threads.")] = 20,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Find threads by what was said in them.
+
+    The best hit comes first. What is new is indexed before; the index is kept beside the store.
+
+    Example: savegame search "refund parcel"
+    """
+    with opened(store, namespace, change=True) as vault:  # the index is kept
+        with bar("indexing") as progress:
+            marks = ("[", "]") if as_json else MARKS
+            hits = vault.search(query, agent=agent, limit=number, markers=marks, progress=progress)
+        if as_json:
+            print_json({"hits": [shapes.hit(hit) for hit in hits], "skipped": list(hits.skipped)})
+            return
+        for hit in hits:
+            more = f"  {plural(hit.matches, 'message')}" if hit.matches > 1 else ""
+            say((one_line(hit.thread_id), "bold"), (f"  message {hit.message + 1}  {one_line(hit.role or '')}{more}", "dim"))
+            say("    ", _coloured(hit.snippet))
+        if not hits:
+            say(("nothing found", "dim"))
+        for thread_id in hits.skipped:
+            warn(f"not searched, because it is damaged: {one_line(thread_id)}; run savegame verify")
+
+
+def _coloured(snippet: str) -> Text:
+    """A snippet whose found words stand out; between marks when nobody would see colours."""
+    begin, end = MARKS
+    if not out.is_terminal:
+        return Text(one_line(snippet.replace(begin, "[").replace(end, "]")))
+    text = Text()
+    for place, part in enumerate(one_line(snippet).split(begin)):
+        found, _, rest = part.partition(end) if place else ("", "", part)
+        text.append(found, "bold yellow").append(rest)
+    return text

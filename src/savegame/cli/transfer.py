@@ -1,0 +1,101 @@
+"""`savegame export`, `copy` and `migrate`: threads that go elsewhere, and layouts that change. Touches vault, opening."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import savegame
+from savegame.cli import shapes
+from savegame.cli.printing import bar, plural, print_json, say, size
+from savegame.cli.vaults import AsJson, Namespace, Store, complete_thread, opened
+from savegame.opening import open_store
+from savegame.vault import Vault
+
+
+def export(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The new file of JSON lines; never overwritten.")],
+    thread: Annotated[
+        list[str] | None,
+        typer.Option(help="Export this thread only; may be given several times.", autocompletion=complete_thread),
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Export the threads of this agent only.")] = None,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Write threads with their whole history to one file.
+
+    JSON lines, checksummed, that people and other programs can read.
+
+    Example: savegame export all.jsonl --store agents.db
+    """
+    with opened(store, namespace) as vault, bar("exporting") as progress:
+        count = vault.export(path, threads=thread or None, agent=agent, progress=progress)
+    done: shapes.Written = {"path": str(path), "size_bytes": path.stat().st_size, "checkpoints": count}
+    if as_json:
+        print_json(done)
+    else:
+        say(f"{path}: {plural(count, 'checkpoint')} exported, {size(done['size_bytes'])}")
+
+
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The vault to copy, a path or URL; it is only read.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The vault to copy to, on any store; made if it is not there.")],
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="A namespace to copy; may be given several times. [default: default]")
+    ] = None,
+    into: Annotated[str | None, typer.Option(help="Copy the namespace into one of another name.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Compare everything again, not only what is new.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy every thread from any store to any other.
+
+    What came is compared with the source. Again brings what is new, also after a crash.
+
+    Example: savegame copy agents.db postgresql://localhost/agents
+    """
+    names = namespace or ["default"]
+    if into is not None and len(names) > 1:
+        raise savegame.InvalidInputError("--into takes one namespace; leave it out, and each keeps its name")
+    copied: dict[str, int] = {}
+    with opened(source, "default") as old, savegame.open(target) as new:
+        for name in names:
+            with bar(f"copying {name!r}", "threads") as progress:
+                there = Vault(new.store, namespace=into or name)
+                copied[name] = Vault(old.store, namespace=name).copy_to(there, progress, full=full)
+            if not as_json:
+                came = f"{plural(copied[name], 'checkpoint')} copied" if copied[name] else "nothing new"
+                same = "all of it" if full else "what came"
+                say(f"namespace {name!r}: {came}; {same} is the same as in the source")
+    done: shapes.Copied = {"namespaces": copied}
+    if as_json:
+        print_json(done)
+
+
+def migrate(
+    address: Annotated[str, typer.Argument(metavar="STORE", help="A path or URL.")],
+    as_json: AsJson = False,
+) -> None:
+    """Bring the tables of a store up to date, or make them.
+
+    Opening it does the same; this is for doing it at another time.
+
+    Example: savegame migrate agents.db
+    """
+    store = open_store(address)
+    store.close()
+    found, now = store.layout or (None, None)
+    done: shapes.Migrated = {"scheme": store.scheme, "found": found, "now": now}
+    if as_json:
+        print_json(done)
+    elif found is None:
+        say(f"a {store.scheme} store has no numbered layout: nothing to do")
+    elif found == now:
+        say(f"the layout is up to date: version {now}")
+    else:
+        say(
+            f"the layout was brought from version {found} to version {now}" if found else f"the tables were made: version {now}"
+        )

@@ -1,0 +1,185 @@
+"""Which vault, thread and checkpoint a command is about, from what people type; completion of it. Touches opening, vault.
+
+A thread is named by its id; where nothing is changed, also by a unique beginning of it. A script that changes something
+never hits another thread because the one it meant is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+import savegame
+from savegame.errors import CheckpointNotFound, InvalidInputError, SavegameError, StoreNotFound, ThreadNotFound
+from savegame.lineage import Ref
+from savegame.model import Checkpoint
+from savegame.thread import Thread
+from savegame.vault import Vault
+
+T = TypeVar("T")
+
+ENVIRONMENT: Final = "SAVEGAME_STORE"
+MANY: Final = 5
+"""How many names an error tells of, where several would fit."""
+
+
+def default_address() -> str:
+    """Where the vault is that nobody named: `agents.db` in the platform's directory for data."""
+    home = Path.home()
+    if sys.platform == "darwin":
+        base = home / "Library" / "Application Support"
+    elif os.name == "nt":
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    else:
+        base = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+    return str(base / "savegame" / "agents.db")
+
+
+def address(store: str | None) -> str:
+    """The vault that a command is about."""
+    return store or default_address()
+
+
+def shown_address(store: str | None) -> str:
+    """The same for people to see: without a password."""
+    return re.sub(r"(?<=[?&]password=)[^&]*|(?<=:)[^:/@]+(?=@)", "…", address(store))
+
+
+@contextmanager
+def opened(store: str | None, namespace: str, *, change: bool = False, make: bool = False) -> Iterator[Vault]:
+    """The vault that a command is about: only read, unless it is to `change`; made if it is not there only with `make`."""
+    where = address(store)
+    try:
+        if change and not make:
+            savegame.open(where, read_only=True).close()
+        vault = savegame.open(where, namespace=namespace, read_only=not (change or make))
+    except StoreNotFound as error:
+        if "read_only" not in str(error):
+            raise
+        advice = f"name one with --store or in {ENVIRONMENT}" if store is None else "check the name"
+        raise StoreNotFound(f"there is no vault at {shown_address(store)}; {advice}") from error
+    with vault:
+        yield vault
+
+
+# -- threads and checkpoints -----------------------------------------------------------------------
+
+
+def thread_named(vault: Vault, name: str, *, whole: bool = False) -> Thread:
+    """The thread with an id, or unless `whole` the only one whose id begins so. Raises ThreadNotFound, InvalidInputError."""
+    thread = vault.thread(name)
+    if any(True for _ in thread.history(branches=True, limit=1)):
+        return thread
+    near = list(islice(_beginning_with(vault, name), MANY))
+    if len(near) == 1 and not whole:
+        return vault.thread(near[0])
+    if not near:
+        raise ThreadNotFound(f"thread not found: {name!r}; savegame ls lists them")
+    several = f"{', '.join(map(repr, near))}{', …' if len(near) == MANY else ''}"
+    if whole:
+        raise ThreadNotFound(f"thread not found: {name!r}; what changes a thread needs its whole id: {several}")
+    raise InvalidInputError(f"{name!r} is ambiguous: {several}; give more of the id")
+
+
+def _beginning_with(vault: Vault, start: str) -> Iterator[str]:
+    """The ids of threads that begin with a text: in the order of ids they follow it."""
+    ids = (info.id for info in vault.threads(after=start, limit=None))
+    return takewhile(lambda name: name.startswith(start), ids)
+
+
+def by_reference(thread: Thread, text: str, verb: Callable[[Ref], T]) -> T:
+    """What a verb gives for the checkpoint that a text means: an id or a label first, then a step, `latest` like `head`."""
+    meanings: list[Ref] = [text]
+    if text.isdecimal() and text.isascii():
+        meanings.append(int(text))
+    elif text == "latest":
+        meanings.append("head")
+    for meaning in meanings:
+        try:
+            return verb(meaning)
+        except CheckpointNotFound:
+            continue
+    raise CheckpointNotFound(f"checkpoint not found: {text!r} in thread {thread.id!r}; savegame log {thread.id} lists them")
+
+
+def checkpoint_named(vault: Vault, thread: str, ref: str | None) -> Checkpoint:
+    """A checkpoint with its state: by thread and reference (else the head), or without a reference by its whole id alone."""
+    try:
+        found = thread_named(vault, thread)
+    except ThreadNotFound:
+        by_id = vault.find(thread) if ref is None else None
+        if by_id is None:
+            raise
+        return by_id
+    return by_reference(found, ref or "head", found.load)
+
+
+# -- completion ------------------------------------------------------------------------------------
+
+
+def complete_thread(context: typer.Context, incomplete: str) -> list[str]:
+    """Threads whose id begins so."""
+    return list(_completed(context, lambda vault: islice(_complete_ids(vault, incomplete), 200)))
+
+
+def complete_ref(context: typer.Context, incomplete: str) -> list[str]:
+    """Labels of the thread that was named before, and the newest ids."""
+    thread = context.params.get("thread")
+    names = _completed(context, lambda vault: _names(vault.thread(thread))) if thread else iter(())
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
+def _complete_ids(vault: Vault, start: str) -> Iterator[str]:
+    if start and any(True for _ in vault.thread(start).history(branches=True, limit=1)):
+        yield start
+    yield from _beginning_with(vault, start) if start else (info.id for info in vault.threads(limit=None))
+
+
+def _names(thread: Thread) -> Iterator[str]:
+    entries = list(thread.history(branches=True, limit=200))
+    yield "head"
+    yield from (entry.label for entry in entries if entry.label)
+    yield from (entry.id[:8] for entry in entries)
+
+
+def _completed(context: typer.Context, listed: Callable[[Vault], Iterator[str]]) -> Iterator[str]:
+    """What a vault offers; nothing where it cannot be opened: a shell that completes has nowhere to show an error."""
+    given: dict[str, Any] = context.params
+    try:
+        with opened(given.get("store"), given.get("namespace") or "default") as vault:
+            yield from listed(vault)
+    except SavegameError:
+        return
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        "-s",
+        metavar="URL",
+        envvar=ENVIRONMENT,
+        show_default="agents.db in the platform's data directory",
+        help="The vault: a path (SQLite), file:DIRECTORY or postgresql://…",
+    ),
+]
+Namespace = Annotated[str, typer.Option(help="The namespace to work in.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
+ThreadName = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.", autocompletion=complete_thread)]
+AnyThread = Annotated[
+    str, typer.Argument(metavar="THREAD", help="The thread's id, or a unique beginning of it.", autocompletion=complete_thread)
+]
+REFERENCE: Final = "An id or the first 6 or more characters of it, a label, head~2, a step, or latest."
+RefName = Annotated[str, typer.Argument(metavar="REF", help=REFERENCE, autocompletion=complete_ref)]

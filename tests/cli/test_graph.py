@@ -1,0 +1,33 @@
+"""The drawn tree: one lane for each line that goes on, joined where it began."""
+
+from __future__ import annotations
+
+from savegame.cli.graph import lanes
+
+
+def drawn(*points: tuple[str, str | None]) -> list[str]:
+    return [line for row in lanes(points) for line in (row.joins, row.line) if line]
+
+
+def test_a_line_stays_one() -> None:
+    assert drawn(("c", "b"), ("b", "a"), ("a", None)) == ["●", "●", "●"]
+
+
+def test_a_branch_joins_where_it_began() -> None:
+    assert drawn(("d", "b"), ("c", "b"), ("b", "a"), ("a", None)) == ["●", "│ ●", "├─╯", "●", "●"]
+
+
+def test_several_branches_join_at_once_and_cross_others() -> None:
+    points = (("f", "a"), ("e", "b"), ("d", "a"), ("c", "a"), ("b", "a"), ("a", None))
+    assert drawn(*points) == ["●", "│ ●", "│ │ ●", "│ │ │ ●", "│ ● │ │", "├─┴─┴─╯", "●"]
+    points = (("e", "a"), ("d", "b"), ("c", "a"), ("a", "b"), ("b", None))
+    assert drawn(*points) == ["●", "│ ●", "│ │ ●", "├─┼─╯", "● │", "├─╯", "●"]
+
+
+def test_a_lane_that_ended_is_used_again() -> None:
+    points = (("e", "a"), ("d", "gone"), ("c", "a"), ("b", "gone too"), ("a", None))
+    assert drawn(*points) == ["●", "│ ●", "│ ●", "│ │ ●", "├─╯", "●"]
+
+
+def test_nothing_is_drawn_of_nothing() -> None:
+    assert drawn() == []

@@ -1,0 +1,102 @@
+"""What people see of a vault: ls, log, show, diff, tail, search, stats; and how they name threads and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from commands import ENTRY, PLAIN, run
+
+import savegame
+
+
+def test_people_see_threads_history_conversation_and_changes(store: str) -> None:
+    listed = run("ls", "--agent", "helper", "-s", store).out.splitlines()
+    assert listed[0].split() == ["thread", "agent", "steps", "saved", "state", "status", "last", "activity"]
+    assert [line.split()[:4] for line in listed[1:]] == [
+        ["support-42", "helper", "3", "4"],
+        ["what-if", "helper", "1", "1"],
+    ]
+    assert "✓ completed" in listed[1]
+    drawn = run("log", "supp", "--graph", "-s", store).out.splitlines()
+    assert [line[:4].rstrip() for line in drawn] == ["●", "│ ●", "├─╯", "●", "●"]
+    assert "← head" in drawn[0]
+    assert "#risky" in drawn[1]
+    assert "«before refund»" in drawn[3]
+    assert "120 tokens, $0.2500" in drawn[4]
+    shown = run("show", "support-42", "before refund", "-s", store).out
+    assert " assistant  Let me look.\n            One moment.\n" in shown
+    assert "└── plan\n" in shown
+    assert "A new one" not in shown
+    changed = run("diff", "support-42", "1", "-s", store).out.splitlines()
+    assert changed[2] == "+ messages[1]  assistant  Let me look. One moment."
+    assert changed[-1] == "2 changes"
+
+
+def test_people_see_what_was_said_what_was_found_and_how_much_there_is(store: str) -> None:
+    told = run("tail", "support-42", "-n", "2", "-s", store).out.splitlines()
+    assert [line.strip() for line in told[1::2]] == ["assistant  I refund it.", "assistant  A new one is on its way."]
+    found = run("search", "parcel", "-s", store).out
+    assert "support-42  message 1  user\n    My [parcel] 1017 never came.\n" in found
+    assert run("search", "nobody said this", "-s", store).out == "nothing found\n"
+    counted = run("stats", "--by", "agent", "-s", store).out
+    assert "6 threads   " in counted
+    assert [line.split()[:4] for line in counted.splitlines() if line.startswith("helper")] == [["helper", "5", "2", "120"]]
+
+
+def test_a_checkpoint_has_many_names(on_disk: str) -> None:
+    with savegame.open(on_disk) as vault:
+        entries = {entry.step: entry.id for entry in vault.thread("support-42").history()}
+        vault.thread("report").label("head", "7")
+    for name in (entries[2], entries[2][:6], "before refund", "head~1", "2"):
+        assert run("show", "support-42", name, "-s", on_disk, "--json").json["id"] == entries[2], name
+    assert run("show", entries[2], "-s", on_disk, "--json").json["thread_id"] == "support-42"
+    assert run("show", "support-42", "latest", "-s", on_disk, "--json").json["id"] == entries[3]
+    assert run("show", "report", "7", "-s", on_disk, "--json").json["step"] == 1, "a label comes before a step"
+    fork = run("show", "what-if", "-s", on_disk, "--json").json["id"]
+    assert run("diff", entries[2], fork, "-s", on_disk, "--json").json["changes"] == []
+    for name in ("4", "head~9", entries[2][:5], "before"):
+        done = run("show", "support-42", name, "-s", on_disk)
+        assert (done.code, done.err.endswith("savegame log support-42 lists them\n")) == (3, True), name
+
+
+def test_a_thread_is_named_by_a_unique_beginning_where_nothing_changes(on_disk: str) -> None:
+    assert run("show", "w", "-s", on_disk, "--json").json["thread_id"] == "what-if"
+    done = run("show", "invoice", "-s", on_disk)
+    assert (done.code, done.err) == (2, "savegame: 'invoice' is ambiguous: 'invoice-7', 'invoice-8'; give more of the id\n")
+    done = run("rewind", "w", "head", "-s", on_disk)
+    assert (done.code, "needs its whole id: 'what-if'" in done.err) == (3, True)
+
+
+def test_a_thread_is_followed_live(store: str) -> None:
+    command = [ENTRY, "tail", "support-42", "-f", "-n", "1", "--json", "-s", store]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=PLAIN) as process, savegame.open(store) as vault:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["step"] == 3
+        for number in (4, 5):
+            vault.thread("support-42").save({"number": number})
+            found = json.loads(process.stdout.readline())
+            assert (found["step"], found["state"]) == (number, {"number": number})
+        process.send_signal(2)
+        assert process.wait(60) == 130
+
+
+def test_long_and_multiline_texts_are_cut_unless_all_is_asked_for(on_disk: str) -> None:
+    with savegame.open(on_disk) as vault:
+        long = vault.thread("long")
+        long.save({"text": "\n".join(f"line {number}" for number in range(40)), "list": list(range(40))})
+        long.update(set={"text": "\n".join(f"line {number}" if number != 20 else "another" for number in range(40))})
+    assert "… 28 more" in run("show", "long", "-s", on_disk).out
+    assert "39" in run("show", "long", "--full", "-s", on_disk).out
+    changed = run("diff", "long", "-s", on_disk).out.splitlines()
+    assert changed[2] == "~ text"
+    assert [line.strip() for line in changed[4:-1]] == ["line 18", "line 19", "-line 20", "+another", "line 21", "line 22"]
+
+
+def test_nothing_there_is_said(tmp_path: object) -> None:
+    address = f"sqlite:{tmp_path}/empty.db"
+    savegame.open(address).close()
+    assert run("ls", "-s", address).out == "no threads\n"
+    assert run("ls", "-s", address, "--json").json == []
+    assert run("stale", "-s", address).out == "no stale runs\n"
+    assert run("calls", "-s", address).out == "no call waits\n"

@@ -1,0 +1,102 @@
+"""On a terminal: colours, bars, nothing that stored text can do to it. In a pipe: none of that."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+from commands import ENTRY, PLAIN, run, typed
+
+import savegame
+from savegame.cli.printing import json_text, one_line
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202egnp.exe\u2066"
+ESCAPES = re.compile("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\x1b(?!\\[[0-9;]*m)")
+
+
+@pytest.fixture
+def evil(on_disk: str) -> str:
+    """A vault in which every text that can be stored holds control characters."""
+    with savegame.open(on_disk) as vault:
+        thread = vault.thread(f"evil {EVIL}", agent=EVIL)
+        state = {
+            "messages": [{"role": EVIL, "content": f"word {EVIL}", "tool_calls": [{"name": EVIL, "arguments": {EVIL: EVIL}}]}]
+        }
+        details = {"description": EVIL, "resume_hint": EVIL, "metadata": {EVIL: EVIL}, "external_id": EVIL}
+        thread.save(state | {EVIL: [EVIL]}, label=EVIL, tags=[EVIL], status=f"failed({EVIL})", **details)
+        thread.save({EVIL: f"{EVIL}\n2"}, label=EVIL)
+        thread.save(state | {EVIL: f"{EVIL}\n3"})
+        thread.attach_subject(EVIL)
+    return on_disk
+
+
+COMMANDS = (
+    ["ls"],
+    ["log", "evil"],
+    ["log", "evil", "--graph"],
+    ["show", "evil", "1"],
+    ["show", "evil", "2", "--full"],
+    ["diff", "evil", "1", "2"],
+    ["diff", "evil", "2", "3"],
+    ["tail", "evil"],
+    ["search", "word"],
+    ["stats", "--by", "agent"],
+    ["erase", EVIL, "--dry-run"],
+    ["show", EVIL],
+)
+
+
+def test_stored_text_stays_text(evil: str) -> None:
+    for arguments in COMMANDS:
+        done = run(*arguments, "-s", evil)
+        assert not ESCAPES.search(done.out + done.err), arguments
+        assert "\\x1b" in done.out + done.err, arguments
+    assert not ESCAPES.search(run("show", "evil", "1", "--json", "-s", evil).out)
+
+
+def test_stored_text_stays_text_on_a_terminal(evil: str) -> None:
+    for arguments in (["ls"], ["show", "evil", "1"], ["search", "word"]):
+        shown = typed(*arguments, "-s", evil).out.replace("\r\n", "\n")
+        assert "\x1b[" in shown, "colours"
+        assert not ESCAPES.search(re.sub("\x1b\\[\\?25[hl]|\x1b\\[[0-9]*[AK]|\r(?=\x1b)", "", shown)), arguments
+
+
+def test_colours_for_people_only(on_disk: str) -> None:
+    assert "\x1b[" in typed("log", "support-42", "--graph", "-s", on_disk).out
+    assert "\x1b[" not in run("log", "support-42", "--graph", "-s", on_disk).out
+    assert "\x1b[" not in run("log", "support-42", "-s", on_disk, NO_COLOR="1").out
+
+
+def test_a_bar_for_people_only(on_disk: str) -> None:
+    assert "verifying" in typed("verify", "-s", on_disk).out
+    done = run("verify", "-s", on_disk)
+    assert (done.out.startswith("✓ intact"), done.err) == (True, "")
+
+
+def test_nothing_is_cut_in_a_pipe(on_disk: str) -> None:
+    with savegame.open(on_disk) as vault:
+        vault.thread("n" * 60, agent="a" * 30).save(1)
+    assert f"{'n' * 60}  {'a' * 30}" in run("ls", "-s", on_disk, COLUMNS="40").out
+
+
+def test_a_reader_that_goes_away_is_no_error(on_disk: str) -> None:
+    with savegame.open(on_disk) as vault:
+        thread = vault.thread("many")
+        for number in range(2000):
+            thread.save(number)
+    command = f"{ENTRY} log many -s {on_disk} | head -n 1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, env=PLAIN, check=False)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+def test_a_terminal_without_such_letters_gets_escapes(on_disk: str) -> None:
+    done = run("log", "support-42", "--graph", "-s", on_disk, PYTHONIOENCODING="ascii")
+    assert done.code == 0
+    assert "\\u25cf" in done.out
+
+
+def test_escapes() -> None:
+    assert one_line("a\tb\nc\x1b\u202e") == "a b⏎c\\x1b\\u202e"
+    assert one_line("abcdef", 4) == "abc…"
+    assert json_text({"a": "\x9b\u202eü"}) == '{"a": "\\u009b\\u202eü"}'
