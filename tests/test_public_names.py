@@ -10,7 +10,7 @@ SINCE_0_1 = {
     "Change", "Checkpoint", "CheckpointNotFound", "ClosedError", "ConflictError", "Conversation", "ConversationInfo",
     "CorruptionError", "Diff", "Erased", "Event", "Fenced", "Hit", "Hits", "InvalidInputError", "InvalidState", "Kind",
     "MISSING", "Message", "NotFoundError", "OutOfSpace", "OutcomeError", "Paused", "Problem", "Report", "Retention", "Role",
-    "Run", "SavegameError", "StaleRun", "Stats", "Status", "StoreNotFound", "Strategy", "Thread", "ThreadInfo",
+    "Run", "RunInfo", "SavegameError", "StaleRun", "Stats", "Status", "StoreNotFound", "Strategy", "Thread", "ThreadInfo",
     "ThreadNotFound", "Tool", "ToolCall", "ToolCallStatus", "ToolKind", "Toolbox", "UnavailableError", "Unknown",
     "UnsupportedError", "Usage", "Vault", "open", "open_async",
 }  # fmt: skip

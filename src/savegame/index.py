@@ -8,7 +8,8 @@ store, is for `search.py`. Touches words, model and errors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from savegame.errors import CorruptionError
@@ -51,6 +52,34 @@ class Found(NamedTuple):
     text: str
     score: float
     matches: int
+
+
+class Rearranged(NamedTuple):
+    """How a list of messages becomes another: numbers with their new places, places of what is new, numbers of what is left."""
+
+    moved: list[tuple[int, int]]
+    new: list[int]
+    left: list[int]
+
+
+def rearranged(there: Iterable[tuple[int, int, Hashable]], wanted: Sequence[Hashable]) -> Rearranged:
+    """What to do so that `wanted` are there, given what is: numbers, places and messages, or something that stands for them.
+
+    What is there already only moves to its place.
+    """
+    free: dict[Hashable, deque[tuple[int, int]]] = {}
+    for number, place, message in there:
+        free.setdefault(message, deque()).append((number, place))
+    found = Rearranged([], [], [])
+    for place, message in enumerate(wanted):
+        if not free.get(message):
+            found.new.append(place)
+            continue
+        number, before = free[message].popleft()
+        if before != place:
+            found.moved.append((number, place))
+    found.left.extend(number for kept in free.values() for number, _ in kept)
+    return found
 
 
 class Index(ABC):

@@ -52,6 +52,26 @@ def spaced(text: str) -> str:
     return _ALONE.sub(r" \g<0> ", unicodedata.normalize("NFKC", text))
 
 
+def words_of(text: str) -> list[str]:
+    """The words of a text in their order, in lower case and without accents on Latin letters, much as FTS5 cuts them."""
+    return spaced(text).casefold().translate(_LETTERS).split()
+
+
+class _Letters(dict[int, str | None]):
+    """For each character what it is inside a word: itself, or the letter that it is an accented form of; else a space."""
+
+    def __missing__(self, code: int) -> str | None:
+        character = chr(code)
+        kind = unicodedata.category(character)
+        letter = unicodedata.normalize("NFD", character)[0]
+        self[code] = (letter if letter.isascii() else character) if kind[0] in "LN" or kind in ("Co", "Mn", "Mc") else " "
+        return self[code]
+
+
+_LETTERS: Final = _Letters(dict.fromkeys(range(0x0300, 0x0370)))
+"""Accents that stand by themselves are left out."""
+
+
 def pattern_of(terms: Sequence[Term]) -> re.Pattern[str]:
     """Finds the words of terms in folded text; which term it was is the number of the group."""
     return re.compile("|".join(f"({_term_pattern(term)})" for term in terms)) if terms else _NOTHING

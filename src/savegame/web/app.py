@@ -1,0 +1,155 @@
+"""The routes: one table of every page and action, and how a request becomes a call of one. Touches the pages, guard, errors.
+
+The table is what the tests of `guard` are made from. Pages are ordinary functions, called in worker threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+
+from savegame.errors import InvalidInputError, SavegameError
+from savegame.web import runs_page, store_page, thread_page, threads_page
+from savegame.web.guard import Keys
+from savegame.web.ui import Asked, Handler, Ui
+
+STATIC: Final = {
+    "app.css": "text/css",
+    "app.js": "text/javascript",
+    "theme.js": "text/javascript",
+    "htmx.min.js": "text/javascript",
+    "htmx-LICENSE.txt": "text/plain",
+    "icon.svg": "image/svg+xml",
+}
+MOST_FIELDS: Final = 100
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Page(NamedTuple):
+    """One route: a page is got, an action is posted. `back` shows the page that an action came from, if it failed."""
+
+    method: str
+    path: str
+    handler: Handler
+    back: Callable[[Ui, Asked, SavegameError], Response] | None = None
+
+
+PAGES: Final = (
+    Page("GET", "threads", threads_page.show),
+    Page("GET", "hits", threads_page.hits),
+    Page("GET", "thread", thread_page.show),
+    Page("GET", "state", thread_page.state),
+    Page("GET", "attachment", thread_page.attachment),
+    Page("GET", "export", thread_page.export),
+    Page("POST", "label", thread_page.label, thread_page.failed),
+    Page("POST", "tag", thread_page.tag, thread_page.failed),
+    Page("POST", "untag", thread_page.untag, thread_page.failed),
+    Page("POST", "fork", thread_page.fork, thread_page.failed),
+    Page("POST", "rewind", thread_page.rewind, thread_page.failed),
+    Page("GET", "runs", runs_page.show),
+    Page("POST", "answer", runs_page.answer, runs_page.failed),
+    Page("POST", "resolve", runs_page.resolve, runs_page.failed),
+    Page("GET", "store", store_page.show),
+    Page("GET", "check", store_page.check),
+    Page("POST", "check", store_page.start_check),
+)
+
+
+def make_app(ui: Ui, keys: Keys, *, opened: Callable[[], object]) -> Starlette:
+    """The pages, not yet guarded. `opened` is called whenever a link was used."""
+    pages = [Route(f"/{page.path}", _endpoint(ui, page), methods=[page.method]) for page in PAGES]
+    return Starlette(
+        routes=[
+            Route("/", _door, methods=["GET"]),
+            Route("/open", _opening(keys, opened), methods=["POST"]),
+            Route("/static/{name}", _static, methods=["GET"]),
+            Mount(f"/{keys.room}", routes=pages),
+        ]
+    )
+
+
+async def _door(request: Request) -> Response:
+    """The page that turns the secret of a link into a session: the same for everybody."""
+    return HTMLResponse(_file("templates", "open.html"))
+
+
+def _opening(keys: Keys, opened: Callable[[], object]) -> Endpoint:
+    async def begin(request: Request) -> Response:
+        asked = await _form(request)
+        session = keys.begin(asked.get("secret", ""))
+        if session is None:
+            return PlainTextResponse("this link was used before, or belongs to another start of savegame ui\n", 403)
+        opened()
+        return PlainTextResponse(f"/{keys.room}/threads", headers={"Set-Cookie": keys.cookie(session)})
+
+    return begin
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in STATIC:
+        return PlainTextResponse("not found\n", 404)
+    return Response(_file("static", name), media_type=STATIC[name], headers={"Cache-Control": "no-cache"})
+
+
+def _file(folder: str, name: str) -> bytes:
+    return files("savegame.web").joinpath(folder, name).read_bytes()
+
+
+def _endpoint(ui: Ui, page: Page) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        try:
+            asked = await _form(request) if page.method == "POST" else _once(list(request.query_params.multi_items()))
+        except InvalidInputError as error:
+            return ui.show("error.html", status=error.http_status, error=error)
+        found = await run_in_threadpool(_answered, ui, page, asked)
+        return _unless_known(request, found) if isinstance(found, HTMLResponse) and page.method == "GET" else found
+
+    return answer
+
+
+def _answered(ui: Ui, page: Page, asked: Asked) -> Response:
+    try:
+        return page.handler(ui, asked)
+    except SavegameError as error:
+        if page.back is not None:
+            try:
+                return page.back(ui, {**asked, "do": page.path}, error)
+            except SavegameError as another:
+                error = another
+        return ui.show("error.html", status=error.http_status, error=error)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a posted form; the guard has checked its type and length."""
+    try:
+        text = (await request.body()).decode()
+        return _once(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict"))
+    except ValueError as error:
+        raise InvalidInputError(f"the form cannot be read: {error}") from error
+
+
+def _once(fields: list[tuple[str, str]]) -> dict[str, str]:
+    asked = dict(fields)
+    if len(asked) != len(fields):
+        raise InvalidInputError("a parameter was given twice")
+    return asked
+
+
+def _unless_known(request: Request, page: HTMLResponse) -> Response:
+    """The page, or only that it is still the one that the browser has: pages are asked for again every other second."""
+    mark = f'"{hashlib.blake2b(page.body, digest_size=12).hexdigest()}"'
+    if request.headers.get("if-none-match") == mark:
+        return Response(status_code=304, headers={"ETag": mark})
+    page.headers["ETag"] = mark
+    return page

@@ -1,0 +1,150 @@
+"""Who may talk to the page: one middleware around every route, which refuses whatever it was not told to let through.
+
+A request passes if it names our address as its Host, comes from our own pages or from the person at the browser (Origin,
+Sec-Fetch-Site), carries the cookie of a session, and changes something only by POST with a form and an Origin. A session
+is begun with a link that works once. Its cookie is sent to paths below a random name only, because cookies do not tell
+ports apart: a page of somebody else on this machine never gets to see it. Touches nothing of savegame.
+"""
+
+from __future__ import annotations
+
+import secrets
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE: Final = "savegame"
+FORM: Final = "application/x-www-form-urlencoded"
+MOST_BODY: Final = 256 * 1024
+
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""Sent with every answer, refusals too. A stricter Referrer-Policy would take the Origin away from our own forms."""
+
+
+class Refused(Exception):
+    """A request that does not pass, and what it is told."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status, self.why = status, why
+
+
+class Keys:
+    """Links that work once, and the sessions that they begin. Lives as long as the server."""
+
+    def __init__(self) -> None:
+        self.room = secrets.token_urlsafe(12)
+        """The first part of the path of everything that needs a session."""
+        self._links: set[str] = set()
+        self._sessions: set[str] = set()
+
+    def new_link(self) -> str:
+        """A secret that begins one session."""
+        self._links.add(secret := secrets.token_urlsafe(32))
+        return secret
+
+    def begin(self, secret: str) -> str | None:
+        """The cookie of a new session, if the secret was not used before."""
+        found = next((link for link in self._links if _same(link, secret)), None)
+        if found is None:
+            return None
+        self._links.discard(found)
+        self._sessions.add(session := secrets.token_urlsafe(32))
+        return session
+
+    def knows(self, session: str) -> bool:
+        """Whether this is the cookie of a session."""
+        return any(_same(known, session) for known in self._sessions)
+
+    def cookie(self, session: str) -> str:
+        """What sets the cookie of a session."""
+        return f"{COOKIE}={session}; Path=/{self.room}/; HttpOnly; SameSite=Strict"
+
+
+class Guard:
+    """The middleware. `authority` is the address that browsers must name as Host, such as 127.0.0.1:8000."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, authority: str, *, read_only: bool) -> None:
+        self._app, self._keys, self._authority, self._read_only = app, keys, authority, read_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or refuse it. What is no HTTP gets no answer at all."""
+        if scope["type"] != "http":
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            self._check(scope["method"], scope["path"], Headers(scope=scope))
+        except Refused as refused:
+            answer = PlainTextResponse(f"{refused.status} {refused.status.phrase}: {refused.why}\n", refused.status)
+            await answer(scope, receive, send_guarded)
+            return
+        await self._app(scope, receive, send_guarded)
+
+    def _check(self, method: str, path: str, headers: Headers) -> None:
+        if headers.getlist("host") != [self._authority]:
+            raise Refused(HTTPStatus.MISDIRECTED_REQUEST, "this page has another address")
+        self._check_origin(method, headers)
+        if method == "POST":
+            self._check_form(headers)
+        elif method not in ("GET", "HEAD"):
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET, HEAD and POST")
+        if path in ("/", "/open") or path.startswith("/static/"):
+            return
+        if not path.startswith(f"/{self._keys.room}/") or not any(map(self._keys.knows, _sessions_in(headers))):
+            raise Refused(HTTPStatus.FORBIDDEN, "open the link that savegame ui printed; each link works once")
+        if method == "POST" and self._read_only:
+            raise Refused(HTTPStatus.FORBIDDEN, "savegame ui was started with --read-only")
+
+    def _check_origin(self, method: str, headers: Headers) -> None:
+        origins, ours = headers.getlist("origin"), f"http://{self._authority}"
+        if any(origin != ours for origin in origins) or (method == "POST" and len(origins) != 1):
+            raise Refused(HTTPStatus.FORBIDDEN, "the request comes from another page")
+        typed = "none" if method in ("GET", "HEAD") else "same-origin"
+        if any(site not in ("same-origin", typed) for site in headers.getlist("sec-fetch-site")):
+            raise Refused(HTTPStatus.FORBIDDEN, "the request comes from another page")
+
+    def _check_form(self, headers: Headers) -> None:
+        kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
+        if kinds != [FORM]:
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a form is sent as {FORM}")
+        length = headers.get("content-length", "")
+        if not length.isascii() or not length.isdecimal():
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "a form says how long it is")
+        if int(length) > MOST_BODY:
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a form has at most {MOST_BODY} bytes")
+
+
+def _sessions_in(headers: Headers) -> list[str]:
+    """The session that a request names. What cannot be read as cookies names none."""
+    try:
+        cookies = SimpleCookie(headers.get("cookie", ""))
+    except CookieError:
+        return []
+    return [cookies[COOKIE].value] if COOKIE in cookies else []
+
+
+def _same(known: str, given: str) -> bool:
+    return secrets.compare_digest(known.encode(), given.encode(errors="replace"))

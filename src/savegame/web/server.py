@@ -1,0 +1,145 @@
+"""Serving the page on a loopback address: in the foreground for people, in a thread for programs. Touches app, ui, guard."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+import socket
+import threading
+import time
+import webbrowser
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+
+from savegame.errors import InvalidInputError, UnavailableError
+from savegame.vault import Vault
+from savegame.web.app import make_app
+from savegame.web.guard import Guard, Keys
+from savegame.web.ui import Ui
+
+PATIENCE_S: Final = 30.0
+
+
+def _ignore(link: str) -> None:
+    """For whoever does not want to hear of new links."""
+
+
+class Server:
+    """The page over a vault, at `http://{authority}`, while it is entered. `port` 0 takes any that is free.
+
+    `name` is shown as the name of the store. With `read_only` the page changes nothing; open the vault so, too. `say` is
+    called with a new link whenever the one before was used, since each works once.
+    """
+
+    def __init__(
+        self,
+        vault: Vault,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        name: str = "",
+        read_only: bool = False,
+        say: Callable[[str], object] = _ignore,
+    ) -> None:
+        self._socket = _bound(_loopback(host), port)
+        address, port = self._socket.getsockname()[:2]
+        self.authority = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        self.keys = Keys()
+        without_password = re.sub(r"//[^/@]*@", "//", name)
+        self._ui = Ui(vault, self.keys, name=without_password, read_only=read_only)
+        app = make_app(self._ui, self.keys, opened=lambda: say(self.link()))
+        guarded: Any = Guard(app, self.keys, self.authority, read_only=read_only)
+        config = uvicorn.Config(
+            guarded,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self.run, name="savegame ui", daemon=True)
+
+    def link(self) -> str:
+        """A link that opens the page once. The secret is behind the #, which browsers send to nobody."""
+        return f"http://{self.authority}/#{self.keys.new_link()}"
+
+    def run(self) -> None:
+        """Serve until `stop`, or in the main thread until Ctrl-C."""
+        try:
+            with self._socket:
+                self._server.run(sockets=[self._socket])
+        finally:
+            self._ui.overview.rest()
+
+    def stop(self) -> None:
+        """Let what was asked be answered, then end."""
+        self._server.should_exit = True
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._server.started and self._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if not self._server.started:
+            raise UnavailableError(f"the page at {self.authority} did not start; its log says why")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._thread.join()
+
+
+def serve(
+    vault: Vault,
+    *,
+    say: Callable[[str], object],
+    host: str = "127.0.0.1",
+    port: int = 0,
+    name: str = "",
+    read_only: bool = False,
+    open_browser: bool = False,
+) -> None:
+    """Serve the page until Ctrl-C. `say` gets every link, one at the start and another whenever one was used.
+
+    `open_browser` opens the first link. Raises InvalidInputError for an address that others can reach.
+    """
+    server = Server(vault, host=host, port=port, name=name, read_only=read_only, say=say)
+    say(link := server.link())
+    if open_browser:
+        threading.Thread(target=webbrowser.open, args=[link], name="savegame ui opens", daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):  # how people end it
+        server.run()
+
+
+def _loopback(host: str) -> str:
+    """The address, if only this machine can reach it. `localhost` is 127.0.0.1, whatever the machine's files say."""
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
+    except ValueError as error:
+        raise InvalidInputError(f"{host!r} is no address; leave it out, or give 127.0.0.1 or ::1") from error
+    if not address.is_loopback:
+        raise InvalidInputError(
+            f"{host} can be reached by others, and the page is for this machine only; to see it elsewhere, "
+            "forward a port: ssh -L 8000:127.0.0.1:8000"
+        )
+    return str(address)
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((address, port))
+        made.listen(64)  # whoever is quicker than our start waits, and is not refused
+    except (OSError, OverflowError) as error:
+        made.close()
+        raise UnavailableError(f"{address} port {port} cannot be used: {error}; choose another with --port") from error
+    return made

@@ -1,0 +1,84 @@
+// What HTML cannot do by itself: open a link that works once, keys, light and dark, and not fetching twice what is known.
+"use strict";
+
+// -- the door: the secret behind the # becomes a session
+
+async function openDoor(says) {
+  const secret = location.hash.slice(1);
+  history.replaceState(null, "", location.pathname);
+  if (!secret) {
+    says.textContent = "Open the link that savegame ui printed. Each link works once.";
+    return;
+  }
+  const answer = await fetch("/open", { method: "POST", body: new URLSearchParams({ secret }) });
+  const text = await answer.text();
+  if (answer.ok) location.replace(text);
+  else says.textContent = `Not opened: ${text.trim()}. If it was not you who used it, stop savegame ui. The newest link is in its terminal.`;
+}
+
+const door = document.getElementById("door-says");
+if (door) openDoor(door).catch(() => { door.textContent = "Not connected. Was savegame ui stopped?"; });
+
+// -- live parts: asked for again and again, but only while somebody looks, and only if they changed
+
+const marks = new Map();
+const lost = document.getElementById("lost");
+
+document.addEventListener("htmx:config:request", (event) => {
+  const { ctx } = event.detail;
+  if (!ctx.sourceElement.hasAttribute("data-live") || ctx.sourceEvent?.type !== "every") return;
+  if (document.hidden) event.preventDefault();
+  else if (marks.has(ctx.request.action)) ctx.request.headers["If-None-Match"] = marks.get(ctx.request.action);
+});
+
+document.addEventListener("htmx:after:request", (event) => {
+  const { ctx } = event.detail;
+  const mark = ctx.response.headers.get("ETag");
+  if (mark && ctx.response.status === 200) {
+    marks.clear();
+    marks.set(ctx.request.action, mark);
+  }
+  if (lost) lost.hidden = true;
+  if (ctx.response.status === 403) location.reload();
+});
+
+document.addEventListener("htmx:error", () => { if (lost) lost.hidden = false; });
+
+// -- light and dark
+
+document.getElementById("theme")?.addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("savegame-theme", root.dataset.theme);
+});
+
+// -- keys
+
+const keys = document.getElementById("keys");
+document.getElementById("show-keys")?.addEventListener("click", () => keys.showModal());
+
+function step(by) {
+  const rows = [...document.querySelectorAll("a.pick, a.row-link")];
+  const now = rows.indexOf(document.activeElement);
+  const start = rows.findIndex((row) => row.getAttribute("aria-current") === "true");
+  const next = now >= 0 ? now + by : Math.max(start, 0);
+  rows[Math.min(Math.max(next, 0), rows.length - 1)]?.focus();
+}
+
+const bound = {
+  "/": () => document.getElementById("q")?.focus(),
+  "?": () => keys?.showModal(),
+  j: () => step(1),
+  k: () => step(-1),
+  c: () => document.activeElement?.closest(".row")?.querySelector(".compare")?.click(),
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || keys?.open) return;
+  if (event.target.closest("input, select, textarea")) return;
+  const action = bound[event.key];
+  if (!action) return;
+  event.preventDefault();
+  action();
+});

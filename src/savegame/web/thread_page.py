@@ -1,0 +1,301 @@
+"""The page of one thread: its timeline, what was there at a point, what changed between two, and what can be done there.
+
+Every request reads a page of the timeline and one or two states, never a whole history. Touches ui, timeline, messages,
+values, plots, vault.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from starlette.background import BackgroundTask
+from starlette.responses import FileResponse, Response
+
+from savegame.changes import Diff
+from savegame.errors import ConflictError, CorruptionError, NotFoundError, SavegameError, ThreadNotFound
+from savegame.model import Checkpoint, ThreadInfo
+from savegame.runs.ledger import ANSWER, CallEntry
+from savegame.thread import Thread
+from savegame.web import messages as conversation
+from savegame.web import plots, timeline, values
+from savegame.web.ui import Asked, Ui, needed, number, said_done
+
+PAGE: Final = 40
+"""Checkpoints on a page of the timeline."""
+
+ABOVE: Final = 8
+"""How many newer ones stand above a point that is not among the newest."""
+
+SAID: Final = 40
+"""Messages that are shown at once."""
+
+CHANGES: Final = 200
+LABELS: Final = 50
+CALLS: Final = 100
+MOST_LEFT: Final = 1000
+"""Checkpoints that are counted before a rewind, to say how many would be left behind."""
+
+MOST_PREVIEWED: Final = 4_000_000
+"""States of more bytes are not opened just to show their last message in the timeline."""
+
+VIEWS: Final = {
+    "conversation": "Conversation",
+    "state": "State",
+    "changes": "Changes",
+    "metadata": "Details",
+    "calls": "Tool calls",
+}
+ACTIONS: Final = ("label", "tag", "fork", "rewind")
+
+
+class Window(NamedTuple):
+    """A page of the timeline: what it shows, and how to get to the next."""
+
+    drawing: timeline.Drawing
+    previews: dict[str, str]
+    newest: bool
+    before: str | None
+    older: str | None
+    lanes: str
+
+
+def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
+    """The thread, with a point of it: the one that was asked for, or the head."""
+    thread, info = _thread(ui, asked)
+    at = asked.get("at") or info.head
+    window = _window(thread, info, asked)
+    point, damage = _point(thread, at)
+    view = asked["view"] if asked.get("view") in VIEWS else _first_view(point)
+    doing = asked["do"] if asked.get("do") in ACTIONS and point is not None and not ui.read_only else None
+    return ui.show(
+        "thread.html",
+        status=200 if error is None else error.http_status,
+        info=info,
+        window=window,
+        height=timeline.HEIGHT,
+        middle=timeline.MIDDLE,
+        point=point,
+        damage=damage,
+        view=view,
+        views=VIEWS,
+        following=not asked.get("at") and window.newest,
+        pinned=asked.get("at"),
+        other=asked.get("with") or None,
+        doing=doing,
+        asked=asked,
+        run=next((run for run in ui.overview.runs() if run.thread_id == info.id), None),
+        done=said_done(asked),
+        error=error,
+        **(_shown(ui, thread, point, view, asked) if point is not None else {}),
+        **(_moving(thread, info, point) if point is not None and doing == "rewind" else {}),
+    )
+
+
+def state(ui: Ui, asked: Asked) -> Response:
+    """The children of one place in a state: a part of the page that is fetched when the place is opened."""
+    thread, _ = _thread(ui, asked)
+    place, first = asked.get("place", ""), number(asked, "first", 0)
+    value = values.at_place(thread.load(needed(asked, "at")).state, place)
+    shown = values.branches(value, place, first)
+    return ui.show("state.html", branches=shown, place=place, asked=asked, **_rest(values.count_of(value), first))
+
+
+def attachment(ui: Ui, asked: Asked) -> Response:
+    """What is attached to a message: a picture to look at, anything else only to be kept as a file."""
+    thread, _ = _thread(ui, asked)
+    said = conversation.messages_in(thread.load(needed(asked, "at")).state) or []
+    found = conversation.attached(said, number(asked, "message", 0), number(asked, "place", 0))
+    if found is None:
+        raise NotFoundError("the message has no such attachment, or only its address is kept")
+    name, data = found
+    kind = conversation.image_type(data)
+    how = "inline" if kind else "attachment"
+    headers = {
+        "Content-Disposition": f"{how}; filename*=UTF-8''{quote(name, safe='')}",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+    }
+    return Response(data, media_type=kind or "application/octet-stream", headers=headers)
+
+
+def export(ui: Ui, asked: Asked) -> Response:
+    """The thread with its whole history as a file that `savegame import file` reads."""
+    thread, _ = _thread(ui, asked)
+    folder = tempfile.TemporaryDirectory(prefix="savegame-export-")
+    path = Path(folder.name) / "export.jsonl"
+    try:
+        ui.vault.export(path, threads=[thread.id])
+    except BaseException:
+        folder.cleanup()
+        raise
+    name = quote(f"{thread.id}.jsonl", safe="")
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+    return FileResponse(path, media_type="application/x-ndjson", headers=headers, background=BackgroundTask(folder.cleanup))
+
+
+# -- what can be done ------------------------------------------------------------------------------
+
+
+def failed(ui: Ui, asked: Asked, error: SavegameError) -> Response:
+    """The page again, with what went wrong."""
+    return show(ui, asked, error)
+
+
+def label(ui: Ui, asked: Asked) -> Response:
+    """Give a point a label, or take it away."""
+    thread, at = ui.vault.thread(needed(asked, "id")), needed(asked, "at")
+    thread.label(at, asked.get("label", "").strip() or None)
+    return ui.go("thread", id=thread.id, at=at, done="label")
+
+
+def tag(ui: Ui, asked: Asked) -> Response:
+    """Add tags to a point, parted by commas."""
+    thread, at = ui.vault.thread(needed(asked, "id")), needed(asked, "at")
+    tags = [text.strip() for text in needed(asked, "tags").split(",") if text.strip()]
+    thread.tag(at, *tags)
+    return ui.go("thread", id=thread.id, at=at, done="tag")
+
+
+def untag(ui: Ui, asked: Asked) -> Response:
+    """Take a tag from a point."""
+    thread, at = ui.vault.thread(needed(asked, "id")), needed(asked, "at")
+    thread.untag(at, needed(asked, "tag"))
+    return ui.go("thread", id=thread.id, at=at, done="untag")
+
+
+def fork(ui: Ui, asked: Asked) -> Response:
+    """A new thread that begins at a point."""
+    made = ui.vault.thread(needed(asked, "id")).fork(needed(asked, "name"), at=needed(asked, "at"))
+    return ui.go("thread", id=made.id, done="fork")
+
+
+def rewind(ui: Ui, asked: Asked) -> Response:
+    """Move the head to a point, if it still is where the person saw it."""
+    thread, info = _thread(ui, asked)
+    if info.head != needed(asked, "head"):
+        raise ConflictError("the thread went on since this page was shown: look again what would happen", found=info.head)
+    thread.rewind(needed(asked, "at"), rerun_tools=asked.get("rerun") == "yes")
+    return ui.go("thread", id=thread.id, done="rewind")
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+
+
+def _thread(ui: Ui, asked: Asked) -> tuple[Thread, ThreadInfo]:
+    thread_id = needed(asked, "id")
+    info = ui.vault.info(thread_id)
+    if info is None:
+        raise ThreadNotFound(f"thread not found: {thread_id!r} has no head")
+    if info.damage is not None:
+        raise CorruptionError(f"{info.damage}; savegame verify and repair look after it", thread_id=thread_id)
+    return ui.vault.thread(thread_id), info
+
+
+def _point(thread: Thread, at: str) -> tuple[Checkpoint | None, CorruptionError | None]:
+    try:
+        return thread.load(at), None
+    except CorruptionError as error:
+        return None, error
+
+
+def _first_view(point: Checkpoint | None) -> str:
+    return "state" if point is None or conversation.messages_in(point.state) is None else "conversation"
+
+
+def _window(thread: Thread, info: ThreadInfo, asked: Asked) -> Window:
+    """The page of the timeline that was asked for, else the newest, else that around the point."""
+    before, lanes = asked.get("before") or None, asked.get("lanes", "").split(",") if asked.get("lanes") else []
+    rows = list(thread.history(branches=True, before=before, limit=PAGE + 1))
+    if before is None:
+        lanes = timeline.start(info.head)
+        at = asked.get("at")
+        if at and all(row.id != at for row in rows[:PAGE]):
+            before, lanes = _above(thread, at), timeline.start(at)
+            rows = list(thread.history(branches=True, before=before, limit=PAGE + 1))
+    drawing = timeline.draw(rows[:PAGE], lanes)
+    older = rows[PAGE - 1].id if len(rows) > PAGE else None
+    return Window(drawing, _previews(thread, rows[:PAGE]), before is None, before, older, ",".join(drawing.waiting))
+
+
+def _above(thread: Thread, at: str) -> str | None:
+    """The checkpoint just above the page that shows a point; None if that is the newest page."""
+    newer = list(islice(thread.watch(since=at, timeout=dt.timedelta(0)), ABOVE + 1))
+    return newer[ABOVE].id if len(newer) > ABOVE else None
+
+
+def _previews(thread: Thread, rows: Sequence[Checkpoint]) -> dict[str, str]:
+    small = [row for row in rows if row.size_bytes <= MOST_PREVIEWED]
+    try:
+        found = {point.id: conversation.preview(point.state) for point in thread.replay(small)}
+    except (CorruptionError, NotFoundError):  # the point itself tells what is damaged; what is gone is gone
+        return {}
+    return {name: text for name, text in found.items() if text}
+
+
+def _shown(ui: Ui, thread: Thread, point: Checkpoint, view: str, asked: Asked) -> dict[str, Any]:
+    """What one view of a point needs."""
+    if view == "conversation":
+        return _said(conversation.messages_in(point.state) or [], asked)
+    if view == "state":
+        first = number(asked, "first", 0)
+        shown = values.branches({"state": point.state}, depth=3) if values.count_of(point.state) == 0 else None
+        opened = shown or values.branches(point.state, "", first, depth=2)
+        return {"branches": opened, "place": "", **_rest(values.count_of(point.state), first)}
+    if view == "changes":
+        return _changed(ui, thread, point, asked.get("with"))
+    if view == "calls":
+        return _called(ui, thread, asked)
+    return {"labels": list(islice((noted for noted in thread.noted() if noted.label), LABELS))}
+
+
+def _rest(count: int, first: int) -> dict[str, Any]:
+    more = first + values.PAGE
+    return {"count": count, "more": more if more < count else None}
+
+
+def _said(said: Sequence[Any], asked: Asked) -> dict[str, Any]:
+    """The newest messages, or those up to a number."""
+    end = min(number(asked, "until", len(said)), len(said))
+    first = max(0, end - SAID)
+    return {"said": conversation.viewed(said, first, end), "first": first, "end": end, "count": len(said)}
+
+
+def _changed(ui: Ui, thread: Thread, point: Checkpoint, other: str | None) -> dict[str, Any]:
+    """What changed up to a point since the one before it, or between it and another one; the older is on the left."""
+    if other is None and (point.parent_id is None or point.forked_from is not None):
+        return {"changes": [], "changed": 0, "old": None, "new": point}
+    try:
+        compared = thread.load(other or str(point.parent_id))
+    except NotFoundError:
+        if other is not None:
+            raise
+        return {"changes": [], "changed": 0, "old": None, "new": point}
+    old, new = sorted((compared, point), key=lambda one: one.seq)
+    diff: Diff = thread.diff(old.id, new.id)
+    return {"changes": values.differences(diff[:CHANGES]), "changed": len(diff), "old": old, "new": new}
+
+
+def _called(ui: Ui, thread: Thread, asked: Asked) -> dict[str, Any]:
+    """The ledger as a waterfall: the newest calls, or those up to a number."""
+    never = dt.datetime.max.replace(tzinfo=dt.UTC)
+    calls: list[CallEntry] = sorted(ui.vault.calls(thread.id), key=lambda call: (call.started_at or never, call.key))
+    end = min(number(asked, "until", len(calls)), len(calls))
+    shown = calls[max(0, end - CALLS) : end]
+    now = ui.now()
+    begun, took = plots.ticks(shown, now)
+    answers = thread.records(ANSWER)
+    spans = plots.waterfall(shown, now)
+    return {"spans": spans, "begun": begun, "took": took, "first": max(0, end - CALLS), "count": len(calls), "answers": answers}
+
+
+def _moving(thread: Thread, info: ThreadInfo, point: Checkpoint) -> dict[str, Any]:
+    """What a rewind would do: which checkpoints would be left behind as a branch."""
+    steps = info.step - point.step
+    line = list(thread.history(limit=min(max(steps, 0), MOST_LEFT) + 1))
+    back = line[-1].id == point.id
+    return {"left": line[:-1] if back else [], "back": back, "far": steps > MOST_LEFT}

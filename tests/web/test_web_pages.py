@@ -1,0 +1,333 @@
+"""What the pages show and do, on every store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import apsw
+import pytest
+from pages_site import Site, converse, one_call, site_on, texts
+
+import savegame
+from savegame.store import Capability
+from savegame.vault import Vault
+from savegame.web.thread_page import VIEWS
+
+
+def until_checked(site: Site) -> str:
+    """The outcome of the integrity check, once it is there."""
+    while "Reading every byte" in (text := site.get("check").text):
+        pass
+    return text
+
+
+def test_threads_are_listed_with_what_is_known_of_them(site: Site) -> None:
+    page = texts(site.get("threads").text)
+    for expected in ("support-42", "risky", "helper", "completed", "plain", "needs a person", "5 threads"):
+        assert expected in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"q": "SUPPORT"}, {"support-42"}),
+        ({"agent": "other"}, {"plain"}),
+        ({"status": "completed"}, {"support-42", "order"}),
+        ({"tag": "risky"}, {"support-42"}),
+        ({"tag": "risky", "agent": "other"}, set()),
+        ({"q": "nothing like that"}, set()),
+    ],
+)
+def test_threads_are_filtered(quick_site: Site, asked: dict[str, str], found: set[str]) -> None:
+    page = quick_site.get("threads", **asked).text
+    rows = {name for name in ("support-42", "plain", "order", "invoice", "letter") if f"><bdi>{name}</bdi></a>" in page}
+    assert rows == found
+
+
+def test_threads_are_sorted_and_paged(quick_vault: Vault, quick_site: Site) -> None:
+    for number in range(60):
+        quick_vault.thread(f"many-{number:02}").save({"number": number})
+    page = quick_site.get("threads", sort="id", q="many").text
+    assert page.index("many-00") < page.index("many-49")
+    assert "many-50" not in page
+    following = quick_site.get("threads", sort="id", q="many", first=50).text
+    assert "many-50" in following
+    assert "many-49" not in following
+
+
+def test_messages_are_searched(site: Site, vault: Vault) -> None:
+    hits = site.get("hits", q="parcel").text
+    if Capability.SEARCH not in vault.store.capabilities:
+        assert "has no search" in hits
+        return
+    assert "<mark>parcel</mark>" in hits
+    assert "support-42" in hits
+    assert "No message says that" in site.get("hits", q="zebra").text
+
+
+def test_a_thread_shows_its_timeline_and_the_conversation_at_its_head(site: Site) -> None:
+    page = site.get("thread", id="support-42").text
+    shown = texts(page)
+    for expected in (
+        "before the voucher",
+        "Here is a voucher.",
+        "A new parcel is on its way.",
+        "1.2k tok",
+        "cost 0.25",
+        "head",
+    ):
+        assert expected in shown
+    assert page.count('<li class="row') == 4
+    assert 'class="lane lane-1"' in page, "the branch has a lane of its own"
+
+
+def test_another_point_shows_what_was_there(site: Site, vault: Vault) -> None:
+    point = vault.thread("support-42").load("before the voucher")
+    page = site.get("thread", id="support-42", at=point.id).text
+    point_shown = texts(page[page.index('<section id="point"') :])
+    assert "Let me look." in point_shown
+    assert "A new parcel" not in point_shown
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("thread", ["support-42", "plain", "order", "invoice", "letter"])
+def test_every_view_of_every_kind_of_thread_is_shown(quick_site: Site, view: str, thread: str) -> None:
+    assert quick_site.get("thread", id=thread, view=view).status == 200
+
+
+def test_the_state_is_a_tree_that_opens_place_by_place(site: Site, vault: Vault) -> None:
+    vault.thread("deep").save({"a": {"b": {"c": {"d": "at the bottom"}}}, "many": list(range(250)), 7: ("x",)})
+    page = texts(site.get("thread", id="deep", view="state").text)
+    assert "a dict of 1" in page
+    assert "many list of 250" in page
+    assert "at the bottom" not in page
+    assert "at the bottom" in site.get("state", id="deep", at="head", place="0.0.0").text
+    first, second = (texts(site.get("state", id="deep", at="head", place="1", first=first).text) for first in (0, 200))
+    assert "99" in first
+    assert "150 more" in first
+    assert "249" in second
+    assert "more" not in second
+    for place in ("9", "0.0.0.0.0.0", "x", "-1", "0..1"):
+        assert site.get("state", id="deep", at="head", place=place).status == 400
+
+
+def test_two_points_are_compared_by_path_whichever_was_chosen_first(site: Site, vault: Vault) -> None:
+    thread = vault.thread("essay")
+    first = thread.save({"title": "A quick draft", "words": 10, "old": 1})
+    second = thread.save({"title": "A slow draft", "words": 10, "new": 2})
+    for at, other in ((first, second), (second, first)):
+        page = site.get("thread", id="essay", view="changes", at=at.id, **{"with": other.id}).text
+        assert "3 changes" in texts(page)
+        assert "<del>quick</del>" in page
+        assert "<ins>slow</ins>" in page
+        assert "words" not in texts(page[page.index('<table class="diff"') : page.index("</table>")])
+    before = texts(site.get("thread", id="essay", view="changes", at=second.id).text)
+    assert "3 changes" in before, "without another point the one before it is compared"
+
+
+def test_attachments_are_shown_only_if_they_are_pictures(site: Site, vault: Vault) -> None:
+    png = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
+    files = [
+        {"attachment_type": "image", "name": "a.png", "mime_type": "image/png", "content": png},
+        {"attachment_type": "image", "name": "b.svg", "mime_type": "image/png", "content": "<svg onload='alert(1)'/>"},
+        {"attachment_type": "file", "name": "c.html", "mime_type": "text/html", "content": "<script>alert(1)</script>"},
+        {"attachment_type": "file", "name": "d", "mime_type": "text/html", "url": "javascript:alert(1)"},
+    ]
+    vault.thread("files").update(append={"messages": [{"role": "user", "content": "see", "attachments": files}]})
+    page = site.get("thread", id="files").text
+    assert page.count('loading="lazy"') == 1
+    assert 'href="javascript' not in page
+    shown = [site.get("attachment", id="files", at="head", message=0, place=place) for place in range(3)]
+    assert [answer.headers["content-type"] for answer in shown] == ["image/png", *["application/octet-stream"] * 2]
+    assert [answer.headers["content-disposition"].partition(";")[0] for answer in shown] == ["inline", *["attachment"] * 2]
+    assert all("sandbox" in answer.headers["content-security-policy"] for answer in shown)
+    assert site.get("attachment", id="files", at="head", message=0, place=3).status == 404
+
+
+# -- what can be done ------------------------------------------------------------------------------
+
+
+def test_labels_and_tags_are_changed(site: Site, vault: Vault) -> None:
+    thread = vault.thread("plain")
+    assert "done=label" in site.post("label", id="plain", at="head", label=" fine ").url
+    assert thread.load("fine").label == "fine"
+    site.post("tag", id="plain", at="head", tags="a, b,,c")
+    assert thread.load("head").tags == ("a", "b", "c")
+    site.post("untag", id="plain", at="head", tag="b")
+    assert thread.load("head").tags == ("a", "c")
+    site.post("label", id="plain", at="head", label="")
+    assert thread.load("head").label is None
+
+
+def test_a_fork_is_made_and_shown(site: Site, vault: Vault) -> None:
+    made = site.post("fork", id="support-42", at="before the voucher", name="what if")
+    assert "what+if" in made.url
+    assert len(vault.thread("what if").state()["messages"]) == 2
+    refused = site.post("fork", id="support-42", at="head", name="what if")
+    assert refused.status == 409
+    assert "exists already" in texts(refused.text)
+    assert 'value="what if"' in refused.text, "what was typed is still there"
+
+
+def test_what_a_rewind_does_is_said_before_and_then_happens(site: Site, vault: Vault) -> None:
+    thread = vault.thread("support-42")
+    point, head = thread.load("before the voucher"), thread.load("head")
+    said = texts(site.get("thread", id="support-42", at=point.id, do="rewind").text)
+    assert "The head moves from step 3 to step 2 before the voucher" in said
+    assert "1 checkpoint stays as a branch" in said
+    assert site.post("rewind", id="support-42", at=point.id, head=head.id).status == 303
+    assert vault.info("support-42").head == point.id  # type: ignore[union-attr]
+
+
+def test_a_rewind_is_refused_if_the_thread_went_on_meanwhile(site: Site, vault: Vault) -> None:
+    thread = vault.thread("support-42")
+    point, head = thread.load("before the voucher"), thread.load("head")
+    newer = thread.update(append={"messages": [{"role": "user", "content": "wait"}]})
+    refused = site.post("rewind", id="support-42", at=point.id, head=head.id)
+    assert refused.status == 409
+    assert "went on since" in refused.text
+    assert thread.load("head").id == newer.id
+
+
+def test_a_rewind_is_refused_while_a_run_holds_the_thread(site: Site, vault: Vault) -> None:
+    point = vault.thread("order").load(1)
+    with vault.run("order"):
+        head = vault.thread("order").load("head")
+        refused = site.post("rewind", id="order", at=point.id, head=head.id)
+    assert refused.status == 409
+    assert vault.thread("order").load("head").id == head.id
+
+
+def test_a_call_is_approved_and_goes_on(site: Site, vault: Vault) -> None:
+    (call,) = vault.calls("invoice")
+    assert "wire" in texts(site.get("runs").text)
+    fields = {"id": "invoice", "call": call.key}
+    assert "done=answer" in site.post("answer", verdict="approve", **fields).url
+    assert "done=answered" in site.post("answer", verdict="reject", **fields).url, "the first answer wins"
+    assert "Answered, not resumed yet" in texts(site.get("runs").text)
+    assert converse(vault, "invoice", "", one_call("wire")) == "That is all."
+    assert "wired 1200 to DE02" in [call.result for call in vault.calls("invoice")]
+
+
+def test_a_call_is_rejected_with_a_comment_that_the_model_reads(site: Site, vault: Vault) -> None:
+    (call,) = vault.calls("invoice")
+    site.post("answer", id="invoice", call=call.key, verdict="reject", comment="Not on a Sunday.")
+    assert converse(vault, "invoice", "", one_call("wire")) == "That is all."
+    assert "Not on a Sunday." in json.dumps(vault.thread("invoice").state()["messages"], default=str)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text", "result", "error"),
+    [("text", "sent", "sent", None), ("json", '{"id": 7}', {"id": 7}, None), ("failed", "no route", None, "no route")],
+)
+def test_an_unknown_outcome_is_resolved(
+    quick_site: Site, quick_vault: Vault, outcome: str, text: str, result: object, error: str | None
+) -> None:
+    (call,) = quick_vault.calls("letter")
+    assert "Unknown outcome" in texts(quick_site.get("runs").text)
+    assert quick_site.post("resolve", id="letter", call=call.key, outcome=outcome, text=text).status == 303
+    (known,) = quick_vault.calls("letter")
+    assert (known.result, known.error) == (result, error)
+    assert "Unknown outcome" not in texts(quick_site.get("runs").text)
+    again = quick_site.post("resolve", id="letter", call=call.key, outcome=outcome, text=text)
+    assert again.status == 400
+    assert "nothing to resolve" in again.text
+
+
+@pytest.mark.parametrize(
+    ("page", "fields", "status"),
+    [
+        ("answer", {"id": "invoice", "call": "x", "verdict": "approve"}, 404),
+        ("answer", {"id": "invoice", "call": "x", "verdict": "maybe"}, 400),
+        ("resolve", {"id": "letter", "call": "x", "outcome": "json", "text": "{"}, 400),
+        ("resolve", {"id": "letter", "call": "x", "outcome": "maybe"}, 400),
+        ("label", {"id": "plain"}, 400),
+        ("label", {"id": "plain", "at": "head", "label": "x" * 600}, 400),
+        ("fork", {"id": "nobody", "at": "head", "name": "x"}, 404),
+        ("rewind", {"id": "plain", "at": "head", "head": "x"}, 409),
+    ],
+)
+def test_a_wrong_form_says_what_is_wrong_and_changes_nothing(
+    quick_site: Site, quick_vault: Vault, page: str, fields: dict[str, str], status: int
+) -> None:
+    before = quick_vault.fingerprints()
+    answer = quick_site.post(page, **fields)
+    assert answer.status == status
+    assert 'role="alert"' in answer.text
+    assert quick_vault.fingerprints() == before
+
+
+def test_pages_of_what_is_not_there_say_so(quick_site: Site) -> None:
+    assert quick_site.get("thread", id="nobody").status == 404
+    assert quick_site.get("thread", id="plain", at="nothing-like-that").status == 404
+    assert quick_site.get("thread").status == 400
+    assert quick_site.get("threads", first="x").status == 400
+    assert quick_site.ask("GET", f"{quick_site.room}threads?q=a&q=b", None, {"Cookie": quick_site.cookie}).status == 400
+
+
+def test_runs_are_listed_with_who_holds_them(site: Site, vault: Vault) -> None:
+    with vault.run("held", agent="worker") as run:
+        run.user("go on")
+        page = site.get("runs").text
+        assert "held" in texts(page[page.index("Running now") :])
+        assert "running" in texts(site.get("thread", id="held").text)
+    assert "Nobody holds a thread" in texts(site.get("runs").text)
+
+
+def test_calls_are_drawn_as_a_waterfall(site: Site) -> None:
+    page = site.get("thread", id="order", view="calls").text
+    assert '<rect class="bar done"' in page
+    assert "lost in transit" in page
+
+
+def test_an_exported_thread_can_be_imported(site: Site, vault: Vault, tmp_path: Path) -> None:
+    path = tmp_path / "export.jsonl"
+    path.write_text(site.get("export", id="support-42").text, encoding="utf-8")
+    with savegame.open("memory:") as other:
+        assert other.import_(path) == 4
+        assert other.thread("support-42").state() == vault.thread("support-42").state()
+
+
+# -- the store -------------------------------------------------------------------------------------
+
+
+def test_the_store_shows_sizes_counts_and_plots(site: Site) -> None:
+    while "Still counting" in (page := site.get("store").text):
+        pass
+    for expected in ("Checkpoints a day", "Tokens a day", "Cost a day", "Biggest states", "support-42", "3.6k", "0.75"):
+        assert expected in texts(page)
+
+
+def test_the_check_tells_that_the_store_is_intact(site: Site) -> None:
+    site.post("check")
+    assert "Intact" in until_checked(site)
+
+
+def test_what_is_damaged_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "vault.db"
+    with savegame.open(path) as vault:
+        thread = vault.thread("hurt")
+        first, hurt, last = (thread.save({"messages": [{"role": "user", "content": f"number {n}"}]}) for n in range(3))
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE frame SET delta = zeroblob(length(delta)) WHERE id = ?", (bytes.fromhex(hurt.id),))
+    db.close()
+    with savegame.open(path) as vault, site_on(vault) as site:
+        assert "hurt" in site.get("threads").text
+        page = site.get("thread", id="hurt", at=last.id)
+        assert page.status == 200
+        assert 'role="alert"' in page.text
+        assert f"at={first.id}" in page.text[page.text.index("newest point that still loads") :]
+        assert "number 0" in site.get("thread", id="hurt", at=first.id).text
+        site.post("check")
+        assert "problem" in until_checked(site)
+
+
+def test_a_page_that_is_known_already_is_not_sent_again(quick_site: Site, quick_vault: Vault) -> None:
+    first = quick_site.get("thread", id="plain")
+    headers = {"Cookie": quick_site.cookie, "If-None-Match": first.headers["etag"]}
+    path = quick_site.path("thread", {"id": "plain"})
+    assert (again := quick_site.ask("GET", path, None, headers)).status == 304
+    assert not again.text
+    quick_vault.thread("plain").update(set={"done": True})
+    assert quick_site.ask("GET", path, None, headers).status == 200
