@@ -123,7 +123,7 @@ def test_migrating_says_from_where_to_where(tmp_path: Path) -> None:
     with contextlib.closing(apsw.Connection(str(tmp_path / "new.db"))) as db:
         db.pragma("user_version", 99)
     done = run("migrate", "new.db", cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("99")) == (savegame.UnsupportedError.exit_code, 1)
+    assert (done.returncode, "has format 99" in done.stderr) == (savegame.UnsupportedError.exit_code, True)
 
 
 def test_into_a_database_and_its_tables_first(old: Path, postgres_url: str) -> None:

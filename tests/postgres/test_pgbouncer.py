@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import pwd
 import shutil
@@ -117,5 +118,6 @@ def test_own_tables_commit_with_a_save(bounced: str) -> None:
 def test_what_another_process_saves_is_seen(bounced: str) -> None:
     """Hints do not come through PgBouncer; looking now and then does."""
     with savegame.open(bounced) as here, savegame.open(bounced) as there:
+        seen = here.thread("t").watch(timeout=dt.timedelta(seconds=PATIENCE_S))
         there.thread("t").save("news")
-        assert next(iter(here.thread("t").watch(since=None))).load().state == "news"
+        assert next(seen).load().state == "news"

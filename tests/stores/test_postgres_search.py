@@ -119,16 +119,17 @@ def test_words_leave_a_damaged_index_too(vault: Vault, postgres_url: str) -> Non
     assert remains(postgres_url, SECRET) == []
 
 
-def test_a_table_that_is_not_ours_is_refused_and_kept(vault: Vault, postgres_url: str) -> None:
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_is_not_ours_is_refused_and_kept(vault: Vault, postgres_url: str, name: str) -> None:
     with vault.connection() as db:
-        db.execute("CREATE TABLE savegame.search_thread AS SELECT 'a diary' AS text")
+        db.execute(SQL("CREATE TABLE savegame.{} AS SELECT 'a diary' AS text").format(Identifier(name)))
     say(vault, "t", "refund")
     with pytest.raises(UnsupportedError, match="rename it"):
         vault.search("refund")
     with pytest.raises(UnsupportedError, match="rename it"):
         vault.drop_search_index()
     assert vault.thread("t").delete()
-    assert remains(postgres_url, "diary") == ["search_thread"]
+    assert remains(postgres_url, "diary") == [name]
 
 
 def test_who_may_make_no_tables_is_told_which_right_is_missing(vault: Vault) -> None:
@@ -246,7 +247,7 @@ def test_many_processes_and_threads_index_at_once(vault: Vault, postgres_url: st
     assert len(vault.search("refund", limit=None)) == 320
 
 
-def test_putting_forgetting_and_finding_at_once_leaves_the_index_whole(store: Store) -> None:
+def test_putting_forgetting_and_finding_at_once_leaves_the_index_whole(store: Store, postgres_url: str) -> None:
     """Batches in every order of their threads, so that locks taken in another order than one would meet in a circle."""
     keys = [ThreadKey("default", f"t{number}") for number in range(8)]
     index = store.index()
@@ -259,7 +260,14 @@ def test_putting_forgetting_and_finding_at_once_leaves_the_index_whole(store: St
             index.forget(dict.fromkeys(mine[::3]))
             assert {hit.matches for hit in index.find("default", terms_of("refund"))} <= {4}
 
-    at_once(*[lambda worker=worker: work(worker) for worker in range(4)])
+    def deadlocks() -> int:
+        with psycopg.connect(postgres_url) as db:
+            rows = db.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchall()
+            return int(rows[0][0])
+
+    before = deadlocks()
+    assert at_once(*[lambda worker=worker: work(worker) for worker in range(4)]) == [None] * 4
+    assert deadlocks() == before
     index.put([Entry(key, "last", None, 1, [Said("user", "refund at last")]) for key in keys])
     assert {(hit.thread_id, hit.matches) for hit in index.find("default", terms_of("refund"))} == {(key.id, 1) for key in keys}
     assert index.heads("default") == {key.id: "last" for key in keys}
@@ -326,5 +334,6 @@ def test_nothing_of_what_was_erased_is_in_any_table(vault: Vault, postgres_url: 
     assert len(found(vault, subject)) == 3
     assert {"thread", "frame", "record", "aside", *TABLES} - {"search_piece"} <= set(remains(postgres_url, subject))
     assert vault.erase(subject).complete
+    assert vault.erase("nobody").threads == ()
     assert remains(postgres_url, subject) == remains(postgres_url, "zanzibar") == []
     assert (found(vault, "bystander"), vault.verify().ok) == (["kept"], True)

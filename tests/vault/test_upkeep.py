@@ -329,7 +329,7 @@ def test_compact(opened: Opener) -> None:
     before = vault.stats()
     vault.compact()
     after = vault.stats()
-    assert vault.store.readable or after.sizes["frames"] < before.sizes["frames"] / 2
+    assert vault.store.readable or after.sizes["frames"] < 50_000  # it would be 130,000 without compression
     assert after.total_bytes < before.total_bytes
     assert (after.checkpoints, after.threads) == (before.checkpoints, before.threads)
     assert states(Vault(vault.store, cache_bytes=0).thread("t")) == wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.resources import files
 
 import pytest
 from pages_site import Site, site_on, skeleton
@@ -101,9 +102,9 @@ def pages(site: Site, vault: Vault, text: str) -> Iterator[tuple[str, str]]:
         for view in VIEWS:
             yield f"{view} at {step}", site.get("thread", id=text, at=point.id, view=view).text
         yield f"compared {step}", site.get("thread", id=text, at=point.id, view="changes", **{"with": points[0].id}).text
-        for action in ACTIONS:
-            yield f"{action} at {step}", site.get("thread", id=text, at=point.id, do=action).text
-        yield f"state {step}", site.get("state", id=text, at=point.id).text
+    for action in ACTIONS:
+        yield action, site.get("thread", id=text, at=points[1].id, do=action).text
+    yield "state", site.get("state", id=text, at=points[1].id).text
     yield "fork", site.get("thread", id=f"fork of {text}").text
     yield "runs", site.get("runs").text
     yield "store", site.get("store").text
@@ -140,8 +141,6 @@ def test_an_injection_changes_no_element_of_any_page(text: str, harmless: dict[s
 
 
 def test_templates_mark_nothing_as_safe_and_hold_no_script_or_style() -> None:
-    from importlib.resources import files
-
     for file in files("savegame.web").joinpath("templates").iterdir():
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"\|\s*safe|Markup|autoescape|<style|style=|\son\w+=|<script(?! src=)", text), file.name

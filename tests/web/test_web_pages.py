@@ -90,10 +90,10 @@ def test_another_point_shows_what_was_there(site: Site, vault: Vault) -> None:
     assert "A new parcel" not in point_shown
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("thread", ["support-42", "plain", "order", "invoice", "letter"])
-def test_every_view_of_every_kind_of_thread_is_shown(quick_site: Site, view: str, thread: str) -> None:
-    assert quick_site.get("thread", id=thread, view=view).status == 200
+def test_every_view_of_every_kind_of_thread_is_shown(quick_site: Site) -> None:
+    for thread in ("support-42", "plain", "order", "invoice", "letter"):
+        for view in VIEWS:
+            assert quick_site.get("thread", id=thread, view=view).status == 200
 
 
 def test_the_state_is_a_tree_that_opens_place_by_place(site: Site, vault: Vault) -> None:

@@ -74,6 +74,14 @@ def test_messages_of_other_frameworks_are_read() -> None:
     assert messages.preview({"channel_values": {"messages": said}}) == "assistant: g(…)"
 
 
+def test_results_stand_at_their_calls_also_where_ids_return() -> None:
+    call = {"role": "assistant", "tool_calls": [{"id": "1", "name": "f", "arguments": {}}]}
+    result = [{"role": "tool", "tool_call_id": "1", "content": text} for text in ("first", "second", "late")]
+    views = messages.viewed([call, result[0], call, result[1], result[2]], 0, 5)
+    assert [[call.result for call in view.calls] for view in views] == [["first"], ["second"], []]
+    assert views[2].answers == "1"
+
+
 @pytest.mark.parametrize("state", [None, 7, "x", [], {}, {"messages": 7}, {"messages": {"a": 1}}, {"channel_values": []}])
 def test_states_without_messages_have_no_conversation(state: object) -> None:
     assert messages.messages_in(state) is None

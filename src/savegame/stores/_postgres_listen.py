@@ -68,7 +68,9 @@ class Listener:
         try:
             if self._link is None or self._link.closed:
                 self._link = self._pool.connect(Patience(until - time.monotonic()))
+                self._link.until = until
                 self._link.tell("listen")
+                self._link.until = None
             return any(True for _ in self._link.notifies(timeout=max(until - time.monotonic(), 0.0), stop_after=1))
         except (psycopg.Error, SavegameError):  # a hint is not worth an error: the next look will tell what is wrong
             self.close()

@@ -49,6 +49,8 @@ def prepare(link: Link, schema: str, where: str, *, read_only: bool, durable: bo
     """Check the server, make the tables or bring them up to date. Gives the versions before and after."""
     _check_server(link, where)
     _, sync, standby, there = link.ask("has_layout", schema)[0]
+    if standby and not read_only:
+        raise psycopg.errors.ReadOnlySqlTransaction("the server is a standby")  # or was one a moment ago: tried again
     if durable and sync == "off" and not read_only:
         raise UnsupportedError(
             f"{where}: the server acknowledges commits before they are on disk (synchronous_commit is off for this user); "
@@ -66,8 +68,6 @@ def prepare(link: Link, schema: str, where: str, *, read_only: bool, durable: bo
         return Layout(found, found)
     if read_only:
         raise StoreNotFound(f"{where}: schema {schema!r} holds no vault; leave out read_only=True to make one")
-    if standby:
-        raise UnavailableError(f"{where}: the tables cannot be made on a standby; name the primary")
     try:
         return Layout(_migrate(link, schema, steps), newest)
     except psycopg.errors.InsufficientPrivilege as error:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 MARK: Final = "savegame search index, version 1"
 """Of the tables and of how text is cut into words: after a change of either, every index is built anew."""
 
-TABLES: Final = frozenset(("search_thread", "search_message", "search_piece"))
+TABLES: Final = ("search_thread", "search_message", "search_piece")
 
 LONGEST_TRY_S: Final = 600.0
 """Writing the words of a batch, or reading every message, takes longer than what others wait for an answer."""
@@ -76,7 +76,7 @@ class PostgresIndex(Index):
 
     def forget(self, heads: Mapping[ThreadKey, str | None]) -> None:
         def job(work: Work) -> None:
-            if self._is_there(work.link):
+            if heads and self._is_there(work.link):
                 _forget(work, heads)
 
         try:
@@ -127,27 +127,28 @@ class PostgresIndex(Index):
         marks = {name: mark for name, mark, _ in link.ask("search_tables", self._schema)}
         if not marks:
             return False
-        mark = marks.get("search_thread")
-        if mark is not None and not mark.startswith(MARK.rstrip("0123456789")):
-            raise UnsupportedError(
-                f"{self._where}: table search_thread is in the place of the search index, but is none; nothing was changed, "
-                f"rename it or choose another schema="
-            )
-        if mark != MARK or marks.keys() != TABLES:
-            raise damaged(self._where, f"{len(marks)} of {len(TABLES)} tables, mark {mark!r}")
+        for name, mark in marks.items():
+            if not mark.startswith(MARK.rstrip("0123456789")):
+                raise UnsupportedError(
+                    f"{self._where}: table {name} is in the place of the search index, but is none; nothing was changed, "
+                    f"rename it or choose another schema="
+                )
+        if marks != dict.fromkeys(TABLES, MARK):
+            raise damaged(self._where, f"it has {marks}")
         return True
 
     def _make(self) -> None:
         """Make the tables, unless somebody else has meanwhile."""
 
-        def make(link: Link) -> None:
-            with link.transaction():
-                link.tell("lock_layout", self._lock)
-                if not self._is_there(link):
-                    link.execute(link.sql["search_make"].encode())
+        def job(work: Work) -> None:
+            work.link.tell("lock_layout", self._lock)
+            if not self._is_there(work.link):
+                for name in work.link.sql:
+                    if name.startswith("search_make_"):
+                        work.link.tell(name)
 
         try:
-            self._work.read(make)
+            self._write(job)
         except UnavailableError as error:
             if not isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
                 raise

@@ -110,7 +110,7 @@ class Workings:
 
     def again(self, error: psycopg.Error, patience: Patience) -> None:
         """Wait before the next try, or raise what went wrong."""
-        if is_lost(error):
+        if is_lost(error) or isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
             self.pool.drop()
         if not may_work_later(error) or not patience.pause():
             raise translate(error, self.pool.where) or error from error

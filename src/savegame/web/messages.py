@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from savegame.search import PATHS
@@ -61,7 +61,7 @@ class MessageView:
     failed: bool = False
     tokens: int | None = None
     time: str | None = None
-    answers: str | None = field(default=None)
+    answers: str | None = None
     """The id of the call that it is the result of."""
 
 
@@ -77,11 +77,23 @@ def messages_in(state: Any) -> Sequence[Any] | None:
 
 
 def viewed(messages: Sequence[Any], first: int, end: int) -> list[MessageView]:
-    """Messages from `first` up to `end`; a result is shown at its call, if that is among them."""
-    views = [_view(message, place) for place, message in enumerate(messages[first:end], first)]
-    results = {view.answers: view for view in views if view.answers is not None}
-    called = {call.id for view in views for call in view.calls}
-    return [_with_results(view, results) for view in views if view.answers is None or view.answers not in called]
+    """Messages from `first` up to `end`; a result is shown at its call, if that is among them.
+
+    It belongs to the oldest call before it that has its id and no result yet: providers use ids again.
+    """
+    views: list[MessageView] = []
+    waiting: dict[str | None, list[tuple[int, int]]] = {}
+    for place, message in enumerate(messages[first:end], first):
+        view = _view(message, place)
+        calls = waiting.get(view.answers, []) if view.answers is not None else []
+        if calls:
+            index, number = calls.pop(0)
+            views[index] = _with_result(views[index], number, view)
+            continue
+        for number, call in enumerate(view.calls):
+            waiting.setdefault(call.id, []).append((len(views), number))
+        views.append(view)
+    return views
 
 
 def preview(state: Any) -> str | None:
@@ -128,15 +140,10 @@ def _view(message: Any, place: int) -> MessageView:
     )
 
 
-def _with_results(view: MessageView, results: Mapping[str, MessageView]) -> MessageView:
-    calls = tuple(
-        CallView(call.id, call.name, call.arguments, answer.text, answer.failed)
-        if call.id is not None and (answer := results.get(call.id)) is not None
-        else call
-        for call in view.calls
-    )
-    rest = (view.files, view.failed, view.tokens, view.time, view.answers)
-    return MessageView(view.place, view.role, view.text, calls, *rest)
+def _with_result(view: MessageView, number: int, answer: MessageView) -> MessageView:
+    calls = list(view.calls)
+    calls[number] = replace(calls[number], result=answer.text, failed=answer.failed)
+    return replace(view, calls=tuple(calls))
 
 
 def _text(content: Any) -> str:
@@ -150,25 +157,26 @@ def _text(content: Any) -> str:
 
 
 def _calls(message: Mapping[str, Any]) -> Iterator[CallView]:
-    calls = message.get("tool_calls")
-    parts = message.get("content")
+    """The calls of a message, which some providers tell among the parts of its content."""
+    calls, content = message.get("tool_calls"), message.get("content")
     listed = calls if isinstance(calls, (list, tuple)) else []
-    for call in [*listed, *(part for part in parts if not listed and _is_call(part))] if isinstance(parts, list) else listed:
-        if not isinstance(call, Mapping):
-            continue
-        inner = call.get("function")
-        known = {**call, **inner} if isinstance(inner, Mapping) else call
-        name, arguments = known.get("name"), known.get("arguments", known.get("args", known.get("input")))
-        result = known.get("result") if known.get("error") is None else known["error"]
-        failed = known.get("status") == "failed"
-        given = known.get("id")
-        yield CallView(
-            given if isinstance(given, str) else None,
-            name if isinstance(name, str) else "call",
-            "" if arguments is None else plain(arguments),
-            None if result is None else plain(result),
-            failed,
-        )
+    parts = content if isinstance(content, list) and not listed else []
+    return (_call(call) for call in (*listed, *filter(_is_call, parts)) if isinstance(call, Mapping))
+
+
+def _call(call: Mapping[str, Any]) -> CallView:
+    inner = call.get("function")
+    known = {**call, **inner} if isinstance(inner, Mapping) else call
+    given, name = known.get("id"), known.get("name")
+    arguments = known.get("arguments", known.get("args", known.get("input")))
+    result = known.get("result") if known.get("error") is None else known["error"]
+    return CallView(
+        given if isinstance(given, str) else None,
+        name if isinstance(name, str) else "call",
+        "" if arguments is None else plain(arguments),
+        None if result is None else plain(result),
+        known.get("status") == "failed",
+    )
 
 
 def _is_call(part: Any) -> bool:

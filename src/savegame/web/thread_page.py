@@ -243,9 +243,9 @@ def _shown(ui: Ui, thread: Thread, point: Checkpoint, view: str, asked: Asked) -
         return _said(conversation.messages_in(point.state) or [], asked)
     if view == "state":
         first = number(asked, "first", 0)
-        shown = values.branches({"state": point.state}, depth=3) if values.count_of(point.state) == 0 else None
-        opened = shown or values.branches(point.state, "", first, depth=2)
-        return {"branches": opened, "place": "", **_rest(values.count_of(point.state), first)}
+        count = values.count_of(point.state)
+        whole = point.state if count else {"state": point.state}  # what has no children is shown by itself
+        return {"branches": values.branches(whole, "", first, depth=2), "place": "", **_rest(count, first)}
     if view == "changes":
         return _changed(ui, thread, point, asked.get("with"))
     if view == "calls":

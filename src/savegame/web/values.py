@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from savegame.codec import format_path
@@ -65,11 +66,8 @@ def at_place(value: Any, place: str) -> Any:
 
 def branches(value: Any, place: str = "", first: int = 0, *, depth: int = 0) -> list[Branch]:
     """The children of a value from a number on, a page at most; down to `depth`, small containers are open."""
-    found = []
-    for number, (name, child) in enumerate(_children(value)):
-        if first <= number < first + PAGE:
-            found.append(_branch(name, child, f"{place}.{number}" if place else str(number), depth))
-    return found
+    shown = islice(enumerate(_children(value)), first, first + PAGE)
+    return [_branch(name, child, f"{place}.{number}" if place else str(number), depth) for number, (name, child) in shown]
 
 
 def count_of(value: Any) -> int:

@@ -1,8 +1,8 @@
 -- The tables of the search index and every statement on them, by name. Read by stores/_postgres_schema.py.
 
--- Everything in them is derived; tables with another comment are dropped and built anew. The comment has to be MARK of
--- _postgres_search.py. Texts are kept as bytes: they may hold any character.
--- name: search_make
+-- Everything in them is derived; tables of another version are dropped and built anew. Their comments have to be MARK of
+-- _postgres_search.py: without one, a table is not ours. Texts are kept as bytes: they may hold any character.
+-- name: search_make_thread
 CREATE TABLE :schema.search_thread (
     namespace text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
@@ -10,9 +10,11 @@ CREATE TABLE :schema.search_thread (
     head text COLLATE "C" NOT NULL,
     updated bigint NOT NULL,
     PRIMARY KEY (namespace, id)
-);
-COMMENT ON TABLE :schema.search_thread IS 'savegame search index, version 1';
+)
+-- name: search_make_thread_mark
+COMMENT ON TABLE :schema.search_thread IS 'savegame search index, version 1'
 -- no: a number of the message's own within its thread. words is NULL where they are in search_piece.
+-- name: search_make_message
 CREATE TABLE :schema.search_message (
     namespace text COLLATE "C" NOT NULL,
     thread text COLLATE "C" NOT NULL,
@@ -23,9 +25,13 @@ CREATE TABLE :schema.search_message (
     text bytea NOT NULL,
     words tsvector,
     PRIMARY KEY (namespace, thread, no)
-);
-CREATE INDEX search_message_words ON :schema.search_message USING gin (words);
+)
+-- name: search_make_message_mark
+COMMENT ON TABLE :schema.search_message IS 'savegame search index, version 1'
+-- name: search_make_message_words
+CREATE INDEX search_message_words ON :schema.search_message USING gin (words)
 -- The words of messages that are too long for one tsvector.
+-- name: search_make_piece
 CREATE TABLE :schema.search_piece (
     namespace text COLLATE "C" NOT NULL,
     thread text COLLATE "C" NOT NULL,
@@ -33,7 +39,10 @@ CREATE TABLE :schema.search_piece (
     piece bigint NOT NULL,
     words tsvector NOT NULL,
     PRIMARY KEY (namespace, thread, no, piece)
-);
+)
+-- name: search_make_piece_mark
+COMMENT ON TABLE :schema.search_piece IS 'savegame search index, version 1'
+-- name: search_make_piece_words
 CREATE INDEX search_piece_words ON :schema.search_piece USING gin (words)
 
 -- name: search_drop
