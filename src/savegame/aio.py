@@ -307,9 +307,12 @@ class AsyncAutosave(AutomaticSaves, _AsyncLoop):
         self._begin()
 
     async def _tick(self) -> bool:
-        expected = self._face._sync._known  # before the state is taken: what is saved after it must not be covered up by it
         try:
+            known = self._face._sync._known
+            expected = await self._face._read(lambda _: self._head()) if known == ANY else known  # first, as in Autosave
             state = await settled(self._get_state())
+        except ClosedError:
+            raise
         except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is reported
             self._report(error)
             return True

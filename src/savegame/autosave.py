@@ -106,8 +106,12 @@ class AutomaticSaves(Reporting):
             thread._known, thread._step = head.id or None, head.step
         claim(engine, [key], self)
 
+    def _head(self) -> str | None:
+        """The head that a state which is taken now belongs on, if the handle does not know it: it saved in a transaction."""
+        return self._engine.head(self._key).id or None
+
     def _save(self, state: Any, expected: str | None) -> bool:
-        """Save a state that was taken when the handle knew the head `expected`. False if there is nothing left to save to."""
+        """Save a state that was taken when the head was `expected`. False if there is nothing left to save to."""
         try:
             with self._engine.alone(self._key):
                 made = self._save_changed(state, expected)
@@ -121,14 +125,20 @@ class AutomaticSaves(Reporting):
         return True
 
     def _save_changed(self, state: Any, expected: str | None) -> bool:
-        if self._thread._known != expected:  # the handle saved or moved meanwhile: what is there is newer than `state`
+        known = self._thread._known
+        if known not in (expected, ANY):  # the handle saved or moved meanwhile: what is there is newer than `state`
             return False
         head = self._engine.head(self._key)
-        if not head.id and expected is not None:
+        if not head.id and (known == ANY or expected is not None):
             raise ThreadNotFound(f"thread {self._key.id!r} was deleted: its autosave ended; start another to make it anew")
-        if expected in (head.id, ANY) and not deltas.difference(self._engine.codec, head.node, state)[0]:
+        if (head.id or None) == expected and not deltas.difference(self._engine.codec, head.node, state)[0]:
             return False
-        self._thread.save(state, **self._details)
+        try:
+            self._thread.save(state, expect=expected, **self._details)
+        except ConflictError:
+            if self._thread._known == expected:
+                raise
+            return False  # the handle's own transaction was committed meanwhile
         self.saved += 1
         return True
 
@@ -189,9 +199,13 @@ class Autosave(AutomaticSaves, Loop):
         self._begin()
 
     def _tick(self) -> bool:
-        expected = self._thread._known  # before the state is taken: what is saved after it must not be covered up by it
         try:
+            known = self._thread._known
+            expected = self._head() if known == ANY else known  # first: what is saved after it must not be covered up
             state = self._get_state()
+        except ClosedError as error:
+            self._report(error)
+            return False
         except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is reported
             self._report(error)
             return True

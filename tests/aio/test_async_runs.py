@@ -246,7 +246,8 @@ async def test_a_tool_that_hangs_is_left(vault: AsyncVault, at_once: bool) -> No
 async def test_a_transaction_commits_with_its_result_or_not_at_all(in_database: AsyncVault) -> None:
     def rows(vault: savegame.Vault, sql: str) -> list[Any]:
         with vault.connection() as db:
-            return list(db.execute(sql))
+            done = db.execute(sql)
+            return done.fetchall() if sql.startswith("SELECT") else []
 
     box, fail = Toolbox(), [True]
     await in_database.call(lambda sync: rows(sync, "CREATE TABLE note (text TEXT)"))

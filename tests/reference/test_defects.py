@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from savegame.model import ThreadKey
 from savegame.store import Rewrite, Store, StoreChange
 from savegame.stores.file import FileStore
 from savegame.stores.memory import MemoryStore
+from savegame.stores.postgres import PostgresStore
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing.faults import Child, Mouth, together
 
@@ -89,18 +91,16 @@ class Home:
         found.write_bytes(data.replace(text, wrong))
 
 
-def _clocked_sqlite(home: Home, clock: Callable[[], int]) -> Store:
-    class Clocked(SQLiteStore):
-        def clock(self) -> int:
-            return clock()
-
-    return Clocked(home.url)
+def _clocked(store: Any, home: Home, clock: Callable[[], int]) -> Store:
+    made: Store = type("Clocked", (store,), {"clock": lambda _: clock()})(home.url)
+    return made
 
 
 _CLOCKED: dict[str, Callable[[Home, Callable[[], int]], Store]] = {
     "memory": lambda _, clock: MemoryStore(clock),
-    "sqlite": _clocked_sqlite,
+    "sqlite": partial(_clocked, SQLiteStore),
     "file": lambda home, clock: FileStore(str(home.path), clock=clock),
+    "postgres": partial(_clocked, PostgresStore),
 }
 
 

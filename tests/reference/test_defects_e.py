@@ -152,7 +152,8 @@ def hold(mouth: Mouth, url: str) -> None:
         if url.startswith("file:"):
             fcntl.flock(held.enter_context(Path(url.removeprefix("file:"), "lock").open("rb")), fcntl.LOCK_EX)
         else:
-            held.enter_context(held.enter_context(savegame.open(url)).connection()).execute("CREATE TABLE held (n)")
+            writing = "CREATE TABLE held (n)" if url.endswith(".db") else "LOCK TABLE savegame.thread IN SHARE MODE"
+            held.enter_context(held.enter_context(savegame.open(url)).connection()).execute(writing)
         mouth.say("held")
         mouth.hear()
 

@@ -7,9 +7,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from savegame.errors import UnsupportedError
+
+expect.set_options(timeout=30_000)  # other tests may run beside these
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

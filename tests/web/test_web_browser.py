@@ -182,12 +182,12 @@ def test_what_is_saved_meanwhile_arrives_without_a_reload(page: Page, server: Se
     page.evaluate("window.stillHere = true")
     expect(page.locator(".live")).to_be_visible()
     vault.thread("support-42").update(append={"messages": [{"role": "user", "content": "Is it there yet?"}]})
-    expect(page.locator("#timeline .row").first).to_contain_text("Is it there yet?", timeout=20_000)
-    expect(page.locator("#point .message").last).to_contain_text("Is it there yet?", timeout=20_000)
+    expect(page.locator("#timeline .row").first).to_contain_text("Is it there yet?")
+    expect(page.locator("#point .message").last).to_contain_text("Is it there yet?")
     go(page, server, "threads")
     page.evaluate("window.stillHere = true")
     vault.thread("brand new").save({"x": 1})
-    expect(page.locator("#results")).to_contain_text("brand new", timeout=20_000)
+    expect(page.locator("#results")).to_contain_text("brand new")
     assert page.evaluate("window.stillHere")
 
 
@@ -196,14 +196,14 @@ def test_what_was_opened_and_typed_stays_while_new_things_arrive(page: Page, ser
     comment = page.locator(".card").filter(has_text="DE02").get_by_label("Comment")
     comment.fill("half a thou")
     converse(vault, "second invoice", "Pay.", one_call("wire", iban="FR14", cents=1))
-    expect(page.locator(".card").filter(has_text="FR14")).to_be_visible(timeout=20_000)
+    expect(page.locator(".card").filter(has_text="FR14")).to_be_visible()
     expect(comment).to_have_value("half a thou")
 
     go(page, server, "thread?id=order")
     call = page.locator("details.call").first
     call.locator("summary").click()
     vault.thread("order").update(append={"messages": [{"role": "user", "content": "And now?"}]})
-    expect(page.locator("#timeline .row").first).to_contain_text("And now?", timeout=20_000)
+    expect(page.locator("#timeline .row").first).to_contain_text("And now?")
     expect(call.locator("pre").first).to_be_visible()
 
 
@@ -217,7 +217,7 @@ def test_a_state_opens_place_by_place(page: Page, server: Server, vault: Vault) 
 def test_the_check_shows_its_outcome(page: Page, server: Server) -> None:
     go(page, server, "store")
     page.get_by_role("button", name="Check integrity").click()
-    expect(page.locator("#check")).to_contain_text("Intact", timeout=20_000)
+    expect(page.locator("#check")).to_contain_text("Intact")
 
 
 def test_light_and_dark_are_remembered(page: Page) -> None:

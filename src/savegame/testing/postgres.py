@@ -28,6 +28,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from psycopg.abc import Query
+from psycopg.sql import SQL, Identifier
 
 from savegame.errors import UnavailableError, UnsupportedError
 
@@ -60,16 +62,16 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         for name in self._databases:
-            self.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+            self.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
 
     def url(self, database: str | None = None) -> str:
         """The address of the server, or of one of its databases."""
         return self._url if database is None else urlsplit(self._url)._replace(path=f"/{database}").geturl()
 
-    def execute(self, query: str, *values: Any, database: str | None = None) -> list[tuple[Any, ...]]:
+    def execute(self, query: Query, *values: Any, database: str | None = None) -> list[tuple[Any, ...]]:
         """Run one statement on a connection of its own; the rows that it gives."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
-            done = connection.execute(query.encode(), values or None)
+            done = connection.execute(query, values or None)
             return done.fetchall() if done.description else []
 
     @contextlib.contextmanager
@@ -84,7 +86,7 @@ class Server:
 
     def _new_database(self) -> str:
         name = f"savegame_{secrets.token_hex(6)}"
-        self.execute(f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING 'UTF8'")
+        self.execute(SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'").format(Identifier(name)))
         self._databases.append(name)
         return name
 
