@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,7 +57,9 @@ def _call_problems(node: ast.Call, name: str, where: str) -> Iterator[str]:
 
 
 def _is_fixed(statement: ast.expr) -> bool:
-    """A constant, a plain name, a lookup in SQL, or a named statement with its row of values repeated."""
+    """A constant, a plain name, a lookup in SQL, a named statement with its row of values repeated, or psycopg's quoting."""
+    if isinstance(statement, ast.Call) and isinstance(statement.func, ast.Attribute) and statement.func.attr == "format":
+        return bool(re.fullmatch(r"SQL\(('[^']*'|\"[^\"]*\")\)\.format\(Identifier\(\w+\)\)", ast.unparse(statement)))
     if isinstance(statement, ast.Call) and isinstance(statement.func, ast.Name) and statement.func.id == "repeated":
         return isinstance(statement.args[0], ast.Constant)
     if isinstance(statement, (ast.Constant, ast.Name)):

@@ -23,13 +23,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, LiteralString, Self
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from psycopg.abc import Query
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Composed, Identifier
 
 from savegame.errors import UnavailableError, UnsupportedError
 
@@ -68,7 +67,7 @@ class Server:
         """The address of the server, or of one of its databases."""
         return self._url if database is None else urlsplit(self._url)._replace(path=f"/{database}").geturl()
 
-    def execute(self, query: Query, *values: Any, database: str | None = None) -> list[tuple[Any, ...]]:
+    def execute(self, query: LiteralString | Composed, *values: Any, database: str | None = None) -> list[tuple[Any, ...]]:
         """Run one statement on a connection of its own; the rows that it gives."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             done = connection.execute(query, values or None)
