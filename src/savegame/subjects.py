@@ -37,7 +37,7 @@ class Erased:
 
     @property
     def complete(self) -> bool:
-        """Whether every byte left the store."""
+        """Whether nothing was left that the store can reach."""
         return not self.unreached
 
 

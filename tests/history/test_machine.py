@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import savegame
 from savegame.testing import VaultMachine
+from savegame.testing.postgres import Server
 from savegame.vault import Vault
 
 
@@ -55,6 +59,20 @@ class SmallCacheMachine(SQLiteMachine):
         return savegame.open(self.directory / "vault.db", durability="process", cache_bytes=4096, compress=False)
 
 
+class PostgresMachine(VaultMachine):
+    """All runs share a database; each has a namespace of its own."""
+
+    url: ClassVar[str]
+
+    def make_vault(self) -> Vault:
+        self.namespace = uuid.uuid4().hex
+        return savegame.open(self.url, durability="process", namespace=self.namespace)
+
+    def reopen(self, vault: Vault) -> Vault | None:
+        vault.close()
+        return savegame.open(self.url, durability="process", namespace=self.namespace)
+
+
 HURRIED = settings(
     max_examples=60,
     stateful_step_count=25,
@@ -70,12 +88,21 @@ TestSQLite = SQLiteMachine.TestCase
 TestSQLite.settings = HURRIED
 TestFile = FileMachine.TestCase
 TestFile.settings = HURRIED
+TestPostgres = PostgresMachine.TestCase
+TestPostgres.settings = HURRIED
 TestSmallCache = SmallCacheMachine.TestCase
 TestSmallCache.settings = settings(HURRIED, max_examples=20)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def database(postgres_server: Server) -> Iterator[None]:
+    with postgres_server.fresh_database() as url:
+        PostgresMachine.url = url
+        yield
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("machine", [MemoryMachine, FileMachine, SQLiteMachine, SmallCacheMachine])
+@pytest.mark.parametrize("machine", [MemoryMachine, FileMachine, SQLiteMachine, PostgresMachine, SmallCacheMachine])
 def test_campaign(machine: type[VaultMachine]) -> None:
     run_state_machine_as_test(machine, settings=LONG)
