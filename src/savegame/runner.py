@@ -132,7 +132,7 @@ class Runner:
             raise NotFoundError(f"thread {thread.id!r} has no call {key!r}; vault.calls({thread.id!r}) lists them")
         return CallEntry.from_dict(key, kept)
 
-    def answer(self, thread_id: str, call: str | CallEntry, value: Any) -> bool:
+    def answer(self, thread_id: str, call: str | CallEntry, value: Any, comment: str | None) -> bool:
         """`Vault.answer`."""
         thread = self._thread(thread_id)
         key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
@@ -140,7 +140,8 @@ class Runner:
         if entry.status != CallStatus.WAITING:
             return False
         try:
-            self._engine.store.commit([thread._record(ANSWER, key, {"value": value}, absent=True)])
+            said = {"value": value} if comment is None else {"value": value, "comment": comment}
+            self._engine.store.commit([thread._record(ANSWER, key, said, absent=True)])
         except AlreadyExistsError:
             return False
         return True

@@ -392,12 +392,13 @@ class Vault:
         """The ledger of a thread: what became of each tool call."""
         return self._runner.calls(thread_id)
 
-    def answer(self, thread_id: str, call: str | CallEntry, value: Any) -> bool:
+    def answer(self, thread_id: str, call: str | CallEntry, value: Any, *, comment: str | None = None) -> bool:
         """Answer a call that waits for a person: True lets it go on, anything else refuses it and is told to the model.
 
-        The first answer wins: False if there was one, or the call waits for none. No process needs to be running.
+        A `comment` stays in the ledger. The first answer wins: False if there was one, or the call waits for none. No
+        process needs to be running.
         """
-        return self._runner.answer(thread_id, call, value)
+        return self._runner.answer(thread_id, call, value, comment)
 
     def resolve(
         self,

@@ -431,10 +431,11 @@ def test_a_person_is_asked_and_the_first_answer_wins(vault: Vault, effects: Effe
     call = waiting(vault, effects, *replies)
     assert waiting(vault, effects, *replies).key == call.key  # nobody has answered: asked once, waits on
     assert (effects.made, ledger(vault)["wire"].status) == ([], "waiting")
-    assert vault.answer("t", call, True) is True
+    assert vault.answer("t", call, True, comment="agreed on the phone") is True
     assert vault.answer("t", call.key, "no") is False
     assert play(vault, effects.box, *replies) == "done"
     assert len(effects.made) == 1
+    assert ledger(vault)["wire"].comment == "agreed on the phone"
     assert vault.answer("t", call, True) is False
 
 

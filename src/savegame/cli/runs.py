@@ -93,6 +93,7 @@ def answer(
     call: CallKey = None,
     approve: Annotated[bool, typer.Option("--approve", help="Let the call be made.")] = False,
     reject: Annotated[str | None, typer.Option(metavar="WHY", help="Refuse it; the model is told why.")] = None,
+    comment: Annotated[str | None, typer.Option(metavar="TEXT", help="What the ledger keeps beside an approval.")] = None,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
@@ -108,7 +109,7 @@ def answer(
     with opened(store, namespace, change=True) as vault:
         name = thread_named(vault, thread, whole=True).id
         entry = _chosen(vault.calls(name), call, (CallStatus.WAITING,))
-        if not vault.answer(name, entry, True if reject is None else reject or False):
+        if not vault.answer(name, entry, True if reject is None else reject or False, comment=comment):
             raise AlreadyExistsError(f"call {entry.key} of {entry.name!r} waits for no answer any more; the first one counts")
     _told(name, entry, "refused" if reject is not None else "approved", as_json=as_json)
 

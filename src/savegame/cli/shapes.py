@@ -265,6 +265,7 @@ class Called(TypedDict):
     result: Any
     error: str | None
     asked: str | None
+    comment: str | None
 
 
 class Answered(TypedDict):
@@ -477,6 +478,7 @@ def called(codec: Codec, thread_id: str, entry: CallEntry) -> Called:
         "result": plain(codec, entry.result),
         "error": entry.error,
         "asked": entry.asked,
+        "comment": entry.comment,
     }
 
 

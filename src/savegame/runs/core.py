@@ -247,10 +247,11 @@ class RunCore:
         if pending.tool is None:
             assert entry is not None
             raise Unknown(f"call {pending.key} of {pending.name!r}: {wrong}; resolve it", call=self._unknown(entry))
-        refused = self._refused(pending, entry) if pending.tool.ask else None
+        answer = self._answer(pending, entry) if pending.tool.ask else None
+        refused = None if answer is None else _refusal(answer)
         if refused is not None:
             return self._failed(pending, refused)
-        return self._begin(pending, pending.tool, self._entry(pending.key))
+        return self._begin(pending, pending.tool, self._entry(pending.key), (answer or {}).get("comment"))
 
     def _entry(self, key: str) -> CallEntry | None:
         """What the ledger says of a call: read at the first question, since a long conversation has a long ledger."""
@@ -284,22 +285,19 @@ class RunCore:
     def _failed(self, pending: Pending, error: str) -> Known:
         return Known(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=_sayable(error)))
 
-    def _refused(self, pending: Pending, entry: CallEntry | None) -> str | None:
-        """What a person said who did not agree; None if one did. Raises Paused if nobody has answered yet."""
+    def _answer(self, pending: Pending, entry: CallEntry | None) -> dict[str, Any] | None:
+        """What a person answered; None if the call was begun already. Raises Paused if nobody has answered yet."""
         if entry is not None and entry.status != CallStatus.WAITING:
             return None
-        kept = self._kept(ANSWER, pending.key)
+        kept: dict[str, Any] | None = self._kept(ANSWER, pending.key)
         if kept is None:
             if entry is None:
                 entry = self._new(pending, CallStatus.WAITING, asked=f"{pending.name}({pending.arguments})")
                 self._write(entry)
             raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)
-        answer = kept["value"]
-        if answer is True:
-            return None
-        return f"a person refused: {answer}" if answer not in (False, None) else "a person refused"
+        return kept
 
-    def _begin(self, pending: Pending, tool: Tool, entry: CallEntry | None) -> Go:
+    def _begin(self, pending: Pending, tool: Tool, entry: CallEntry | None, comment: str | None) -> Go:
         if entry is not None and entry.status in (CallStatus.STARTED, CallStatus.UNKNOWN) and not tool.may_run_again:
             raise Unknown(
                 f"call {pending.key} of {pending.name!r} was begun and nobody knows its outcome; find out, then "
@@ -307,7 +305,7 @@ class RunCore:
                 call=self._unknown(entry),
             )
         attempt = 1 if entry is None else entry.attempt + 1
-        begun = self._new(pending, CallStatus.STARTED, attempt=attempt, started_at=self._now())
+        begun = self._new(pending, CallStatus.STARTED, attempt=attempt, started_at=self._now(), comment=comment)
         if not tool.may_run_again:
             self._write(begun)
         return Go(pending, tool, begun)
@@ -484,6 +482,15 @@ class RunCore:
 
     def _record(self, kind: str, name: str, value: Any, *, absent: bool = False) -> PutRecord:
         return self._thread._record(kind, name, value, epoch=self._hold.epoch, absent=absent)
+
+
+def _refusal(answer: Mapping[str, Any]) -> str | None:
+    """What a model is told of a person's answer; None if that lets the call go on."""
+    value = answer["value"]
+    if value is True:
+        return None
+    why = value if value not in (False, None) else answer.get("comment")
+    return "a person refused" if why is None else f"a person refused: {why}"
 
 
 def _reply(given: Any) -> dict[str, Any]:

@@ -59,6 +59,8 @@ class CallEntry:
     cost: float | None = None
     asked: str | None = None
     """What a person is asked, while the call waits."""
+    comment: str | None = None
+    """What a person said who answered."""
     noted_at: dt.datetime | None = None
     """When it was written down first: the ledger is in this order."""
 

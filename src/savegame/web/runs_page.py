@@ -43,8 +43,8 @@ def answer(ui: Ui, asked: Asked) -> Response:
     verdict = needed(asked, "verdict")
     if verdict not in ("approve", "reject"):
         raise InvalidInputError(f"an answer is approve or reject, not {verdict!r}")
-    value = True if verdict == "approve" else asked.get("comment") or False
-    taken = ui.vault.answer(needed(asked, "id"), needed(asked, "call"), value)
+    comment = asked.get("comment") or None
+    taken = ui.vault.answer(needed(asked, "id"), needed(asked, "call"), verdict == "approve", comment=comment)
     return ui.go("runs", done="answer" if taken else "answered")
 
 
