@@ -18,7 +18,14 @@ import blake3
 
 from savegame.codec import pack_raw, unpack_raw
 from savegame.engine import Engine
-from savegame.errors import AlreadyExistsError, CheckpointNotFound, ConflictError, CorruptionError
+from savegame.errors import (
+    AlreadyExistsError,
+    CheckpointNotFound,
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    SavegameError,
+)
 from savegame.frames import PLAIN, WITH_BLOBS, references, unwrap
 from savegame.importing import BATCH, BATCH_BYTES
 from savegame.lineage import PAGE, everything
@@ -68,7 +75,7 @@ class _Copying:
         self._from, self._to = namespace, target_namespace
         self._marks: list[PutRecord] = []
         self.copied = 0
-        self.failed: list[ConflictError | CorruptionError | AlreadyExistsError] = []
+        self.failed: list[SavegameError] = []
 
     def run(self, progress: Progress, *, full: bool) -> None:
         ids = [thread_id for thread_id, _ in self._source.store.heads(self._from)]
@@ -91,7 +98,7 @@ class _Copying:
         copy_key = ThreadKey(self._to, key.id)
         try:
             made = self._steadily(key, copy_key, seen, mark)
-        except (ConflictError, CorruptionError, AlreadyExistsError) as error:
+        except (ConflictError, CorruptionError, AlreadyExistsError, InvalidInputError) as error:
             logger.warning("thread %r was not copied: %s", key.id, error)
             self.failed.append(error)
         else:

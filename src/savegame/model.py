@@ -23,14 +23,14 @@ MAX_ID: Final = 512
 T = TypeVar("T")
 
 
-def checked_id(text: object, what: str) -> str:
+def checked_id(text: object, what: str, longest: int = MAX_ID) -> str:
     """An id as it was given, if it is safe in every store. Raises InvalidInputError."""
     if not isinstance(text, str):
         raise InvalidInputError(f"{what} must be text, not {type(text).__name__}")
     if not text:
         raise InvalidInputError(f"{what} must not be empty")
-    if len(text) > MAX_ID:
-        raise InvalidInputError(f"{what} has {len(text)} characters, at most {MAX_ID} are allowed")
+    if len(text) > longest:
+        raise InvalidInputError(f"{what} has {len(text)} characters, at most {longest} are allowed")
     if "\0" in text:
         raise InvalidInputError(f"{what} must not contain a NUL character")
     try:

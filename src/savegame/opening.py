@@ -81,8 +81,8 @@ def open_store(url: str | os.PathLike[str], **options: Any) -> Store:
     text = os.fspath(url)
     if not isinstance(text, str) or not text:
         raise InvalidInputError(f"a vault's address is a path or a URL, not {url!r}")
-    scheme = re.match(r"([a-z][a-z0-9+.-]+):", text)
-    name = scheme[1] if scheme else "sqlite"
+    scheme = re.match(r"([a-z][a-z0-9+.-]+):|([A-Za-z][A-Za-z0-9+.-]+)://", text)
+    name = scheme[0].partition(":")[0] if scheme else "sqlite"
     if name in BUILT_IN:
         store: Store = _built_in(name).open_url(text, **options)
         return store
@@ -91,6 +91,9 @@ def open_store(url: str | os.PathLike[str], **options: Any) -> Store:
         if not isinstance(store, Store):
             raise UnsupportedError(f"{entry.value}: what it opens is not a savegame store; ask whoever made it")
         return store
+    if "://" in text:  # the rest may hold a password
+        meant = "postgresql://" if name.lower().startswith("postgres") else "postgresql://, a path, file: or memory:"
+        raise StoreNotFound(f"no store speaks {name!r}; write {meant}")
     raise StoreNotFound(
         f"no store speaks {name!r}; give a path for an SQLite file (./{text} if that is its name), file:, memory: or "
         f"postgresql://"

@@ -45,6 +45,8 @@ from savegame.watch import Watcher, follow
 logger = logging.getLogger("savegame")
 
 RECORD_COMPRESS_FROM: Final = 512
+LONGEST_NAME: Final = 2000
+"""Of a record, in characters."""
 _NOTHING_KNOWN: Final = ANY
 
 
@@ -472,6 +474,9 @@ class Thread:
 
     def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:
         """Set records by (kind, name), all or none; a value of None removes one."""
+        for kind, name in records:
+            checked_id(kind, "a record's kind")
+            checked_id(name, "a record's name", LONGEST_NAME)
         self._engine.store.commit([self._record(kind, name, value) for (kind, name), value in records.items()])
 
     def _record(self, kind: str, name: str, value: Any, *, epoch: int | None = None, absent: bool = False) -> PutRecord:

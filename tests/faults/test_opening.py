@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -334,3 +335,13 @@ def test_every_setting_is_as_wanted_on_every_connection(durability: str, synchro
 def test_the_library_is_one_without_the_wal_reset_bug() -> None:
     assert tuple(map(int, apsw.sqlite_lib_version().split("."))) >= (3, 51, 3)
     file.check_library()
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql+psycopg://me:s3cret@host/db", "PostgreSQL://me:s3cret@host/db", "redis://:s3cret@host"]
+)
+def test_a_url_that_no_store_knows_is_refused_without_its_password(url: str, tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path), pytest.raises(StoreNotFound, match="write postgresql://") as told:
+        savegame.open(url)
+    assert "s3cret" not in str(told.value)
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import psycopg
 
-from savegame.errors import UnavailableError
+from savegame.errors import SavegameError
 from savegame.store import Append, PutKeyframe, StoreChange
 from savegame.stores._postgres_changes import Work, begins_thread, new_version
 from savegame.stores._postgres_errors import is_lost
@@ -94,6 +94,6 @@ class Saving:
 
         try:
             landed = self._work.write(Task([key], look, marked=False), patience)
-        except UnavailableError as error:
+        except (SavegameError, psycopg.Error) as error:  # whatever it is that keeps us from finding out
             raise unknown_outcome(error, [change]) from error
         return seq if landed else 0

@@ -52,6 +52,8 @@ def lost(link: Link, namespace: str) -> list[Problem]:
 
 
 def _lost_values(link: Link, namespace: str) -> Iterator[tuple[ThreadKey, Damage]]:
+    for thread, seq, body in link.ask("lost_keyframes", namespace):
+        yield ThreadKey(namespace, thread), Damage("keyframe", (seq,), body)
     for thread, digest, body in link.ask("lost_blobs", namespace):
         yield ThreadKey(namespace, thread), Damage("blob", (digest,), body)
     for thread, kind, name, value in link.ask("lost_records", namespace):

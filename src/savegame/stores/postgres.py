@@ -181,9 +181,10 @@ class PostgresStore(Store):
         frames = [read_frame(key, columns[:9]) for columns in found]
         if not deltas:
             return frames
+        ids = {frame.seq: frame.id for frame in frames}
         rows = ((frame, columns[9:]) for frame, columns in zip(frames, found, strict=True))
         return [
-            frame._replace(delta=sound_deltas(key, 0, frame.seq, [(frame.seq, frame.base, *columns)], lambda _: None)[1][0])
+            frame._replace(delta=sound_deltas(key, 0, frame.seq, [(frame.seq, frame.base, *columns)], ids.get)[1][0])
             for frame, columns in rows
         ]
 

@@ -40,7 +40,8 @@ QUICK: Final = {"fsync": "off", "max_connections": "200", "shared_buffers": "32M
 
 
 EMPTY: Final = """DO $$ DECLARE name text; BEGIN
-    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
+    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND usename IS NOT NULL AND pid <> pg_backend_pid();
     FOR name IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
         EXECUTE format('DROP SCHEMA %I CASCADE', name);
     END LOOP;

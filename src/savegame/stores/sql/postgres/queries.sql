@@ -17,7 +17,7 @@ SELECT pg_advisory_xact_lock($1::bigint)
 SELECT :schema.clock()
 
 -- name: begin
-BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
+BEGIN ISOLATION LEVEL READ COMMITTED
 -- name: begin_snapshot
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 -- name: commit
@@ -65,9 +65,9 @@ VALUES ($1, $2, $3, 0, 0, 0, 0, 0, 0, 0, 0, 0) ON CONFLICT (namespace, id) DO NO
 -- name: put_thread
 INSERT INTO :schema.thread (namespace, id, tag, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
-ON CONFLICT (namespace, id) DO UPDATE SET agent = excluded.agent, head = excluded.head, head_id = excluded.head_id,
-    last = excluded.last, floor = excluded.floor, run = excluded.run, count = excluded.count, epoch = excluded.epoch,
-    owner = excluded.owner, expires = excluded.expires, version = excluded.version, sum = excluded.sum
+ON CONFLICT (namespace, id) DO UPDATE SET tag = excluded.tag, agent = excluded.agent, head = excluded.head,
+    head_id = excluded.head_id, last = excluded.last, floor = excluded.floor, run = excluded.run, count = excluded.count,
+    epoch = excluded.epoch, owner = excluded.owner, expires = excluded.expires, version = excluded.version, sum = excluded.sum
 -- name: notify
 SELECT pg_notify('savegame', $1)
 -- name: listen
@@ -213,6 +213,9 @@ SELECT digest, body, sum FROM :schema.blob WHERE namespace = $1 AND thread = $2 
 -- name: lost_frames
 SELECT thread, seq FROM :schema.frame WHERE namespace = $1
 AND NOT EXISTS (SELECT 1 FROM :schema.thread WHERE thread.namespace = frame.namespace AND thread.id = frame.thread) ORDER BY 1, 2
+-- name: lost_keyframes
+SELECT thread, seq, body FROM :schema.keyframe WHERE namespace = $1 AND (seq < 1 OR NOT EXISTS (
+    SELECT 1 FROM :schema.thread WHERE thread.namespace = keyframe.namespace AND thread.id = keyframe.thread)) ORDER BY 1, 2
 -- name: lost_blobs
 SELECT thread, digest, body FROM :schema.blob WHERE namespace = $1
 AND NOT EXISTS (SELECT 1 FROM :schema.thread WHERE thread.namespace = blob.namespace AND thread.id = blob.thread) ORDER BY 1, 2
