@@ -20,17 +20,23 @@ from savegame.errors import (
     UnsupportedError,
 )
 
-SHUT_DOWN: Final = frozenset(("57P01", "57P02", "57P03", "57P05"))
+SHUT_DOWN: Final = frozenset(("57P01", "57P02", "57P03", "57P05", "25P03", "25P04"))
+"""A session that was ended: by an administrator, or by a limit to how long it may idle or a transaction may take."""
+
 NOT_DONE: Final = frozenset(("25006", "40001", "40P01", "53300"))
 """Read-only, a clash with somebody else's transaction, too many connections: nothing happened, it may work the next time."""
 
 _GRANTS: Final = (
     "a right is missing; as the owner: GRANT USAGE ON SCHEMA s TO u; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN "
-    "SCHEMA s TO u; GRANT USAGE ON ALL SEQUENCES IN SCHEMA s TO u (s: the schema, u: the user)"
+    "SCHEMA s TO u; GRANT USAGE ON ALL SEQUENCES IN SCHEMA s TO u (s: the schema, u: the user); for tables that come later, as "
+    "who makes them: ALTER DEFAULT PRIVILEGES IN SCHEMA s GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO u"
 )
 _READ_ONLY: Final = (
     "the server takes no writes (a standby?); name the primary, or all servers as host1,host2, or open with read_only=True"
 )
+_FULL: Final = "the server has no connection left; raise max_connections, or put PgBouncer in front of it"
+_FOREIGN: Final = "these tables are not savegame's; nothing was changed, name another schema with schema="
+_LATE: Final = "it took longer than deadline= allows and was cancelled: nothing was written; allow more, or see who holds a lock"
 _REFUSED: Final[list[tuple[str, type[SavegameError], str]]] = [
     (
         r"authentication failed|no password supplied|role .* does not exist",
@@ -46,7 +52,7 @@ _CODES: Final[list[tuple[str, type[SavegameError], str]]] = [
     ("25006", UnavailableError, _READ_ONLY),
     ("25P02", UnavailableError, "a statement in the transaction had failed: nothing of it was written; do it again"),
     ("53100", OutOfSpace, "the server's disk is full: nothing was saved; make room and try again"),
-    ("53300", UnavailableError, "the server has no connection left; raise max_connections, or use PgBouncer"),
+    ("53300", UnavailableError, _FULL),
     ("53", UnavailableError, "the server is short of something; try again"),
     ("57014", UnavailableError, "the server cancelled the statement, perhaps by its statement_timeout; try again"),
     ("57", UnavailableError, "the server was stopped or is starting; try again"),
@@ -55,6 +61,10 @@ _CODES: Final[list[tuple[str, type[SavegameError], str]]] = [
     ("54000", InvalidInputError, "a name is too long: namespace, thread, kind and name of a record have 2,600 bytes together"),
     ("22021", InvalidInputError, "a text holds a character that PostgreSQL cannot keep"),
     ("22P05", InvalidInputError, "a text holds a character that PostgreSQL cannot keep"),
+    ("42P06", UnsupportedError, _FOREIGN),
+    ("42P07", UnsupportedError, _FOREIGN),
+    ("42710", UnsupportedError, _FOREIGN),
+    ("42723", UnsupportedError, _FOREIGN),
     ("42P01", CorruptionError, "the tables are not those of savegame; restore a backup, or name another schema"),
     ("42703", CorruptionError, "the tables are not those of savegame; restore a backup, or name another schema"),
     ("42883", CorruptionError, "the functions are not those of savegame; restore a backup, or name another schema"),
@@ -63,6 +73,14 @@ _CODES: Final[list[tuple[str, type[SavegameError], str]]] = [
     ("58", UnavailableError, "the server could not read or write its files; look into its log"),
     ("0A000", UnsupportedError, "the server cannot do that"),
 ]
+
+
+class NoAnswer(psycopg.OperationalError):
+    """Nobody answers on a connection, which is therefore given up."""
+
+
+class TookTooLong(psycopg.errors.QueryCanceled):
+    """The server cancelled a statement because we asked it to: nothing of it was done."""
 
 
 def is_lost(error: psycopg.Error) -> bool:
@@ -78,13 +96,19 @@ def is_refused(error: psycopg.Error) -> bool:
     return error.sqlstate is None and _refusal(str(error)) is not None
 
 
+def is_full(error: psycopg.Error) -> bool:
+    """Whether a server, or a PgBouncer, is there but has no connection left."""
+    said = r"too many (clients|connections)|connection slots are reserved|no more connections allowed"
+    return error.sqlstate == "53300" or re.search(said, str(error)) is not None
+
+
 def may_work_later(error: psycopg.Error) -> bool:
     """Whether to try again: on another connection, perhaps to another server."""
     return (is_lost(error) and not is_refused(error)) or error.sqlstate in NOT_DONE
 
 
-def translate(error: psycopg.Error, where: str) -> SavegameError | None:
-    """Our error for one of PostgreSQL's; None for what only a mistake in a statement can cause."""
+def translate(error: psycopg.Error, where: str) -> SavegameError:
+    """Our error for one of PostgreSQL's."""
     said = " ".join(str(error).split())
     if isinstance(error, psycopg.DataError) and error.sqlstate is None:
         return InvalidInputError(f"{where}: a text holds what PostgreSQL cannot keep ({said})")
@@ -92,11 +116,15 @@ def translate(error: psycopg.Error, where: str) -> SavegameError | None:
         kind, advice = _refusal(said) or (UnavailableError, "there is no answer; check that the server runs, then try again")
         if "read-only" in said or "hot standby" in said:
             advice = _READ_ONLY
+        if is_full(error):
+            advice = _FULL
         return kind(f"{where}: {advice} (PostgreSQL: {said})")
+    if isinstance(error, TookTooLong):
+        return UnavailableError(f"{where}: {_LATE}")
     for code, ours, advice in _CODES:
         if error.sqlstate is not None and error.sqlstate.startswith(code):
             return ours(f"{where}: {advice} (PostgreSQL: {said})")
-    return None
+    return UnavailableError(f"{where}: PostgreSQL refused it: {said}")
 
 
 def _refusal(said: str) -> tuple[type[SavegameError], str] | None:

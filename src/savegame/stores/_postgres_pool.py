@@ -8,6 +8,7 @@ connection is as good as another, also behind PgBouncer in transaction mode. Tou
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import sys
@@ -20,12 +21,14 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import RawCursor
 from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import Diagnostic
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from savegame.errors import ClosedError, UnavailableError
 from savegame.stores._forking import leave_alone, take_along
+from savegame.stores._postgres_errors import NoAnswer, TookTooLong, is_full
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
@@ -34,11 +37,17 @@ WARNING: Final = "01000"
 """What a commit is answered with when its wait for a standby was cut short: it may get lost with the primary."""
 
 CONNECT_S: Final = 5
+PING_S: Final = 2
+"""How long a server has to show that it is alive; libpq's shortest limit for connecting."""
+
+CANCEL_S: Final = 1.0
+"""How long a server has to take a cancellation, and then to say what came of it."""
+
 LONGEST_PAUSE_S: Final = 1.0
 
 
 class Patience:
-    """How long somebody goes on trying. No single try may use it up: a server that froze must leave time for another."""
+    """How long somebody goes on trying. No server that froze may use it up: there must be time for another."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -49,9 +58,9 @@ class Patience:
         """How many seconds there still are."""
         return max(self.until - time.monotonic(), 0.0)
 
-    def try_until(self) -> float:
-        """When a try that begins now has to end."""
-        return min(self.until, time.monotonic() + self.seconds / 3)
+    def look_after(self) -> float:
+        """After how many seconds without an answer it is looked whether the server is still alive."""
+        return self.seconds / 3
 
     def pause(self) -> bool:
         """Wait before the next try, longer every time. False if there is no time for one."""
@@ -74,13 +83,20 @@ class Notices:
 
 
 class Link(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that knows the store's statements by name, stops waiting at `until`, and notes warnings."""
+    """A connection that knows the store's statements by name, stops waiting at `until`, and notes warnings.
+
+    A statement that has no answer after `look_after` seconds goes on only if `is_alive` says so of the server. At `until`
+    it is cancelled: who hears that raises TookTooLong, and nothing was done; NoAnswer is a lost connection.
+    """
 
     sql: dict[str, str]
     pid: int
     notices: Notices
     slot: _Slot | None = None
     until: float | None = None
+    look_after: float = math.inf
+    is_alive: Callable[[Link], bool]
+    cancelled = False
 
     @property
     def in_transaction(self) -> bool:
@@ -133,23 +149,48 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
         return RawCursor(self, row_factory=tuple_row).execute(statement, values or None, binary=True)
 
     def __del__(self, _warn: object = None, /) -> None:
-        if not self.closed and getattr(self, "pid", None) == os.getpid():
+        if getattr(self, "pid", None) == os.getpid() and not self.closed:
             self.close()  # nobody closed the vault, which is no mistake; psycopg would warn
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         self.check_process()
         before = sys.exc_info()[1]
-        if timeout is None and self.until is not None:
-            timeout = max(self.until - time.monotonic(), 0.001)
+        limited = gen if self.until is None or timeout is not None else self._limited(gen, self.until)
         try:
-            return super().wait(gen, interval, timeout)
+            return super().wait(limited, interval, timeout)
         except psycopg.Error as error:
-            if self.until is not None and time.monotonic() >= self.until:
-                self.close()  # an answer that comes now is nobody's
             interrupt = _interrupt(error, before)
             if interrupt is not None:
                 raise interrupt from error
+            if isinstance(error, NoAnswer):
+                self.close()  # an answer that comes now is nobody's
+            if self.cancelled and isinstance(error, psycopg.errors.QueryCanceled):
+                raise TookTooLong("the statement was cancelled") from error
             raise
+
+    def _limited(self, gen: PQGen[T], until: float) -> PQGen[T]:
+        """What psycopg waits for, as long as it may take."""
+        ready: Any = None
+        look = min(until, time.monotonic() + self.look_after)
+        while True:
+            try:
+                wanted = gen.send(ready)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            if time.monotonic() >= look:
+                look = self._look(until)
+            ready = yield wanted
+
+    def _look(self, until: float) -> float:
+        """Decide whether to wait on. Gives when to look again; raises NoAnswer."""
+        if self.cancelled or (time.monotonic() < until and not self.is_alive(self)):
+            raise NoAnswer("the server does not answer")
+        if time.monotonic() >= until:
+            self.cancelled = True
+            with contextlib.suppress(psycopg.Error):  # then no answer comes either
+                self.cancel_safe(timeout=CANCEL_S)
+            return time.monotonic() + CANCEL_S
+        return min(until, time.monotonic() + self.look_after)
 
     def check_process(self) -> None:
         """Raise ClosedError in the child of a fork."""
@@ -211,14 +252,14 @@ class Pool:
     def take(self, patience: Patience) -> Link:
         """A connection that nobody else has. Raises what psycopg raises, and UnavailableError if all are lent for long."""
         with self._guard:
-            self.check_open()
-            if not self._changed.wait_for(self._has_room, patience.left()):
+            if not self._changed.wait_for(lambda: self.closed or self._has_room(), patience.left()):
                 raise UnavailableError(f"{self.where}: all {self.size} connections are in use; try again, or allow more")
+            self.check_open()
             slot = _Slot()
             self._slots.append(weakref.ref(slot))
             link = self._idle.pop() if self._idle else None
         link = link or self.connect(patience)
-        link.slot, link.until = slot, patience.try_until()
+        link.slot, link.until, link.look_after = slot, patience.until, patience.look_after()
         return link
 
     def _has_room(self) -> bool:
@@ -230,7 +271,7 @@ class Pool:
         if link.pid != os.getpid():
             return
         link.slot = link.until = None
-        if link.closed or link.in_transaction:
+        if link.closed or link.cancelled or link.in_transaction:  # a cancellation may still be on its way
             link.close()
         with self._guard:
             if self.closed:  # meanwhile
@@ -241,13 +282,30 @@ class Pool:
 
     def connect(self, patience: Patience) -> Link:
         """A new connection, which is not one of those that are lent."""
-        given = psycopg.conninfo.conninfo_to_dict(self._conninfo)
+        given = conninfo_to_dict(self._conninfo)
         limit = given.get("connect_timeout") or max(2, min(CONNECT_S, int(patience.left())))
-        link = Link.connect(self._conninfo, autocommit=True, prepare_threshold=None, connect_timeout=limit)
-        link.pid, link.sql = os.getpid(), self._sql
+        return self._connected(self._conninfo, limit)
+
+    def _connected(self, conninfo: str, limit: Any) -> Link:
+        link = Link.connect(conninfo, autocommit=True, prepare_threshold=None, connect_timeout=limit)
+        link.pid, link.sql, link.is_alive = os.getpid(), self._sql, self._is_alive
         link.notices = Notices()  # not the link itself: it would keep itself alive
         link.add_notice_handler(link.notices)
         return link
+
+    def _is_alive(self, link: Link) -> bool:
+        """Whether the server that a connection is to answers on another one."""
+        there = {"host": link.info.host, "port": link.info.port}
+        given = conninfo_to_dict(self._conninfo)
+        if given.get("hostaddr"):
+            there["hostaddr"] = link.info.hostaddr
+        try:
+            with contextlib.closing(self._connected(make_conninfo("", **{**given, **there}), PING_S)) as other:
+                other.until = time.monotonic() + PING_S
+                other.tell("ping")
+        except psycopg.Error as error:
+            return is_full(error)
+        return True
 
     def drop(self) -> None:
         """Close what is not lent: where one connection broke, the others did too."""
@@ -258,7 +316,9 @@ class Pool:
 
     def close(self) -> None:
         """Close every connection, now or when it is given back."""
-        self.closed = True
+        with self._guard:
+            self.closed = True
+            self._changed.notify_all()
         self.drop()
         leave_alone(self)
 
