@@ -80,7 +80,10 @@ class PutNote(NamedTuple):
 
 
 class PutRecord(NamedTuple):
-    """Set a record, or remove it with `value=None`. With `absent`, AlreadyExistsError if there is one."""
+    """Set a record, or remove it with `value=None`. With `absent`, AlreadyExistsError if there is one.
+
+    `renew_us` prolongs the lease that `epoch` is of.
+    """
 
     key: ThreadKey
     kind: str
@@ -88,6 +91,7 @@ class PutRecord(NamedTuple):
     value: bytes | None
     epoch: int | None = None
     absent: bool = False
+    renew_us: int | None = None
 
 
 class PutKeyframe(NamedTuple):

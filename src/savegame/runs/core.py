@@ -450,7 +450,8 @@ class RunCore:
 
     def _commit(self, records: list[PutRecord]) -> None:
         with self._writing():
-            self._thread._engine.store.commit(records)
+            first, *others = records
+            self._thread._engine.store.commit([first._replace(renew_us=self._hold.under[1]), *others])
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

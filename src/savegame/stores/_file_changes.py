@@ -117,8 +117,7 @@ class Changes:
         if change.agent not in (None, journal.row.agent):  # a line of its own: damage to a save does not hide whose it is
             draft.say({"head": journal.row.head, "agent": change.agent})
         draft.say(save_op(Frame(seq, change.id, change.base, change.meta, change.note, change.delta), floor))
-        if change.renew_us is not None and journal.row.lease is not None and journal.row.lease.expires:
-            _say_lease(draft, journal.row.lease._replace(expires=self._clock() + change.renew_us))
+        self._renew(draft, change.renew_us)
         draft.new_ids.append(change.id)
         draft.gone = False
         return seq
@@ -156,7 +155,13 @@ class Changes:
             text = None if change.value is None else to_text("value", change.value)
             draft.say({"record": change.name, "kind": change.kind, "text": text})
             draft.gone = False
+        self._renew(draft, change.renew_us)
         return 0
+
+    def _renew(self, draft: Draft, renew_us: int | None) -> None:
+        lease = draft.journal.row.lease
+        if renew_us is not None and lease is not None and lease.expires:
+            _say_lease(draft, lease._replace(expires=self._clock() + renew_us))
 
     def _put_keyframe(self, change: PutKeyframe) -> int:
         draft = self._draft(change.key)

@@ -50,7 +50,7 @@ def tag_of(key: ThreadKey) -> int:
 
 
 def new_version() -> int:
-    """A version that no row of the thread had in any former life."""
+    """A version that no row of the thread ever had, also not in a history that was lost with a server."""
     return _random.getrandbits(61) + 1
 
 
@@ -139,6 +139,10 @@ class Changes(RowChanges[Work]):
         for key in keys:
             self._rows.pop(key, None)
 
+    def forget_all(self) -> None:
+        """Every row may be another by now."""
+        self._rows.clear()
+
     def new_id(self, key: ThreadKey) -> str:
         """An id that tells the place of the thread's next frame, unless somebody else appends first."""
         row = self._rows.get(key)
@@ -154,8 +158,10 @@ class Changes(RowChanges[Work]):
         floor = floor_after(row, change.keep_newest, lambda number: row.last - number)
         listed = _is_listed(change, row)
         new, columns = after_append(change, row, change.id, floor, row.expires, 1 if listed else None)
+        new = new._replace(version=new_version())
         renew = None if row.owner is None else change.renew_us
-        return new, (*change.key, row.version, new.last, floor, row_sum(change.key, new), renew, listed, *columns)
+        before, after = (row.version, row.head_id), (new.version, new.last, floor, row_sum(change.key, new))
+        return new, (*change.key, *before, *after, renew, listed, *columns)
 
     # -- rows --------------------------------------------------------------------------------------------
 
@@ -172,7 +178,7 @@ class Changes(RowChanges[Work]):
         return row
 
     def write_row(self, db: Work, key: ThreadKey, row: Row) -> None:
-        db.write(key, row._replace(version=row.version + 1))
+        db.write(key, row._replace(version=new_version()))
 
     def delete_thread(self, db: Work, key: ThreadKey, row: Row) -> None:
         for kind in ("frames", "keyframes", "records", "blobs", "aside", "thread"):
@@ -191,7 +197,7 @@ class Changes(RowChanges[Work]):
         new, columns = after_append(change, row, change.id, floor, expires, 1 if listed else None)
         db.link.tell("add_frame", *key, new.last, listed, *columns)
         self.put_blobs(db, key, row, change.blobs)
-        db.write(key, new)
+        self.write_row(db, key, new)
         return new.last
 
     def ids(self, db: Work, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, str]:

@@ -36,7 +36,9 @@ _READ_ONLY: Final = (
 )
 _FULL: Final = "the server has no connection left; raise max_connections, or put PgBouncer in front of it"
 _FOREIGN: Final = "these tables are not savegame's; nothing was changed, name another schema with schema="
-_LATE: Final = "it took longer than deadline= allows and was cancelled: nothing was written; allow more, or see who holds a lock"
+_LATE: Final = (
+    "it took longer than deadline= allows and was cancelled: nothing was written; allow more, or see who holds a lock"
+)
 _REFUSED: Final[list[tuple[str, type[SavegameError], str]]] = [
     (
         r"authentication failed|no password supplied|role .* does not exist",

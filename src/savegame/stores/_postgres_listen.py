@@ -6,6 +6,7 @@ PgBouncer: whoever waits here waits no longer than it wanted to, and then looks.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import Final
@@ -40,11 +41,12 @@ class Listener:
 
     def is_due(self, key: ThreadKey) -> bool:
         """Whether it has to be said again that a thread is watched."""
+        return self._said.get(key, -math.inf) + WATCHED_S / 2 <= time.monotonic()
+
+    def said(self, key: ThreadKey) -> None:
+        """It was said that a thread is watched."""
         now = time.monotonic()
-        if self._said.get(key, -WATCHED_S) + WATCHED_S / 2 > now:
-            return False
         self._said = {other: at for other, at in self._said.items() if at + WATCHED_S > now} | {key: now}
-        return True
 
     def wait(self, seconds: float) -> None:
         """Return when something was written, at the latest after so many seconds."""

@@ -44,6 +44,8 @@ CANCEL_S: Final = 1.0
 """How long a server has to take a cancellation, and then to say what came of it."""
 
 LONGEST_PAUSE_S: Final = 1.0
+LONGEST_S: Final = 6 * 3600.0
+"""How long a server that is alive may take for what reads or rewrites whole tables."""
 
 
 class Patience:
@@ -85,17 +87,17 @@ class Notices:
 class Link(psycopg.Connection[tuple[Any, ...]]):
     """A connection that knows the store's statements by name, stops waiting at `until`, and notes warnings.
 
-    A statement that has no answer after `look_after` seconds goes on only if `is_alive` says so of the server. At `until`
-    it is cancelled: who hears that raises TookTooLong, and nothing was done; NoAnswer is a lost connection.
+    A statement that has no answer after `look_after` seconds goes on only while the server answers elsewhere. At `until`
+    it is cancelled: TookTooLong if the server says that it was, and nothing was done; NoAnswer is a lost connection.
     """
 
+    conninfo: str
     sql: dict[str, str]
     pid: int
     notices: Notices
     slot: _Slot | None = None
     until: float | None = None
     look_after: float = math.inf
-    is_alive: Callable[[Link], bool]
     cancelled = False
 
     @property
@@ -183,7 +185,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
 
     def _look(self, until: float) -> float:
         """Decide whether to wait on. Gives when to look again; raises NoAnswer."""
-        if self.cancelled or (time.monotonic() < until and not self.is_alive(self)):
+        if self.cancelled or (time.monotonic() < until and not self.is_alive()):
             raise NoAnswer("the server does not answer")
         if time.monotonic() >= until:
             self.cancelled = True
@@ -192,10 +194,38 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
             return time.monotonic() + CANCEL_S
         return min(until, time.monotonic() + self.look_after)
 
+    def is_alive(self) -> bool:
+        """Whether the server that this is a connection to answers on another one."""
+        given = conninfo_to_dict(self.conninfo)
+        there: dict[str, Any] = {"host": self.info.host, "port": self.info.port}
+        if given.get("hostaddr"):
+            there["hostaddr"] = self.info.hostaddr
+        try:
+            with contextlib.closing(_connected(make_conninfo("", **{**given, **there}), self.sql, PING_S)) as other:
+                other.until = time.monotonic() + PING_S
+                other.tell("ping")
+        except psycopg.Error as error:
+            return is_full(error)
+        return True
+
+    def roll_back(self) -> None:
+        """End the transaction, if one is open, without a trace."""
+        if self.pid == os.getpid() and not self.closed and self.in_transaction:
+            with contextlib.suppress(psycopg.Error):  # then the connection is closed when it is given back
+                self.tell("rollback")
+
     def check_process(self) -> None:
         """Raise ClosedError in the child of a fork."""
         if self.pid != os.getpid():
             raise ClosedError("this process was forked inside a transaction; open the vault again")
+
+
+def _connected(conninfo: str, sql: dict[str, str], limit: Any) -> Link:
+    link = Link.connect(conninfo, autocommit=True, prepare_threshold=None, connect_timeout=limit)
+    link.pid, link.conninfo, link.sql = os.getpid(), conninfo, sql
+    link.notices = Notices()  # not the link itself: it would keep itself alive
+    link.add_notice_handler(link.notices)
+    return link
 
 
 def _interrupt(error: BaseException | None, before: BaseException | None) -> BaseException | None:
@@ -284,28 +314,7 @@ class Pool:
         """A new connection, which is not one of those that are lent."""
         given = conninfo_to_dict(self._conninfo)
         limit = given.get("connect_timeout") or max(2, min(CONNECT_S, int(patience.left())))
-        return self._connected(self._conninfo, limit)
-
-    def _connected(self, conninfo: str, limit: Any) -> Link:
-        link = Link.connect(conninfo, autocommit=True, prepare_threshold=None, connect_timeout=limit)
-        link.pid, link.sql, link.is_alive = os.getpid(), self._sql, self._is_alive
-        link.notices = Notices()  # not the link itself: it would keep itself alive
-        link.add_notice_handler(link.notices)
-        return link
-
-    def _is_alive(self, link: Link) -> bool:
-        """Whether the server that a connection is to answers on another one."""
-        there = {"host": link.info.host, "port": link.info.port}
-        given = conninfo_to_dict(self._conninfo)
-        if given.get("hostaddr"):
-            there["hostaddr"] = link.info.hostaddr
-        try:
-            with contextlib.closing(self._connected(make_conninfo("", **{**given, **there}), PING_S)) as other:
-                other.until = time.monotonic() + PING_S
-                other.tell("ping")
-        except psycopg.Error as error:
-            return is_full(error)
-        return True
+        return _connected(self._conninfo, self._sql, limit)
 
     def drop(self) -> None:
         """Close what is not lent: where one connection broke, the others did too."""

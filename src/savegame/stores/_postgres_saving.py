@@ -8,16 +8,20 @@ can, and looking for the frame. Touches store, errors, _rows and the modules bel
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import psycopg
 
 from savegame.errors import SavegameError
-from savegame.store import Append, PutKeyframe, StoreChange
-from savegame.stores._postgres_changes import Work, begins_thread, new_version
-from savegame.stores._postgres_errors import is_lost
+from savegame.store import Append, DeleteThread, PutKeyframe, Rewrite, StoreChange
+from savegame.stores._postgres_changes import Work, begins_thread
+from savegame.stores._postgres_errors import TookTooLong, is_lost, translate
 from savegame.stores._postgres_pool import Patience
 from savegame.stores._postgres_work import Task, Workings
 from savegame.stores._rows import unknown_outcome
+
+MANY: Final = 64
+"""With more changes than these a commit may take as long as removing something does."""
 
 
 class Saving:
@@ -43,6 +47,7 @@ class Saving:
             {change.key for change in changes if begins_thread(change)},
             [(change.key.namespace, change.id) for change in changes if isinstance(change, Append) and not change.fresh],
             marked=not all(isinstance(change, PutKeyframe) for change in changes),
+            hurried=len(changes) <= MANY and not any(isinstance(change, (DeleteThread, Rewrite)) for change in changes),
             changes=changes,
         )
         return self._work.write(task, patience)
@@ -61,6 +66,8 @@ class Saving:
         try:
             now = link.ask("append", *values)[0][0]
             doubtful = link.notices.warned
+        except TookTooLong as error:
+            raise translate(error, self._pool.where) from error
         except psycopg.Error as error:
             if not is_lost(error):
                 self._changes.forget([change.key])
@@ -82,14 +89,13 @@ class Saving:
     def _find_out(self, change: Append, seq: int, patience: Patience) -> int:
         """Whether an append landed as frame `seq`; 0 if not, and then it never will: the version that it needs is gone."""
         key = change.key
-        self._pool.drop()
-        self._changes.forget([key])
+        self._work.lose()
 
         def look(work: Work) -> bool:
             row = work.rows[key]
             if row is None:
                 return False
-            self._changes.write_row(work, key, row._replace(version=new_version()))
+            self._changes.write_row(work, key, row)
             return self._changes.ids(work, key, row, (seq,)).get(seq) == change.id
 
         try:

@@ -7,6 +7,7 @@ to be done, it only looks. Nothing is changed in a schema that a newer savegame 
 from __future__ import annotations
 
 import re
+import time
 import zlib
 from importlib import resources
 from typing import Final
@@ -16,7 +17,7 @@ from psycopg.sql import Identifier
 
 from savegame.errors import InvalidInputError, SavegameError, StoreNotFound, UnavailableError, UnsupportedError
 from savegame.store import Layout
-from savegame.stores._postgres_pool import Link
+from savegame.stores._postgres_pool import LONGEST_S, Link
 from savegame.stores._sql_files import migrations, queries
 
 OLDEST_SERVER: Final = 130000
@@ -48,9 +49,14 @@ def quoted(name: str) -> str:
 def prepare(link: Link, schema: str, where: str, *, read_only: bool, durable: bool) -> Layout:
     """Check the server, make the tables or bring them up to date. Gives the versions before and after."""
     _check_server(link, where)
-    _, sync, standby, there = link.ask("has_layout", schema)[0]
+    _, sync, standby, kept_out, there = link.ask("has_layout", schema)[0]
     if standby and not read_only:
         raise psycopg.errors.ReadOnlySqlTransaction("the server is a standby")  # or was one a moment ago: tried again
+    if kept_out and not read_only:
+        raise UnsupportedError(
+            f"{where}: default_transaction_read_only is on for this user; ALTER ROLE ... SET default_transaction_read_only = "
+            f"off, or open with read_only=True"
+        )
     if durable and sync == "off" and not read_only:
         raise UnsupportedError(
             f"{where}: the server acknowledges commits before they are on disk (synchronous_commit is off for this user); "
@@ -87,10 +93,11 @@ def _check_server(link: Link, where: str) -> None:
 
 def _migrate(link: Link, schema: str, steps: list[tuple[int, str]]) -> int:
     """Take every step that is missing, in one transaction. Gives the version that was there."""
-    until, link.until = link.until, None  # others may be at it; a large table takes its time
-    with link.transaction():
+    until, link.until = link.until, time.monotonic() + LONGEST_S  # others may be at it; a large table takes its time
+    link.tell("begin")  # by name: who waited for the lock has to see what the others made
+    try:
         link.tell("lock_layout", zlib.crc32(f"savegame layout {schema}".encode()))
-        has_schema, _, _, there = link.ask("has_layout", schema)[0]
+        has_schema, *_, there = link.ask("has_layout", schema)[0]
         if not has_schema:
             link.tell("make_schema")
         if not there:
@@ -101,6 +108,10 @@ def _migrate(link: Link, schema: str, steps: list[tuple[int, str]]) -> int:
                 step = _inside(schema, text).encode()
                 link.execute(step)
                 link.tell("set_layout", number)
+        link.tell("commit")
+    except BaseException:
+        link.roll_back()
+        raise
     link.until = until
     return found
 

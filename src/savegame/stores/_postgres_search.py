@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,9 +32,6 @@ MARK: Final = "savegame search index, version 1"
 """Of the tables and of how text is cut into words: after a change of either, every index is built anew."""
 
 TABLES: Final = ("search_thread", "search_message", "search_piece")
-
-LONGEST_TRY_S: Final = 600.0
-"""Writing the words of a batch, or reading every message, takes longer than what others wait for an answer."""
 
 PAGE: Final = 50
 """Threads whose messages are read at a time."""
@@ -154,7 +150,8 @@ class PostgresIndex(Index):
                 raise
             raise UnavailableError(
                 f"{self._where}: the right to make the tables of the search index is missing; as the owner: GRANT CREATE ON "
-                f"SCHEMA s TO u (s: the schema, u: the user)"
+                f"SCHEMA s TO u, or search once and then GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA s TO u "
+                f"(s: the schema, u: the user)"
             ) from error
 
     @property
@@ -163,16 +160,11 @@ class PostgresIndex(Index):
 
     def _read(self, job: Callable[[Link], T]) -> T:
         with self._watched():
-            return self._work.read(lambda link: job(_unhurried(link)))
+            return self._work.read(job, hurried=False)  # reading every message takes its time
 
     def _write(self, job: Callable[[Work], None]) -> None:
         """Do it in a transaction; a second time, which does no harm, if nobody knows whether it was done."""
-
-        def unhurried(work: Work) -> None:
-            _unhurried(work.link)
-            job(work)
-
-        self._work.write(Task([], unhurried, marked=False))
+        self._work.write(Task([], job, marked=False, hurried=False))
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
@@ -183,12 +175,6 @@ class PostgresIndex(Index):
             if isinstance(error.__cause__, psycopg.Error):
                 raise damaged(self._where, error.__cause__) from error
             raise
-
-
-def _unhurried(link: Link) -> Link:
-    if link.until is not None:  # else whoever borrowed it decides
-        link.until = time.monotonic() + LONGEST_TRY_S
-    return link
 
 
 # -- rows ------------------------------------------------------------------------------------------

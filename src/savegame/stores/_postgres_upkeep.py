@@ -14,7 +14,7 @@ from typing import Any, Final
 from savegame.errors import CorruptionError
 from savegame.frames import checksum, thread_salt
 from savegame.model import Problem, ThreadKey
-from savegame.stores._postgres_changes import Changes, Work, id_of, new_version, read_row, tag_of
+from savegame.stores._postgres_changes import Changes, Work, id_of, read_row, tag_of
 from savegame.stores._postgres_pool import Link, Rows
 from savegame.stores._row_checks import Damage, damage_beside, frame_problems, mended_row
 from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem
@@ -143,7 +143,7 @@ def mend(work: Work, changes: Changes, key: ThreadKey) -> list[str]:
         found = read_row(key, columns[0])
     row = mended_row(found, tag_of(key), *changes.count(work, key, EMPTY_ROW), partial(id_of, work.link, key))
     if row is not None:
-        work.write(key, row._replace(version=new_version()))
+        changes.write_row(work, key, row)
         done.append(f"thread {key.id!r}: its row was built anew")
     return done
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import psycopg
 
@@ -23,12 +24,17 @@ from savegame.model import ThreadKey
 from savegame.store import StoreChange
 from savegame.stores._postgres_changes import Changes, Work, tag_of
 from savegame.stores._postgres_errors import is_lost, may_work_later, translate
-from savegame.stores._postgres_pool import Link, Patience, Pool
+from savegame.stores._postgres_pool import LONGEST_S, Link, Patience, Pool
 from savegame.stores._rows import unknown_outcome
 
 T = TypeVar("T")
 Mark = tuple[str, str, bytes]
-MARKS_KEPT_S: Final = 3600.0
+FORGET_CHANCE: Final = 1 / 200
+"""How often a write removes up to 1,000 marks that are older than an hour: more than come along meanwhile."""
+
+LONGEST_WRITE_S: Final = 600.0
+"""How long a server that is alive may take for a write that is not hurried."""
+
 CLOCK_KEPT_US: Final = 60_000_000
 
 
@@ -62,7 +68,8 @@ class Doubt(Exception):
 class Task(Generic[T]):
     """Something to do in a transaction that has locked the threads `keys` and made those of `made`.
 
-    `ids` are those that users chose, with their namespaces. What is not `marked` can be done twice without harm.
+    `ids` are those that users chose, with their namespaces. What is not `marked` can be done twice without harm. What is
+    not `hurried` may take longer than the deadline, as long as the server is alive.
     """
 
     keys: Collection[ThreadKey]
@@ -70,6 +77,7 @@ class Task(Generic[T]):
     made: Collection[ThreadKey] = ()
     ids: Collection[tuple[str, str]] = ()
     marked: bool = True
+    hurried: bool = True
     changes: Sequence[StoreChange] = ()
 
 
@@ -82,7 +90,6 @@ class Workings:
         self.changes = Changes(epochs)
         self.deadline = deadline
         self._local = threading.local()
-        self._marks_forgotten = 0.0
 
     def borrowed(self) -> Link | None:
         """The connection that the calling thread has by `connection()`. Raises ClosedError in the child of a fork."""
@@ -93,17 +100,17 @@ class Workings:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def read(self, job: Callable[[Link], T], *, hurried: bool = True, seconds: float | None = None) -> T:
-        """What `job` reads. If not `hurried`, a try may take as long as it wants."""
+    def read(self, job: Callable[[Link], T], *, hurried: bool = True) -> T:
+        """What `job` reads. If not `hurried`, a try may take longer than the deadline, as long as the server is alive."""
         link = self.borrowed()
         if link is not None:
             with self._translated():
                 return job(link)
-        patience = Patience(self.deadline if seconds is None else seconds)
+        patience = Patience(self.deadline)
         while True:
             try:
                 with self.pool.lent(patience) as link:
-                    link.until = link.until if hurried else None
+                    link.until = link.until if hurried else time.monotonic() + LONGEST_S
                     return job(link)
             except psycopg.Error as error:
                 self.again(error, patience)
@@ -111,19 +118,21 @@ class Workings:
     def again(self, error: psycopg.Error, patience: Patience) -> None:
         """Wait before the next try, or raise what went wrong."""
         if is_lost(error) or isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-            self.pool.drop()
+            self.lose()
         if not may_work_later(error) or not patience.pause():
-            raise translate(error, self.pool.where) or error from error
+            raise translate(error, self.pool.where) from error
+
+    def lose(self) -> None:
+        """A connection was lost: the others are too, and who answers next may know less than is remembered here."""
+        self.pool.drop()
+        self.changes.forget_all()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except psycopg.Error as error:
-            ours = translate(error, self.pool.where)
-            if ours is None:
-                raise
-            raise ours from error
+            raise translate(error, self.pool.where) from error
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -137,16 +146,25 @@ class Workings:
             mark = _new_mark(task.keys) if task.marked else None
             try:
                 with self.pool.lent(patience) as link:
-                    return self._transact(link, task, mark)
-            except Doubt as doubt:
-                self.pool.drop()
-                if mark is not None and self._landed(mark, patience, task.changes):
-                    outcome: T = doubt.outcome
+                    link.until = link.until if task.hurried else time.monotonic() + LONGEST_WRITE_S
+                    outcome = self._transact(link, task, mark)
+                    if mark is not None and random.random() < FORGET_CHANCE:  # noqa: S311 - any will do
+                        _forget_marks(link)
                     return outcome
-                if mark is None and not patience.pause():
-                    raise unknown_outcome(doubt, task.changes) from doubt
+            except Doubt as doubt:
+                self.lose()
+                left = patience if task.hurried else Patience(self.deadline)
+                if mark is not None and self._landed(mark, left, task.changes):
+                    return cast(T, doubt.outcome)
+                if not patience.pause():
+                    raise self._given_up(doubt, task, mark) from doubt
             except psycopg.Error as error:
                 self.again(error, patience)
+
+    def _given_up(self, doubt: Doubt, task: Task[T], mark: Mark | None) -> UnavailableError:
+        if mark is None:
+            return unknown_outcome(doubt, task.changes)
+        return UnavailableError(f"{self.pool.where}: the connection was lost; nothing was written, do it again")
 
     def _transact(self, link: Link, task: Task[T], mark: Mark | None) -> T:
         """One try of a task. Raises Doubt if it may have happened; whatever else it raises, nothing was written."""
@@ -173,14 +191,13 @@ class Workings:
             with link.sending():
                 yield kept
                 if mark is not None:
-                    self._forget_marks(link)
                     link.tell("mark", *mark)
                 link.notices.warned, sent = False, True
                 link.tell("commit")
         except BaseException as error:
             if sent and isinstance(error, psycopg.Error) and is_lost(error):
                 raise Doubt(*kept) from error
-            _roll_back(link)
+            link.roll_back()
             raise
         if link.notices.warned:
             raise Doubt(*kept)
@@ -195,19 +212,13 @@ class Workings:
                         done: bool = link.ask("settle", *mark)[0][0]
                         if not link.notices.warned:
                             return done
-                    self.pool.drop()
+                    self.lose()
                     if not patience.pause():
                         raise UnavailableError(f"{self.pool.where}: no standby confirms what the server wrote")
                 except psycopg.Error as error:
                     self.again(error, patience)
         except SavegameError as error:
             raise unknown_outcome(error, changes) from error
-
-    def _forget_marks(self, link: Link) -> None:
-        """Remove marks that nobody will look for any more, now and then."""
-        if time.monotonic() >= self._marks_forgotten:
-            self._marks_forgotten = time.monotonic() + MARKS_KEPT_S
-            link.tell("forget_marks")
 
     # -- connection() --------------------------------------------------------------------------------
 
@@ -225,7 +236,7 @@ class Workings:
             try:
                 yield link
             except BaseException:
-                _roll_back(link)
+                link.roll_back()
                 raise
             finally:
                 self._local.link = None
@@ -253,12 +264,12 @@ class Workings:
         if not link.in_transaction:
             raise InvalidInputError("the transaction was ended inside the block; leave COMMIT and ROLLBACK to connection()")
         patience, mark = Patience(self.deadline), _new_mark(())
-        link.until = patience.try_until()
+        link.until, link.look_after = patience.until, patience.look_after()
         try:
             with self._translated(), self._committed(link, mark):
                 pass
         except Doubt as doubt:
-            self.pool.drop()
+            self.lose()
             if not self._landed(mark, patience):
                 raise UnavailableError(
                     f"{self.pool.where}: the connection was lost before the transaction was committed; nothing of it was "
@@ -290,11 +301,10 @@ def _done(work: Work, task: Task[T]) -> T:
     return outcome
 
 
-def _roll_back(link: Link) -> None:
-    """End the transaction, if one is open, without a trace; the first error is the one to tell."""
-    if link.pid == os.getpid() and not link.closed and link.in_transaction:
-        with contextlib.suppress(psycopg.Error):  # then the connection is closed when it is given back
-            link.tell("rollback")
+def _forget_marks(link: Link) -> None:
+    """Remove some of the marks that nobody will look for any more."""
+    with contextlib.suppress(psycopg.Error):  # what was asked for is done; somebody else will
+        link.tell("forget_marks")
 
 
 def _new_mark(keys: Collection[ThreadKey]) -> Mark:

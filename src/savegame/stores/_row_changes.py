@@ -93,6 +93,8 @@ class RowChanges(ABC, Generic[Db]):
 
     def _put_record(self, db: Db, change: PutRecord, row: Row) -> int:
         key, kind, name, value = change.key, change.kind, change.name, change.value
+        if change.renew_us is not None and row.owner is not None:
+            self.write_row(db, key, row._replace(expires=self.now(db) + change.renew_us))
         if value is None:
             self.delete_record(db, key, row, kind, name)
             return 0

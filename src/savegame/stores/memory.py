@@ -179,10 +179,15 @@ class MemoryStore(Store):
             row = row._replace(agent=change.agent)
         if change.keep_newest is not None:
             row = row._replace(floor=_floor(thread, seq, change.keep_newest))
-        if change.renew_us is not None and row.lease is not None and row.lease.expires:
-            row = row._replace(lease=row.lease._replace(expires=self._clock() + change.renew_us))
+        if change.renew_us is not None:
+            row = self._renewed(row, change.renew_us)
         batch.set(thread, "row", row)
         return seq
+
+    def _renewed(self, row: ThreadRow, renew_us: int) -> ThreadRow:
+        if row.lease is None or not row.lease.expires:
+            return row
+        return row._replace(lease=row.lease._replace(expires=self._clock() + renew_us))
 
     def _move_head(self, batch: _Batch, change: MoveHead) -> None:
         self._guard_head(change.key, change.epoch, change.expect)
@@ -211,6 +216,8 @@ class MemoryStore(Store):
             batch.put(self._made(batch, change.key).records, place, change.value)
         elif thread:
             batch.drop(thread.records, place)
+        if thread and change.renew_us is not None:
+            batch.set(thread, "row", self._renewed(thread.row, change.renew_us))
 
     def _put_keyframe(self, batch: _Batch, change: PutKeyframe) -> None:
         thread = self._threads.get(change.key)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import unquote
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -37,14 +38,15 @@ from savegame.stores._rows import SEQ_MASK, read_frame, record_page, sound_blob,
 
 T = TypeVar("T")
 
+OURS = ("schema", "deadline", "connections")
 CONNECTIONS = 16
 DEADLINE_S = 30.0
 REWRITTEN_BYTES = 256 << 20
 """Up to this size `compact` gives space back to the disk: tables are locked while they are written anew, and larger ones
 for too long. Those only get room for what comes next."""
 
-OPENING_S = 5.0
-"""How long opening tries when nobody answers: whoever mistyped an address wants to know soon."""
+LONGEST_DEADLINE_S = 1800.0
+"""Half of the time for which it can be found out whether a write landed."""
 
 
 def open_url(url: str, *, durability: str = "power", read_only: bool = False) -> PostgresStore:
@@ -53,8 +55,9 @@ def open_url(url: str, *, durability: str = "power", read_only: bool = False) ->
     Everything else in the URL is libpq's: several hosts, sslmode, target_session_attrs.
     """
     address, _, query = url.partition("?")
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    ours = {name: given.pop(name) for name in ("schema", "deadline", "connections") if name in given}
+    given = [part.partition("=") for part in query.split("&") if part]
+    ours = {name: unquote(value) for name, _, value in given if name in OURS}
+    others = "&".join("".join(part) for part in given if part[0] not in OURS)  # as they are: libpq decodes them
     try:
         options: dict[str, Any] = {"schema": ours.get("schema", "savegame")}
         options |= {
@@ -64,9 +67,7 @@ def open_url(url: str, *, durability: str = "power", read_only: bool = False) ->
     except ValueError as error:
         raise InvalidInputError("deadline= and connections= in a PostgreSQL URL are numbers") from error
     address = re.sub(r"^postgres:", "postgresql:", address)
-    return PostgresStore(
-        f"{address}?{urlencode(given)}" if given else address, durability=durability, read_only=read_only, **options
-    )
+    return PostgresStore(f"{address}?{others}" if others else address, durability=durability, read_only=read_only, **options)
 
 
 class PostgresStore(Store):
@@ -90,8 +91,8 @@ class PostgresStore(Store):
         deadline: float = DEADLINE_S,
         connections: int = CONNECTIONS,
     ) -> None:
-        if not (deadline > 0 and connections > 1):
-            raise InvalidInputError("deadline= must be above 0 and connections= at least 2")
+        if not (0 < deadline <= LONGEST_DEADLINE_S and connections > 1):
+            raise InvalidInputError(f"deadline= must be above 0, at most {LONGEST_DEADLINE_S:g}, and connections= at least 2")
         self.read_only = read_only
         self.schema = checked_schema(schema)
         conninfo, self.path = _conninfo(url, read_only=read_only)
@@ -108,7 +109,7 @@ class PostgresStore(Store):
             self._work.clock.learn(link.ask("clock")[0][0])
 
         try:
-            self._work.read(look, seconds=min(deadline, OPENING_S))
+            self._work.read(look)
         except BaseException:
             pool.close()
             raise
@@ -200,12 +201,12 @@ class PostgresStore(Store):
             lambda link: link.ask_all(*((name, wanted) for name in ("some_threads", "note_sums", "record_sums")))
         )
         prints = {}
+        beside = _by_thread(notes), _by_thread(records)
         for columns in rows:
             key = ThreadKey(*columns[-2:])
             with contextlib.suppress(CorruptionError):
                 row = read_row(key, columns).public(key)
-                beside = [[one[2:] for one in found if one[:2] == key] for found in (notes, records)]
-                prints[key] = fingerprint(row, *beside)
+                prints[key] = fingerprint(row, *(found[key] for found in beside))
         return [prints.get(key, b"") for key in keys]
 
     def chain(self, key: ThreadKey, seq: int, *, keyframes: bool = True, after: int = 0) -> Chain:
@@ -256,14 +257,16 @@ class PostgresStore(Store):
 
     def mend(self, namespace: str) -> list[str]:
         self._check_open(writing=True)
-        done = self._work.write(Task([], partial(upkeep.set_lost_aside, namespace=namespace)))
+        done = self._work.write(Task([], partial(upkeep.set_lost_aside, namespace=namespace), hurried=False))
         for thread_id, _ in self.heads(namespace):
             key = ThreadKey(namespace, thread_id)
-            done += self._work.write(Task([], partial(upkeep.mend, changes=self._changes, key=key)))
+            done += self._work.write(Task([], partial(upkeep.mend, changes=self._changes, key=key), hurried=False))
         return done
 
     def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
         self._check_open(writing=True)
+        if self.borrowed():
+            raise InvalidInputError("compact() cannot be part of a transaction; leave connection() first")
         total = self.sizes()["count"]
         done, place = 0, ("", "", 0)
         while True:
@@ -272,10 +275,10 @@ class PostgresStore(Store):
                 break
             smaller = upkeep.recoded(page, recode)
             if smaller:
-                self._work.write(Task([], partial(upkeep.set_deltas, rows=smaller)))
+                self._work.write(Task([], partial(upkeep.set_deltas, rows=smaller), hurried=False))
             done, place = done + len(page), page[-1][:3]
             progress(min(done, total), total)
-        self._work.write(Task([], lambda work: work.link.tell("drop_all_keyframes"), marked=False))
+        self._work.write(Task([], lambda work: work.link.tell("drop_all_keyframes"), marked=False, hurried=False))
         small = self.sizes()["total"] <= REWRITTEN_BYTES
         self._read(lambda link: link.tell("rewrite_tables" if small else "vacuum"), hurried=False)
 
@@ -293,8 +296,9 @@ class PostgresStore(Store):
 
     def await_change(self, key: ThreadKey, seconds: float) -> None:
         self._check_open()
-        if not self.read_only and not self.borrowed() and self._listener.is_due(key):
-            self._ask("watch", *key, int(WATCHED_S * 1_000_000))
+        due = not self.read_only and not self.borrowed() and self._listener.is_due(key)
+        if due and self._ask("watch", *key, int(WATCHED_S * 1_000_000)):
+            self._listener.said(key)
         self._listener.wait(seconds)
 
     def close(self) -> None:
@@ -313,6 +317,14 @@ class PostgresStore(Store):
 
     def _ask(self, name: str, *values: Any) -> Rows:
         return self._read(lambda link: link.ask(name, *values))
+
+
+def _by_thread(rows: Rows) -> defaultdict[ThreadKey, list[tuple[Any, ...]]]:
+    """Rows that begin with namespace and thread, by those."""
+    found: defaultdict[ThreadKey, list[tuple[Any, ...]]] = defaultdict(list)
+    for namespace, thread_id, *columns in rows:
+        found[ThreadKey(namespace, thread_id)].append(tuple(columns))
+    return found
 
 
 def _conninfo(url: str, *, read_only: bool) -> tuple[str, str]:

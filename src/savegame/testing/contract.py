@@ -372,6 +372,11 @@ class StoreContract:
         assert renewed is not None
         assert (renewed.epoch, renewed.owner) == (lease.epoch, "me")
         assert renewed.expires >= lease.expires + 500_000_000
+        store.commit([PutRecord(A, "kind", "name", b"x", lease.epoch, renew_us=1_200_000_000)])
+        longest = row_of(store, A).lease
+        assert longest is not None
+        assert longest.expires >= renewed.expires + 500_000_000
+        assert row_of(store, A).head_id == "a-2"
 
     def test_a_moved_head_may_bring_another_agent(self, store: Store) -> None:
         """None says nothing about it."""

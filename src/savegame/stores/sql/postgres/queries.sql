@@ -2,6 +2,7 @@
 
 -- name: has_layout
 SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1), current_setting('synchronous_commit'), pg_is_in_recovery(),
+    current_setting('default_transaction_read_only')::boolean,
     EXISTS (SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = $1 AND relname = 'layout')
 -- name: make_schema
 CREATE SCHEMA :schema
@@ -16,6 +17,8 @@ SELECT pg_advisory_xact_lock($1::bigint)
 -- name: clock
 SELECT :schema.clock()
 
+-- name: ping
+SELECT 1
 -- name: begin
 BEGIN ISOLATION LEVEL READ COMMITTED
 -- name: begin_snapshot
@@ -36,7 +39,10 @@ INSERT INTO :schema.landed (namespace, thread, mark, done) VALUES ($1, $2, $3, t
 INSERT INTO :schema.landed (namespace, thread, mark, done) VALUES ($1, $2, $3, false)
 ON CONFLICT (namespace, thread, mark) DO UPDATE SET at = clock_timestamp() RETURNING done
 -- name: forget_marks
-DELETE FROM :schema.landed WHERE at < clock_timestamp() - interval '1 hour'
+DELETE FROM :schema.landed WHERE (namespace, thread, mark) IN (
+    SELECT namespace, thread, mark FROM :schema.landed WHERE at < clock_timestamp() - interval '1 hour'
+    ORDER BY at LIMIT 1000 FOR UPDATE SKIP LOCKED
+)
 
 -- name: thread
 SELECT tag, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum FROM :schema.thread WHERE namespace = $1 AND id = $2
@@ -78,7 +84,7 @@ UPDATE :schema.thread SET watched = :schema.clock() + $3::bigint WHERE namespace
 SELECT nextval($1::text::regclass)
 
 -- name: append
-SELECT :schema.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+SELECT :schema.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 -- name: add_frame
 INSERT INTO :schema.frame (namespace, thread, seq, listed, id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)

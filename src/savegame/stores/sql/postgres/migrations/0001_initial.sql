@@ -104,27 +104,28 @@ CREATE TABLE :schema.landed (
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (namespace, thread, mark)
 );
+CREATE INDEX landed_by_time ON :schema.landed (at);
 
 CREATE SEQUENCE :schema.epoch AS bigint;
 
 CREATE FUNCTION :schema.clock() RETURNS bigint LANGUAGE sql VOLATILE
 AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
--- The next frame of a thread whose row is as the caller remembers it: gives the server's clock, or NULL if it is not.
+-- The next frame of a thread whose row is as the caller remembers it, version and head: gives the server's clock, or NULL if it is not.
 -- A function, since its plans are kept: as one plain statement the same takes a third longer. Never changed by a later
 -- version of the layout, which adds another beside it: processes that opened the store before go on calling it.
 CREATE FUNCTION :schema.append_1(
-    in_namespace text, in_thread text, in_version bigint, in_seq bigint, in_floor bigint, in_sum bigint, in_renew bigint,
-    in_listed boolean, in_id text, in_base bigint, in_run bigint, in_meta bytea, in_meta_sum bigint, in_note bytea,
-    in_note_sum bigint, in_delta bytea, in_delta_sum bigint
+    in_namespace text, in_thread text, in_version bigint, in_head_id text, in_new_version bigint, in_seq bigint,
+    in_floor bigint, in_sum bigint, in_renew bigint, in_listed boolean, in_id text, in_base bigint, in_run bigint,
+    in_meta bytea, in_meta_sum bigint, in_note bytea, in_note_sum bigint, in_delta bytea, in_delta_sum bigint
 ) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     now bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
     heard_until bigint;
 BEGIN
     UPDATE :schema.thread SET head = in_seq, head_id = in_id, last = in_seq, floor = in_floor, run = in_run, count = count + 1,
-        version = version + 1, sum = in_sum, expires = CASE WHEN in_renew IS NULL THEN expires ELSE now + in_renew END
-    WHERE namespace = in_namespace AND id = in_thread AND version = in_version
+        version = in_new_version, sum = in_sum, expires = CASE WHEN in_renew IS NULL THEN expires ELSE now + in_renew END
+    WHERE namespace = in_namespace AND id = in_thread AND version = in_version AND head_id IS NOT DISTINCT FROM in_head_id
     RETURNING watched INTO heard_until;
     IF NOT FOUND THEN
         RETURN NULL;
