@@ -205,12 +205,14 @@ class AsyncThread(_Face[Thread]):
     label = _writes(Thread.label)
     tag = _writes(Thread.tag)
     untag = _writes(Thread.untag)
+    note = _writes(Thread.note)
     records = _reads(Thread.records)
     put_records = _writes(Thread.put_records)
     attach_subject = _writes(Thread.attach_subject)
     subjects = _reads(Thread.subjects)
     remove = _writes(Thread.remove)
     prune = _writes(Thread.prune)
+    prunable = _reads(Thread.prunable)
     delete = _writes(Thread.delete)
 
     async def autosave(

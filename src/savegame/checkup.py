@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import apsw
 
-from savegame.errors import SavegameError
+from savegame.errors import SavegameError, StoreNotFound
 from savegame.opening import open_vault
 from savegame.stores._sql_files import queries
 from savegame.stores._sqlite_file import NETWORK_FILE_SYSTEMS, file_system, has_wal_reset_bug
@@ -67,8 +67,12 @@ def examine(address: str, namespace: str) -> Iterator[Finding]:
             if vault.store.scheme == "postgresql":
                 yield from server(vault)
             yield from contents(vault)
+    except StoreNotFound as error:
+        found, _, _ = str(error).partition("; ")  # how a program would make it helps nobody here
+        yield Finding("store", Level.PROBLEM, found, "check the address; a program makes the vault when it first opens it")
     except SavegameError as error:
-        yield Finding("store", Level.PROBLEM, str(error))
+        found, _, advice = str(error).partition("; ")  # errors say what is wrong; what to do
+        yield Finding("store", Level.PROBLEM, found, advice or None)
 
 
 def _path_of(address: str) -> Path | None:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
+import blake3
+
 from savegame import delta as deltas
 from savegame.domain import Conversation, Message
 from savegame.engine import Engine
@@ -88,6 +90,7 @@ class Conversations:
         if not isinstance(found.state, dict) or not isinstance(found.state.get("messages"), list):
             raise _no_conversation(conversation_id)
         given = {"agent_id": found.agent_id, "created_at": found.created_at, **found.state, "id": found.thread_id}
+        given["messages"] = [_named(conversation_id, *place) for place in enumerate(found.state["messages"])]
         conversation = Conversation.from_dict(given)
         conversation.known = found.id
         return conversation
@@ -199,6 +202,13 @@ class Conversations:
         if conversation_id.startswith(AGENT_PREFIX):
             raise InvalidInputError(f"{conversation_id!r} is the thread of an agent, not a conversation; choose another id")
         return Thread(self._engine, key, agent, None)
+
+
+def _named(conversation_id: str, place: int, message: Any) -> Any:
+    """A message that was saved without an id, with one that is the same whenever it is read: what is saved again stays."""
+    if not isinstance(message, Mapping) or "id" in message:
+        return message
+    return {**message, "id": blake3.blake3(f"{place} {conversation_id}".encode()).hexdigest(length=16)}
 
 
 def _no_conversation(thread_id: str) -> InvalidInputError:

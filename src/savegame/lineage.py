@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
 
 from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError, ThreadNotFound
@@ -17,6 +17,7 @@ CHOSEN: Final = "chosen"
 SHORTEST_PREFIX: Final = 6
 
 Ref = str | int | Checkpoint
+T = TypeVar("T")
 
 
 def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE) -> Iterator[Frame]:
@@ -139,6 +140,24 @@ def resolve(engine: Engine, key: ThreadKey, ref: Ref | None = None, *, at: dt.da
         what = f"at or before {at.isoformat()}" if at is not None else repr(ref)
         raise CheckpointNotFound(f"checkpoint not found: {what} in thread {key.id!r}; thread.history() lists them")
     return frame
+
+
+def by_text(text: str, verb: Callable[[Ref], T]) -> T:
+    """What a verb gives for what people and models write: an id, label or `head~n`, else a step, `latest` like `head`.
+
+    Raises CheckpointNotFound.
+    """
+    meanings: list[Ref] = [text]
+    if text.isdecimal() and text.isascii():
+        meanings.append(int(text))
+    elif text == "latest":
+        meanings.append("head")
+    for meaning in meanings[:-1]:
+        try:
+            return verb(meaning)
+        except CheckpointNotFound:
+            continue
+    return verb(meanings[-1])
 
 
 def _find(engine: Engine, key: ThreadKey, row: ThreadRow, ref: Any, at: dt.datetime | None) -> Frame | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from savegame.aio import Opening
 from savegame.errors import InvalidInputError, StoreNotFound, UnsupportedError
@@ -32,6 +32,14 @@ BUILT_IN = {
     "sqlite": "savegame.stores.sqlite",
 }
 """Found without installed metadata, so that a source tree works too."""
+
+_PATHS: Final = ("file", "memory", "sqlite")
+"""Schemes whose addresses are paths: nothing in them is a secret."""
+
+_HOSTS: Final = re.compile(
+    r"[\w.%-]*(?:\[[0-9A-Fa-f:.%]*\])?(?::\d+)?(?:,[\w.%-]*(?:\[[0-9A-Fa-f:.%]*\])?(?::\d+)?)*(?:/[^:@]*)?"
+)
+"""Hosts with their ports, and a database."""
 
 
 def open_vault(
@@ -74,6 +82,20 @@ def _with_parameters_of(target: Callable[P, Any]) -> Callable[[Callable[..., T]]
 def open_async(*args: Any, **options: Any) -> Opening:
     """`open`, for asyncio: `vault = await open_async(...)`, or `async with open_async(...) as vault:`, gives an AsyncVault."""
     return Opening(partial(open_vault, *args, **options))
+
+
+def shown_address(url: str | os.PathLike[str]) -> str:
+    """A vault's address for people to see: of a URL only scheme, user, hosts and database, never what may be a secret."""
+    text = os.fspath(url)
+    scheme, mark, rest = text.partition("://")
+    if not mark or scheme in _PATHS:
+        return text
+    found = re.match(r"(?:([^:@/]*)(?::[^@/]*)?@)?([^?]*)(.*)", rest, re.DOTALL)
+    assert found is not None  # every part may be empty
+    user, where, query = found.groups()
+    if not _HOSTS.fullmatch(where) or (user is None and "@" in query):  # a password that nobody escaped
+        return f"{scheme}://…"
+    return f"{scheme}://{f'{user}@' if user else ''}{where}"
 
 
 def open_store(url: str | os.PathLike[str], **options: Any) -> Store:

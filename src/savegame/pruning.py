@@ -13,7 +13,7 @@ from savegame.engine import Engine
 from savegame.errors import InvalidInputError
 from savegame.frames import load_meta, load_note
 from savegame.lineage import Ref
-from savegame.model import Frame, ThreadKey, checked_duration
+from savegame.model import Frame, ThreadKey, ThreadRow, checked_duration
 from savegame.policy import spared_by_prune
 from savegame.retrying import retried
 
@@ -40,6 +40,27 @@ def prune(
     dry_run: bool,
 ) -> int:
     """`Thread.prune`."""
+    _check(keep, older_than)
+
+    def attempt() -> int:
+        row, frames, drop = _chosen(engine, key, keep, older_than, include_labelled=include_labelled)
+        if row is None or dry_run:
+            return len(drop)
+        return upkeep.remove(engine, key, frames, drop, expect=row.head_id)
+
+    return retried(attempt, gone=True)
+
+
+def prunable(
+    engine: Engine, key: ThreadKey, *, keep: int | None, older_than: dt.timedelta | None, include_labelled: bool
+) -> list[Frame]:
+    """`Thread.prunable`."""
+    _check(keep, older_than)
+    _, frames, drop = _chosen(engine, key, keep, older_than, include_labelled=include_labelled)
+    return [frame for frame in frames if frame.seq in drop]
+
+
+def _check(keep: int | None, older_than: dt.timedelta | None) -> None:
     if keep is None and older_than is None:
         raise InvalidInputError("prune needs keep=, older_than= or both")
     if keep is not None and keep < 1:
@@ -47,30 +68,30 @@ def prune(
     if older_than is not None and older_than != dt.timedelta(0):
         checked_duration(older_than, "older_than")
 
-    def attempt() -> int:
-        row = engine.store.thread(key)
-        if row is None or not row.frames:
-            return 0
-        cutoff = None if older_than is None else engine.store.clock() - older_than // dt.timedelta(microseconds=1)
-        frames = list(lineage.everything(engine, key))
-        drop = {
-            frame.seq
-            for rank, frame in enumerate(frames)
-            if frame.seq != row.head
-            and not spared_by_prune(
-                rank,
-                load_meta(frame.meta).created_us,
-                labelled=load_note(frame.note)[0] is not None,
-                keep=keep,
-                cutoff_us=cutoff,
-                include_labelled=include_labelled,
-            )
-        }
-        if not include_labelled:
-            drop = upkeep.unpinned(engine, row, frames, drop)
-        return len(drop) if dry_run else upkeep.remove(engine, key, frames, drop, expect=row.head_id)
 
-    return retried(attempt, gone=True)
+def _chosen(
+    engine: Engine, key: ThreadKey, keep: int | None, older_than: dt.timedelta | None, *, include_labelled: bool
+) -> tuple[ThreadRow | None, list[Frame], set[int]]:
+    """A thread as it is, all its frames newest first, and which of them go."""
+    row = engine.store.thread(key)
+    if row is None or not row.frames:
+        return None, [], set()
+    cutoff = None if older_than is None else engine.store.clock() - older_than // dt.timedelta(microseconds=1)
+    frames = list(lineage.everything(engine, key))
+    drop = {
+        frame.seq
+        for rank, frame in enumerate(frames)
+        if frame.seq != row.head
+        and not spared_by_prune(
+            rank,
+            load_meta(frame.meta).created_us,
+            labelled=load_note(frame.note)[0] is not None,
+            keep=keep,
+            cutoff_us=cutoff,
+            include_labelled=include_labelled,
+        )
+    }
+    return row, frames, drop if include_labelled else upkeep.unpinned(engine, row, frames, drop)
 
 
 def discard_all_but(engine: Engine, key: ThreadKey, head: Frame, *, expect: str | None) -> bool:

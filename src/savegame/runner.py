@@ -123,8 +123,11 @@ class Runner:
 
     def calls(self, thread_id: str) -> Iterator[CallEntry]:
         """`Vault.calls`."""
-        kept = self._thread(thread_id).records(CALL)
-        return iter(sorted((CallEntry.from_dict(key, entry) for key, entry in kept.items()), key=lambda entry: entry.order))
+        thread = self._thread(thread_id)
+        entries = sorted((CallEntry.from_dict(*kept) for kept in thread.records(CALL).items()), key=lambda entry: entry.order)
+        waiting = {entry.key for entry in entries if entry.status == CallStatus.WAITING}
+        answered = waiting & thread.records(ANSWER).keys() if waiting else waiting
+        return (replace(entry, answered=entry.key in answered) for entry in entries)
 
     def _call(self, thread: Thread, key: str) -> CallEntry:
         kept = thread.records(CALL).get(key)

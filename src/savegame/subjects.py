@@ -69,9 +69,9 @@ def erase(engine: Engine, namespace: str, subject: str, *, dry_run: bool) -> Era
         gone += [key.id for key in keys]
         if dry_run:
             return Erased(tuple(sorted(gone)), ())
-        left = upkeep.delete(engine, keys).left
+        left += upkeep.delete(engine, keys).left
     logger.info("erased %d threads of one subject", len(gone))
-    return Erased(tuple(sorted(gone)), left)
+    return Erased(tuple(sorted(gone)), tuple(dict.fromkeys(left)))
 
 
 def _threads_of(engine: Engine, namespace: str, subject: str) -> list[ThreadKey]:

@@ -10,6 +10,7 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from savegame import delta as deltas
@@ -443,23 +444,24 @@ class Thread:
     def label(self, ref: Ref, name: str | None) -> Checkpoint:
         """Give a checkpoint a label, or take it away with None."""
         name = checked_label(name)
-        return self._note(ref, lambda _, tags: (name, tags))
+        return self.note(ref, lambda _, tags: (name, tags))
 
     def tag(self, ref: Ref, *tags: str) -> Checkpoint:
         """Add tags to a checkpoint."""
         added = checked_tags(tags)
-        return self._note(ref, lambda label, old: (label, checked_tags((*old, *added))))
+        return self.note(ref, lambda label, old: (label, (*old, *added)))
 
     def untag(self, ref: Ref, *tags: str) -> Checkpoint:
         """Take tags away from a checkpoint; those that it does not have do not matter."""
-        return self._note(ref, lambda label, old: (label, tuple(tag for tag in old if tag not in tags)))
+        return self.note(ref, lambda label, old: (label, tuple(tag for tag in old if tag not in tags)))
 
-    def _note(
-        self, ref: Ref, change: Callable[[str | None, tuple[str, ...]], tuple[str | None, tuple[str, ...]]]
-    ) -> Checkpoint:
+    def note(self, ref: Ref, change: Callable[[str | None, tuple[str, ...]], tuple[str | None, Iterable[str]]]) -> Checkpoint:
+        """Change label and tags of a checkpoint at once: `change(label, tags)` gives both, again if others were quicker."""
+
         def attempt() -> Checkpoint:
             frame = self._resolve(ref)
-            note = dump_note(*change(*load_note(frame.note)))
+            label, tags = change(*load_note(frame.note))
+            note = dump_note(checked_label(label), checked_tags(tags))
             self._engine.store.commit([PutNote(self._key, frame.seq, note, frame.note)])
             return self._checkpoint(frame._replace(note=note))
 
@@ -519,6 +521,13 @@ class Thread:
         )
         logger.debug("pruned %d checkpoints of thread %r%s", removed, self.id, " (dry run)" if dry_run else "")
         return removed
+
+    def prunable(
+        self, *, keep: int | None = None, older_than: dt.timedelta | None = None, include_labelled: bool = False
+    ) -> list[Checkpoint]:
+        """What `prune` with the same arguments would delete now, without states, newest first."""
+        rule = partial(pruning.prunable, keep=keep, older_than=older_than, include_labelled=include_labelled)
+        return [self._checkpoint(frame) for frame in rule(self._engine, self._key)]
 
     def delete(self) -> bool:
         """Delete the thread with everything beside it. True if there was one."""

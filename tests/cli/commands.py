@@ -10,6 +10,7 @@ import subprocess
 import sys
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,18 +40,35 @@ def run(*arguments: object, **environment: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def typed(*arguments: object, answer: str = "") -> Done:
-    """The command on a terminal of its own, where somebody types an answer; everything shown is in `out`."""
+def typed(
+    *arguments: object,
+    answer: str = "",
+    meanwhile: Callable[[subprocess.Popen[bytes]], object] | None = None,
+    **environment: str,
+) -> Done:
+    """The command on a terminal of its own, where somebody types an answer; everything shown is in `out`.
+
+    `meanwhile` happens when the question is asked, before it is answered.
+    """
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [ENTRY, *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs, env=PLAIN | {"TERM": "xterm-256color"}
+        [ENTRY, *map(str, arguments)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=PLAIN | {"TERM": "xterm-256color"} | environment,
     ) as process:
         os.close(theirs)
-        os.write(ours, answer.encode())
+        if meanwhile is None:
+            os.write(ours, answer.encode())
         shown = b""
         with contextlib.suppress(OSError):  # how the other end of a terminal tells that it is closed
             while part := os.read(ours, 4096):
                 shown += part
+                if meanwhile is not None and b"[y/N]" in shown:
+                    meanwhile(process)
+                    meanwhile = None
+                    os.write(ours, answer.encode())
         code = process.wait(120)
     os.close(ours)
     return Done(code, shown.decode(), "")

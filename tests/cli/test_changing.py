@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import signal
+
+import pytest
 from commands import run, typed
+from conftest import model
 
 import savegame
 
@@ -30,8 +35,8 @@ def test_a_dry_run_changes_nothing(store: str) -> None:
         "3 checkpoints would be deleted\n"
     )
     assert run("rewind", "support-42", "1", "--dry-run", "-s", store).out.endswith("2 checkpoints would stay as a branch\n")
-    assert run("prune", "support-42", "--keep", "1", "--dry-run", "-s", store).out.startswith(
-        "2 checkpoints of support-42 would"
+    assert run("prune", "support-42", "--keep", "1", "--dry-run", "-s", store).out.endswith(
+        "2 checkpoints of support-42 would be deleted\n"
     )
     assert run("erase", "customer-7", "--dry-run", "-s", store).out.split()[:2] == ["support-42", "what-if"]
     assert run("log", "support-42", "--branches", "--json", "-s", store).out == before
@@ -52,7 +57,11 @@ def test_nobody_to_ask_is_no_consent(store: str) -> None:
 
 def test_with_yes_it_is_done(store: str) -> None:
     assert run("rewind", "support-42", "1", "--discard", "--yes", "-s", store).out.endswith("3 checkpoints deleted\n")
-    assert run("prune", "--older-than", "0s", "--yes", "--json", "-s", store).json == {"removed": 2, "done": True}
+    assert run("prune", "--older-than", "0s", "--yes", "--json", "-s", store).json == {
+        "removed": 2,
+        "threads": {"invoice-7": 1, "invoice-8": 1},
+        "done": True,
+    }
     assert run("erase", "customer-7", "--yes", "--json", "-s", store).json["threads"] == ["support-42", "what-if"]
     with savegame.open(store) as vault:
         assert [info.id for info in vault.threads()] == ["gone", "invoice-7", "invoice-8", "report"]
@@ -65,6 +74,95 @@ def test_a_person_is_asked_and_may_refuse(on_disk: str) -> None:
     assert run("log", "support-42", "-s", on_disk).out.count("\n") == 3
     assert typed("prune", "--keep", "1", "-s", on_disk, answer="y\n").code == 0
     assert run("log", "support-42", "-s", on_disk).out.count("\n") == 2, "the labelled one stays"
+
+
+def test_what_goes_is_shown_before_it_is_gone(store: str) -> None:
+    def rows(shown: str) -> list[list[str]]:
+        return [line.split() for line in shown.splitlines()]
+
+    every = rows(run("prune", "--keep", "1", "--include-labelled", "--dry-run", "-s", store).out)
+    assert [row[:3] for row in every[:2]] == [["thread", "goes", "steps"], ["invoice-7", "1", "1"]]
+    assert ["support-42", "3", "1", "to", "3"] in [row[:5] for row in every]
+    one = rows(run("prune", "support-42", "--keep", "1", "--dry-run", "-s", store).out)
+    assert [row[1:3] for row in one[:-1]] == [["step", "3"], ["step", "1"]], "the labelled one stays"
+    assert "#risky" in one[0]
+    refused = run("rewind", "support-42", "1", "--discard", "-s", store)
+    assert [row[1:3] for row in rows(refused.out)] == [["step", "3"], ["step", "3"], ["step", "2"]]
+
+
+def test_a_rewind_is_told_once_it_has_happened(on_disk: str) -> None:
+    assert "← head" not in run("rewind", "support-42", "1", "--discard", "-s", on_disk).out, "nobody agreed"
+    with savegame.open(on_disk) as vault, vault.run("support-42"):
+        busy = run("rewind", "support-42", "1", "-s", on_disk)
+        assert (busy.code, busy.out) == (savegame.Busy.exit_code, "")
+    assert "step 1" in run("rewind", "support-42", "1", "-s", on_disk).out.partition("← head")[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["prune", "--keep", "1"], ["prune", "support-42", "--keep", "1"], ["erase", "customer-7"],
+     ["rewind", "support-42", "1", "--discard"]],
+)  # fmt: skip
+def test_what_somebody_agreed_to_is_what_is_done(on_disk: str, arguments: list[str]) -> None:
+    def change(_: object) -> None:
+        with savegame.open(on_disk) as vault:
+            vault.thread("support-42").update(set={"late": True})
+            vault.thread("support-42").fork("another")
+
+    done = typed(*arguments, "-s", on_disk, answer="y\n", meanwhile=change)
+    assert done.code == savegame.ConflictError.exit_code, done.out
+    with savegame.open(on_disk) as vault:
+        assert len(list(vault.thread("support-42").history(branches=True))) == 5
+
+
+def test_what_was_too_young_when_it_was_shown_is_not_a_change(on_disk: str) -> None:
+    def save(_: object) -> None:
+        with savegame.open(on_disk) as vault:
+            vault.thread("report").save(["more"])
+            vault.thread("report").save(["and more"])
+
+    assert typed("prune", "--older-than", "0s", "-s", on_disk, answer="y\n", meanwhile=save).code in (0, 5)
+    with savegame.open(on_disk) as vault:
+        assert len(list(vault.thread("report").history())) >= 2, "what nobody was shown is not deleted"
+
+
+def test_an_interrupted_question_is_an_interruption(on_disk: str) -> None:
+    done = typed("prune", "--keep", "1", "-s", on_disk, meanwhile=lambda process: process.send_signal(signal.SIGINT))
+    assert done.code == 130
+
+
+def test_label_and_tags_change_together_or_not_at_all(store: str) -> None:
+    before = run("log", "support-42", "--json", "-s", store).out
+    done = run("label", "support-42", "1", "x" * 600, "--tag", "new", "-s", store)
+    assert done.code == savegame.InvalidInputError.exit_code
+    assert run("label", "support-42", "1", "fine", "--untag", "risky", "--tag", "", "-s", store).code == done.code
+    assert run("log", "support-42", "--json", "-s", store).out == before
+
+
+def test_a_call_that_was_answered_is_shown_so(store: str) -> None:
+    asked = run("calls", "-s", store).out
+    assert "invoice-7  wire  waiting for an answer\n" in asked
+    key = run("calls", "invoice-7", "--json", "-s", store).json[0]["key"]
+    assert f"savegame answer invoice-7 {key} --approve, or --reject WHY\n" in asked
+    assert run("answer", "invoice-7", "--approve", "-s", store).code == 0
+    assert "invoice-7  wire  answered\n" in run("calls", "-s", store).out
+    (entry,) = run("calls", "invoice-7", "--json", "-s", store).json
+    assert (entry["status"], entry["answered"]) == ("waiting", True)
+
+
+def test_a_call_that_is_being_made_needs_nobody(on_disk: str) -> None:
+    box = savegame.Toolbox()
+
+    @box.tool
+    def wire(cents: int) -> str:
+        listed = [call["thread_id"] for call in run("calls", "--json", "-s", on_disk).json]
+        return "listed" if "invoice-9" in listed else "not listed"
+
+    with savegame.open(on_disk) as vault, vault.run("invoice-9", tools=box) as held:
+        held.user("Pay it.")
+        held.model(model)
+        held.tools()
+        assert held.messages[-1]["content"] == "not listed"
 
 
 def test_a_call_that_waits_is_answered_once(store: str) -> None:
@@ -105,9 +203,11 @@ def test_what_makes_no_sense_is_refused(on_disk: str) -> None:
         ["prune"],
         ["prune", "--keep", "0"],
         ["prune", "--older-than", "soon"],
+        ["prune", "--older-than", "999999999w"],
         ["stats", "--by", "hour"],
         ["ls", "--status", "asleep"],
         ["resolve", "invoice-8"],
     ):
         done = run(*arguments, "-s", on_disk)
         assert (done.code, done.out) == (2, ""), arguments
+        assert not re.search(r"\w=[, ]", done.err), "this is no Python"

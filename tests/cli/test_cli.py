@@ -72,6 +72,14 @@ def test_an_error_of_ours_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
     assert (tmp_path / "agents.db").read_text() == "mine"
 
 
+def test_the_demo_says_where_it_cannot_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = run("demo", "--keep", str(tmp_path / "file" / "below"), cwd=tmp_path)
+    assert done.returncode == savegame.InvalidInputError.exit_code
+    assert done.stderr.startswith("savegame: ")
+    assert "Traceback" not in done.stderr
+
+
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     """A small run with whatever contestants are installed: figures, a picture where it can be drawn, no judgement."""
     results = tmp_path / "results.json"

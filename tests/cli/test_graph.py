@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from savegame.cli.graph import lanes
+from savegame.cli.graph import MOST_LANES, lanes
 
 
 def drawn(*points: tuple[str, str | None]) -> list[str]:
@@ -27,6 +27,12 @@ def test_several_branches_join_at_once_and_cross_others() -> None:
 def test_a_lane_that_ended_is_used_again() -> None:
     points = (("e", "a"), ("d", "gone"), ("c", "a"), ("b", "gone too"), ("a", None))
     assert drawn(*points) == ["●", "│ ●", "│ ●", "│ │ ●", "├─╯", "●"]
+
+
+def test_a_thousand_branches_have_a_picture_that_fits() -> None:
+    points = [(str(number), "root") for number in range(1000)] + [("root", None)]
+    assert max(map(len, drawn(*points))) < 2 * MOST_LANES
+    assert drawn(*points)[-1] == "●"
 
 
 def test_nothing_is_drawn_of_nothing() -> None:

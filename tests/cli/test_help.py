@@ -12,8 +12,10 @@ import pytest
 import typer
 from commands import PLAIN, run
 
+import savegame
 from savegame.cli.app import app
 from savegame.cli.shapes import SHAPES
+from savegame.cli.vaults import in_a_hurry
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
 DESIGN = {
@@ -87,12 +89,29 @@ def test_shells_complete_commands(shell: str, given: dict[str, str]) -> None:
 
 def test_shells_complete_threads_and_labels(on_disk: str) -> None:
     def complete(words: str) -> list[str]:
-        given = {"COMP_WORDS": f"savegame {words}", "COMP_CWORD": str(len(words.split()))}
+        given = {"COMP_WORDS": f"savegame {words}", "COMP_CWORD": str(len(re.findall(r"(?:\\ |\S)+", words)))}
         return run(_SAVEGAME_COMPLETE="complete_bash", SAVEGAME_STORE=on_disk, **given).out.splitlines()
 
     assert complete("show inv") == ["invoice-7", "invoice-8"]
-    assert complete("rewind support-42 bef") == ["before refund"]
+    assert complete("rewind support-42 bef") == [r"before\ refund"]
+    assert complete(r"rewind support-42 before\ re") == [r"before\ refund"]
+    assert complete('rewind support-42 "bef') == ["before refund"], "inside quotes bash needs no more"
     assert complete("show -s nowhere.db inv") == [""]
+
+
+def test_names_that_no_line_can_hold_are_not_offered(on_disk: str) -> None:
+    with savegame.open(on_disk) as vault:
+        vault.thread("invoice\x1b[2J").save(1)
+        vault.thread("invoice $(reboot)").save(1)
+    given = {"COMP_WORDS": "savegame show invoice", "COMP_CWORD": "2", "SAVEGAME_STORE": on_disk}
+    offered = run(_SAVEGAME_COMPLETE="complete_bash", **given).out.splitlines()
+    assert offered == [r"invoice\ \$\(reboot\)", "invoice-7", "invoice-8"]
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for() -> None:
+    assert in_a_hurry("postgresql://h/db?deadline=60") == "postgresql://h/db?deadline=60&deadline=0.5"
+    assert in_a_hurry("postgres://h/db") == "postgres://h/db?deadline=0.5"
+    assert in_a_hurry("sqlite:a.db") == "sqlite:a.db"
 
 
 def test_the_environment_of_tests_names_no_vault() -> None:

@@ -87,6 +87,16 @@ def test_values_are_told_apart_that_json_has_no_words_for(on_disk: str) -> None:
     }
 
 
+@pytest.mark.parametrize("arguments", [["ls", "--bogus"], ["show"], ["ls", "-n", "-1"], ["nothing"], ["import"]])
+def test_a_wrong_command_is_told_as_a_document_too(arguments: list[str]) -> None:
+    done = run(*arguments, "--json")
+    failure = json.loads(done.err)
+    assert (done.code, done.out) == (2, "")
+    assert fits(failure, shapes.Failure)
+    assert (failure["error"], failure["exit_code"]) == ("invalid-input", 2)
+    assert run(*arguments).code == 2, "and without it as typer shows it"
+
+
 def test_an_error_is_a_document_too(on_disk: str) -> None:
     done = run("show", "nobody", "--store", on_disk, "--json")
     failure = json.loads(done.err)

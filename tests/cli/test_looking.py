@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+from pathlib import Path
+from typing import Any
 
-from commands import ENTRY, PLAIN, run
+import pytest
+from commands import ENTRY, PLAIN, run, typed
 
 import savegame
 
@@ -40,8 +44,38 @@ def test_people_see_what_was_said_what_was_found_and_how_much_there_is(store: st
     assert "support-42  message 1  user\n    My [parcel] 1017 never came.\n" in found
     assert run("search", "nobody said this", "-s", store).out == "nothing found\n"
     counted = run("stats", "--by", "agent", "-s", store).out
-    assert "6 threads   " in counted
+    assert "  6 threads   11 checkpoints   0 agents   2 conversations with " in counted, "those of the two runs"
     assert [line.split()[:4] for line in counted.splitlines() if line.startswith("helper")] == [["helper", "5", "2", "120"]]
+
+
+def test_messages_are_counted_where_there_are_conversations(tmp_path: Path) -> None:
+    with savegame.open(tmp_path / "a.db") as vault:
+        vault.thread("other").save({"messages": [{"role": "user", "content": "Hello"}]})
+    assert "  1 thread   1 checkpoint   0 agents\n" in run("stats", "-s", tmp_path / "a.db").out
+    with savegame.open(tmp_path / "a.db") as vault:
+        vault.save_conversation({"id": "talk", "agent_id": "helper", "messages": [{"role": "user", "content": "Hello"}]})
+    assert "   1 conversation with 1 message\n" in run("stats", "-s", tmp_path / "a.db").out
+
+
+def test_whoever_approves_a_call_sees_all_of_it(on_disk: str) -> None:
+    box = savegame.Toolbox()
+    to = {"account": "DE" * 100, "lines": [f"line {number}" for number in range(30)]}
+
+    @box.tool(ask=True)
+    def wire(to: dict[str, Any]) -> str:
+        return "wired"
+
+    def pay(vault: savegame.Vault) -> None:
+        with vault.run("long", tools=box) as held:
+            held.user("Pay it.")
+            held.model(lambda _: {"role": "assistant", "tool_calls": [{"id": "c", "name": "wire", "arguments": {"to": to}}]})
+            held.tools()
+
+    with savegame.open(on_disk) as vault, pytest.raises(savegame.Paused):
+        pay(vault)
+    shown = re.sub(r"\s", "", typed("calls", "-s", on_disk, COLUMNS="80").out)
+    assert "DE" * 100 in shown
+    assert "line29" in shown
 
 
 def test_a_checkpoint_has_many_names(on_disk: str) -> None:

@@ -24,7 +24,7 @@ NOW = dt.datetime(2026, 11, 15, 12, tzinfo=dt.UTC)
         ({"role": "user", "content": [{"text": "a"}, {"image": 1}]}, '      user  a\n            {"image": 1}'),
         ({"type": "ai", "content": "", "tool_calls": [{"name": "f", "args": {"x": 1}}]}, "        ai  → f(x=1)"),
         ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{1}"}}]}, " assistant  → f({1})"),
-        ({"role": 5, "content": {"a": b"xyz"}, "tool_calls": 7}, '         5  {"a": "3 bytes"}'),
+        ({"role": 5, "content": {"a": b"xyz"}, "tool_calls": 7}, '         5  {"a": "(3 bytes)"}'),
         ("just text", "  just text"),
     ],
 )  # fmt: skip

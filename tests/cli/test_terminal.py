@@ -68,6 +68,19 @@ def test_colours_for_people_only(on_disk: str) -> None:
     assert "\x1b[" not in run("log", "support-42", "-s", on_disk, NO_COLOR="1").out
 
 
+def test_only_the_lanes_of_a_drawn_tree_are_blue(on_disk: str) -> None:
+    shown = typed("log", "support-42", "--graph", "-s", on_disk).out
+    assert "\x1b[34m●" in shown
+    assert not re.search("\x1b\\[34m[^\x1b]*manual", shown)
+
+
+def test_a_narrow_terminal_shows_status_and_age(on_disk: str) -> None:
+    shown = [re.sub("\x1b\\[[0-9;]*m", "", line) for line in typed("ls", "-s", on_disk, COLUMNS="44").out.splitlines()]
+    assert shown[0].split() == ["thread", "status", "last", "activity"]
+    assert re.fullmatch(r"support-42 +✓ completed +(now|\d+ s ago)", shown[-2].strip())
+    assert max(map(len, shown)) <= 44
+
+
 def test_a_bar_for_people_only(on_disk: str) -> None:
     assert "verifying" in typed("verify", "-s", on_disk).out
     done = run("verify", "-s", on_disk)

@@ -7,7 +7,7 @@ from pathlib import Path
 from commands import run
 
 import savegame
-from savegame.cli.vaults import shown_address
+from savegame.cli.vaults import shown
 
 
 def test_the_option_then_the_environment_then_the_platform(tmp_path: Path) -> None:
@@ -49,9 +49,13 @@ def test_looking_leaves_the_file_as_it_is(on_disk: str) -> None:
 
 
 def test_a_password_is_never_shown() -> None:
-    for command in ("ls", "doctor"):
-        done = run(command, "-s", "postgresql://me:secret@127.0.0.1:1/nowhere?deadline=0.1")
-        assert done.code != 0
-        assert "secret" not in done.out + done.err
-    assert shown_address("postgresql:///db?user=me&password=s%40cret&x=1") == "postgresql:///db?user=me&password=…&x=1"
-    assert shown_address("/a/[b]/password=c.db") == "/a/[b]/password=c.db"
+    for address in (
+        "postgresql://me:secret@127.0.0.1:1/nowhere?deadline=0.1",
+        "postgresql://me:se:secret@127.0.0.1:1/nowhere?deadline=0.1",
+        "postgresql://127.0.0.1:1/nowhere?deadline=0.1&sslpassword=secret",
+    ):
+        for command in ("ls", "doctor"):
+            done = run(command, "-s", address)
+            assert done.code != 0
+            assert "secret" not in done.out + done.err
+    assert shown("/a/[b]/password=c.db") == "/a/[b]/password=c.db"

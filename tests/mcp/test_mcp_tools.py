@@ -262,3 +262,40 @@ def test_any_id_is_safe(desk: Desk, name: str) -> None:
     (listed,) = desk.give("conversation_list", agent_id=name)["conversations"]
     assert listed["conversation_id"] == name
     assert desk.give("agent_delete", agent_id=name) == {"deleted": True}
+
+
+def test_what_is_no_conversation_is_found_and_can_be_looked_at(desk: Desk, vault: savegame.Vault) -> None:
+    vault.thread("odd").save({"messages": [{"type": "human", "content": "Where is my refund?"}]})
+    vault.thread("plain").save({"count": 1})
+    (hit,) = desk.give("conversation_search", query="refund")["hits"]
+    for name in (hit["conversation_id"], "plain"):
+        for tool, more in (("conversation_load", {}), ("conversation_save", {"append": said("x")})):
+            told = desk.refuse(tool, conversation_id=name, **more)
+            assert "\nNext: Look at it with thread_load" in told
+    assert desk.give("thread_load", thread_id=hit["conversation_id"], path="/messages/0/type")["value"] == "human"
+    assert "Correct the arguments" in desk.refuse("conversation_load", conversation_id="")
+
+
+def test_messages_without_ids_get_lasting_ones(desk: Desk, vault: savegame.Vault) -> None:
+    vault.thread("talk").save({"messages": said("one", "two")})
+    first, second = (desk.give("conversation_load", conversation_id="talk")["messages"] for _ in range(2))
+    assert first == second
+    assert len({message["id"] for message in first}) == 2
+    for text in ("three", "four"):
+        desk.give("conversation_save", conversation_id="talk", append=said(text))
+    changed = [change["path"] for change in desk.give("thread_diff", thread_id="talk")["changes"]]
+    assert not [path for path in changed if path.startswith(("messages[0]", "messages[1]", "messages[2]"))]
+    assert desk.give("conversation_load", conversation_id="talk")["messages"][:2] == first
+
+
+def test_checkpoints_are_named_as_on_the_command_line(desk: Desk) -> None:
+    for text in ("one", "two", "three"):
+        desk.give("conversation_save", conversation_id="talk", append=said(text))
+    newest = desk.give("thread_load", thread_id="talk", at="latest")["checkpoint"]
+    assert (newest["step"], desk.give("thread_load", thread_id="talk", at="2")["checkpoint"]["step"]) == (3, 2)
+    assert desk.give("thread_diff", thread_id="talk", old="2", new="latest")["new"] == newest["id"]
+    assert desk.give("thread_fork", thread_id="talk", new_thread_id="fork", at="2")["forked_from"] == "talk"
+    assert desk.give("checkpoint_label", thread_id="talk", checkpoint="latest", label="1")["checkpoint"]["step"] == 3
+    assert desk.give("thread_rewind", thread_id="talk", to="1")["head"]["step"] == 3, "a label comes before a step"
+    assert desk.give("thread_rewind", thread_id="talk", to="2")["head"]["step"] == 2
+    assert desk.refuse("thread_load", thread_id="talk", at="9").startswith("checkpoint-not-found: ")

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+import time
+import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 import savegame
-from savegame.errors import ConflictError, InvalidInputError, UnavailableError, UnsupportedError
+from savegame.errors import ClosedError, ConflictError, InvalidInputError, UnavailableError, UnsupportedError
 from savegame.model import ThreadKey
 from savegame.store import Append, DeleteThread, Layout, PutRecord, Store
-from savegame.stores._postgres_pool import Patience
+from savegame.stores._postgres_pool import Link, Patience
+from savegame.stores._postgres_work import _forget_marks
 from savegame.stores.postgres import PostgresStore, open_url
 from savegame.testing import StoreContract
 from savegame.testing.contract import at_once
 from savegame.testing.faults import PATIENCE_S
+from savegame.testing.postgres import Server
 from savegame.testing.proxy import Proxy
 
 A = ThreadKey("default", "a")
@@ -94,6 +99,45 @@ def test_what_another_store_wrote_is_noticed(store: PostgresStore, postgres_url:
         store.commit([mine])
     assert state(store) == b"1."
     other.close()
+
+
+def test_what_a_lost_history_left_behind_fits_no_other(store: PostgresStore, postgres_url: str) -> None:
+    """A backup that is restored, or a fail-over that loses commits: who remembers them must not go on from them."""
+    other = open_url(postgres_url)
+    store.commit([plain(store, 0)])
+    with other.connection() as db:
+        db.execute("CREATE SCHEMA backup")
+        db.execute("CREATE TABLE backup.thread AS TABLE savegame.thread")
+    store.commit([plain(store, 1)])
+    with other.connection() as db:
+        db.execute("DELETE FROM savegame.frame WHERE seq = 2")
+        db.execute("DELETE FROM savegame.thread")
+        db.execute("INSERT INTO savegame.thread TABLE backup.thread")
+    remembered = store._changes._rows[A]
+    other.commit([plain(other, 1)._replace(delta=b"theirs.")])
+    with pytest.raises(ConflictError):
+        store.commit([Append(A, store.new_id(A), 2, b"", b"3.", expect=remembered.head_id, fresh=True)])
+    assert state(other) == b"1.theirs."
+    other.close()
+
+
+def test_the_head_counts_too_and_not_the_version_alone(store: PostgresStore) -> None:
+    store.commit([plain(store, 0)])
+    change = plain(store, 1)
+    made = store._changes.plain_append(change)
+    assert made is not None
+    values = list(made[1])
+    values[3] = "another head"
+    assert store._ask("append", *values) == [(None,)]
+    assert store._ask("append", *made[1]) != [(None,)]
+
+
+def test_nothing_is_remembered_of_a_server_that_was_lost(behind: PostgresStore, proxy: Proxy) -> None:
+    other = ThreadKey("default", "other")
+    behind.commit([Append(other, "one", 0, b"", b"")])
+    proxy.cut_all()
+    assert behind.thread(A) is not None
+    assert other not in behind._changes._rows
 
 
 def test_what_was_rolled_back_is_not_remembered(store: PostgresStore) -> None:
@@ -219,13 +263,18 @@ def test_only_when_nobody_answers_is_the_outcome_unknown(marker: bytes, behind: 
 def test_a_warning_with_a_commit_is_looked_into(store: PostgresStore) -> None:
     """A cancelled wait for a standby is answered with success and a warning: here every new frame brings one."""
     with store.connection() as db:
+        db.execute("CREATE TABLE versions (version bigint)")
         db.execute("""CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS
             $$ BEGIN RAISE WARNING 'canceling wait for synchronous replication'; RETURN NEW; END $$""")
+        db.execute("""CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN INSERT INTO public.versions VALUES (NEW.version); RETURN NEW; END $$""")
         db.execute("""CREATE TRIGGER warn AFTER INSERT ON savegame.frame FOR EACH ROW EXECUTE FUNCTION warn()""")
     store.commit([plain(store, 0)])
-    before = _version(store)
+    with store.connection() as db:
+        db.execute("""CREATE TRIGGER note AFTER UPDATE ON savegame.thread FOR EACH ROW EXECUTE FUNCTION note()""")
     assert store.commit([plain(store, 1)]) == [2]
-    assert _version(store) != before + 1  # found out: nobody can use the version that the append was to leave
+    with store.connection() as db:  # found out: nobody can use the version that the append left
+        assert db.execute("SELECT count(DISTINCT version) FROM versions").fetchall() == [(2,)]
     assert state(store) == b"1.2."
 
 
@@ -240,9 +289,112 @@ def test_what_was_given_up_cannot_happen_later(store: PostgresStore) -> None:
     assert state(store) == b"1."
 
 
-def _version(store: PostgresStore) -> int:
-    version: int = store._ask("thread", *A)[0][11]
-    return version
+def test_marks_that_nobody_looks_for_any_more_are_removed_some_at_a_time(store: PostgresStore) -> None:
+    store.commit([PutRecord(A, "kind", "name", b"")])
+    with store.connection() as db:
+        db.execute("""INSERT INTO savegame.landed SELECT '', '', int4send(n), true, now() - interval '2 hours'
+            FROM generate_series(1, 1500) AS n""")
+    counts = []
+    for _ in range(3):
+        store._read(_forget_marks)
+        with store.connection() as db:
+            counts += db.execute("SELECT count(*) FROM savegame.landed WHERE at < now() - interval '1 hour'").fetchall()
+            kept = db.execute("SELECT count(*) FROM savegame.landed").fetchall()
+    assert counts == [(500,), (0,), (0,)]
+    assert kept > [(0,)]
+
+
+SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+
+
+# -- addresses and errors --------------------------------------------------------------------------
+
+
+def test_what_a_url_says_reaches_libpq_as_it_is_written(postgres_url: str) -> None:
+    for written, meant in (("a%20b", "a b"), ("a+b", "a+b")):
+        store = open_url(f"{postgres_url}?application_name={written}&deadline=3")
+        with store.connection() as db:
+            assert db.execute("SHOW application_name").fetchall() == [(meant,)]
+        store.close()
+
+
+def test_a_deadline_ends_before_marks_are_removed(postgres_url: str) -> None:
+    with pytest.raises(InvalidInputError, match="deadline="):
+        open_url(f"{postgres_url}?deadline=inf")
+
+
+def test_a_user_who_may_only_read_is_told_which_setting_says_so(store: PostgresStore, postgres_url: str) -> None:
+    url = f"{postgres_url}?options=-c%20default_transaction_read_only%3Don"
+    with pytest.raises(UnsupportedError, match="default_transaction_read_only"):
+        open_url(url)
+    open_url(url, read_only=True).close()
+
+
+def test_tables_of_somebody_else_are_left_alone(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute("CREATE SCHEMA savegame")
+        db.execute("CREATE TABLE savegame.thread (theirs int)")
+        with pytest.raises(UnsupportedError, match="name another schema"):
+            open_url(postgres_url)
+        assert db.execute("SELECT relname FROM pg_class WHERE relnamespace = 'savegame'::regnamespace").fetchall() == [
+            ("thread",)
+        ]
+
+
+def test_whatever_the_server_refuses_is_an_error_of_ours_with_its_words(store: PostgresStore) -> None:
+    with store.connection() as db:
+        db.execute("ALTER TABLE savegame.record ADD CONSTRAINT not_here CHECK (name <> 'x')")
+    with pytest.raises(UnavailableError, match="not_here"):
+        store.commit([PutRecord(A, "kind", "x", b"")])
+    with store.connection(), pytest.raises(UnavailableError, match="not_here"):
+        store.commit([PutRecord(A, "kind", "x", b"")])
+
+
+def test_a_transaction_that_the_server_ended_is_told_to_be_gone(store: PostgresStore, postgres_url: str) -> None:
+    def idle() -> None:
+        with store.connection() as db:
+            store.commit([plain(store, 0)])
+            db.execute("SET LOCAL idle_in_transaction_session_timeout = 1")
+            while Server(postgres_url).execute(SESSIONS) == before:
+                time.sleep(0.02)
+
+    before = Server(postgres_url).execute(SESSIONS)
+    with pytest.raises(UnavailableError, match="do it again") as raised:
+        idle()
+    assert not raised.value.unknown
+    assert store.thread(A) is None
+
+
+def test_compacting_inside_a_transaction_is_refused(store: PostgresStore) -> None:
+    with store.connection(), pytest.raises(InvalidInputError, match="leave connection"):
+        store.compact(lambda body: body, lambda done, total: None)
+
+
+def test_a_connection_that_was_given_up_while_it_was_made_goes_silently() -> None:
+    """Ctrl-C leaves one behind that psycopg had only begun with."""
+    Link.__new__(Link).__del__()
+
+
+def test_who_waits_for_a_connection_hears_that_the_store_was_closed(postgres_url: str) -> None:
+    store = open_url(f"{postgres_url}?connections=2")
+    told: list[str] = []
+
+    def read() -> None:
+        try:
+            store.thread(A)
+        except ClosedError as error:
+            told.append(str(error))
+
+    pool = store._work.pool
+    links = [pool.take(Patience(PATIENCE_S)) for _ in range(2)]
+    waiting = threading.Thread(target=read)
+    waiting.start()
+    waiting.join(0.2)
+    store.close()
+    waiting.join(PATIENCE_S)
+    assert told
+    for link in links:
+        pool.give_back(link)
 
 
 # -- layouts ---------------------------------------------------------------------------------------
@@ -253,6 +405,25 @@ def test_many_processes_may_make_the_tables_at_once(postgres_url: str) -> None:
     assert sorted(store.layout for store in stores if isinstance(store, PostgresStore)) == [Layout(0, 1), *[Layout(1, 1)] * 3]
     for store in stores:
         assert isinstance(store, PostgresStore)
+        store.close()
+
+
+def test_many_may_make_the_tables_where_transactions_see_only_what_was_there_before(postgres_url: str) -> None:
+    """Each has begun, and waits for the others, before one of them makes the tables."""
+    url = f"{postgres_url}?options=-c%20default_transaction_isolation%3Dserializable"
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with psycopg.connect(postgres_url, autocommit=True) as db, ThreadPoolExecutor(3) as pool:
+        db.execute("SELECT pg_advisory_lock(%s::bigint)", (zlib.crc32(b"savegame layout savegame"),))
+        opened = [pool.submit(open_url, url) for _ in range(3)]
+        deadline = time.monotonic() + PATIENCE_S
+        while db.execute(waiting).fetchall() != [(3,)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        db.execute("SELECT pg_advisory_unlock_all()")
+        stores = [one.result() for one in opened]
+    assert sorted(store.layout for store in stores) == [Layout(0, 1), *[Layout(1, 1)] * 2]
+    for number, store in enumerate(stores):
+        assert store.commit([plain(store, number)]) == [number + 1]
         store.close()
 
 
@@ -282,6 +453,14 @@ def test_names_that_no_index_can_hold_are_refused(store: PostgresStore) -> None:
 
 
 # -- hints -----------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_is_not_there_yet_is_watched_as_soon_as_it_is(store: PostgresStore) -> None:
+    store.await_change(A, 0.01)
+    store.commit([plain(store, 0)])
+    store.await_change(A, 0.01)
+    with store.connection() as db:
+        assert db.execute("SELECT watched > 0 FROM savegame.thread").fetchall() == [(True,)]
 
 
 def test_who_watches_hears_of_a_save_before_it_would_have_looked(postgres_url: str) -> None:

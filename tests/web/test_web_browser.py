@@ -117,6 +117,22 @@ def test_by_mouse_find_walk_compare_fork_and_rewind(page: Page, vault: Vault) ->
     assert vault.thread("support-42").load("head").label == "before the voucher"
 
 
+def test_from_the_search_by_keyboard_to_what_was_found(page: Page) -> None:
+    for key in ("Enter", "ArrowDown"):
+        page.keyboard.press("/")
+        page.get_by_role("searchbox").fill("support")
+        expect(page.locator("#results")).to_contain_text("1 thread")
+        page.keyboard.press(key)
+        expect(page.locator("#results a.row-link").first).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("searchbox")).not_to_be_focused()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("support-42")
+
+
 def test_by_mouse_approve_a_waiting_call(page: Page, vault: Vault) -> None:
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Runs").click()
     card = page.locator(".card").filter(has_text="wire")

@@ -116,7 +116,7 @@ def pages(site: Site, vault: Vault, text: str) -> Iterator[tuple[str, str]]:
 def shown(text: str) -> dict[str, str]:
     with savegame.open("memory:") as vault, site_on(vault) as site:
         keep(vault, text)
-        while "Still counting" in site.get("store").text:
+        while "Still counting" in site.get("store").text or "still being read" in site.get("threads").text:
             pass
         return dict(pages(site, vault, text))
 

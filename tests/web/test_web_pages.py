@@ -145,6 +145,23 @@ def test_attachments_are_shown_only_if_they_are_pictures(site: Site, vault: Vaul
     assert site.get("attachment", id="files", at="head", message=0, place=3).status == 404
 
 
+def test_keys_that_are_no_text_are_shown(site: Site, vault: Vault) -> None:
+    call = {"id": "c", "name": "t", "arguments": {(1, 2): 3}}
+    vault.thread("odd").save({"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}]})
+    assert "(1, 2)" in site.get("thread", id="odd").text
+    vault.thread("odd").save({"a": 1})
+    vault.thread("odd").save({"a": 1, "new": {(3, 4): 5}})
+    assert "(3, 4)" in site.get("thread", id="odd", view="changes").text
+
+
+def test_a_thread_leads_to_its_forks_and_back(site: Site, vault: Vault) -> None:
+    vault.thread("support-42").fork("another try")
+    site.get("threads")
+    page = site.get("thread", id="support-42").text
+    assert "id=another+try" in page
+    assert "id=support-42" in site.get("thread", id="another try").text
+
+
 # -- what can be done ------------------------------------------------------------------------------
 
 
@@ -210,6 +227,18 @@ def test_a_call_is_approved_and_goes_on(site: Site, vault: Vault) -> None:
     assert "wired 1200 to DE02" in [call.result for call in vault.calls("invoice")]
 
 
+@pytest.mark.parametrize(
+    ("status", "answered", "held", "needed"),
+    [
+        ("waiting", False, True, "answer"), ("waiting", True, False, None), ("unknown", False, True, "outcome"),
+        ("started", False, True, None), ("started", False, False, "outcome"), ("done", False, False, None),
+    ],
+)  # fmt: skip
+def test_what_a_call_needs_of_a_person(status: str, answered: bool, held: bool, needed: str | None) -> None:
+    call = savegame.CallEntry("key", "f", savegame.CallStatus(status))
+    assert call.needs(answered=answered, held=held) == needed
+
+
 def test_a_call_is_rejected_with_a_comment_that_the_model_reads(site: Site, vault: Vault) -> None:
     (call,) = vault.calls("invoice")
     site.post("answer", id="invoice", call=call.key, verdict="reject", comment="Not on a Sunday.")
@@ -244,6 +273,7 @@ def test_an_unknown_outcome_is_resolved(
         ("resolve", {"id": "letter", "call": "x", "outcome": "maybe"}, 400),
         ("label", {"id": "plain"}, 400),
         ("label", {"id": "plain", "at": "head", "label": "x" * 600}, 400),
+        ("tag", {"id": "plain", "at": "head", "tags": " , "}, 400),
         ("fork", {"id": "nobody", "at": "head", "name": "x"}, 404),
         ("rewind", {"id": "plain", "at": "head", "head": "x"}, 409),
     ],

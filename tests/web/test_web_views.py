@@ -8,6 +8,7 @@ import pytest
 
 import savegame
 from savegame.model import Change
+from savegame.showing import ago, plain_text, size_text
 from savegame.vault import Vault
 from savegame.web import messages, plots, shown, timeline, values
 
@@ -122,11 +123,11 @@ def test_changed_words_are_marked() -> None:
      (86400 * 40, "20 Jan"), (86400 * 400, "25 Jan 2025")],
 )  # fmt: skip
 def test_times_are_told_as_people_do(seconds: int, said: str) -> None:
-    assert shown.ago(NOW - dt.timedelta(seconds=seconds), NOW) == said
+    assert ago(NOW - dt.timedelta(seconds=seconds), NOW) == said
 
 
 def test_numbers_are_told_as_people_do() -> None:
-    assert [shown.size(n) for n in (0, 999, 1200, 34_567, 999_600, 10**13)] == [
+    assert [size_text(n) for n in (0, 999, 1200, 34_567, 999_600, 10**13)] == [
         "0 B", "999 B", "1.20 kB", "34.6 kB", "1.00 MB", "10.0 TB",
     ]  # fmt: skip
     assert [shown.brief(n) for n in (0, 950, 1234, 34_567, 1_500_000)] == ["0", "950", "1.2k", "35k", "1.5M"]
@@ -152,3 +153,33 @@ def test_a_waterfall_spans_from_the_first_call_to_the_last() -> None:
     assert [(span.x, span.width) for span in spans] == [(0, 50), (50, 50), (99.2, 0.8)]
     waiting = savegame.CallEntry("d", "f", savegame.CallStatus.WAITING)
     assert plots.waterfall([waiting], NOW)[0].width == 0
+
+
+def test_any_key_has_a_text_and_hides_no_other() -> None:
+    value = {(1, 2): 3, "(1, 2)": 4, 7: b"12", None: {1.5}, "when": NOW}
+    assert plain_text(value) == (
+        '{"(1, 2)": 3, "(1, 2)": 4, "7": "(2 bytes)", "None": [1.5], "when": "2026-03-01 12:00:00+00:00"}'
+    )
+    assert plain_text("as it is") == "as it is"
+
+
+def test_what_texts_begin_and_end_with_is_not_marked_however_long() -> None:
+    same = "word " * 5000
+    (one,) = values.differences([Change(("a",), f"{same}quick {same}", f"{same}slow {same}")])
+    assert [piece.text for piece in one.old or [] if piece.marked] == ["quick"]
+
+
+def test_a_page_marks_words_only_as_far_as_its_work_allows() -> None:
+    texts = [
+        (" ".join(f"w{n * step % 701}" for n in range(700)), " ".join(f"w{n * step % 699}" for n in range(700)))
+        for step in range(1, 201)
+    ]
+    found = values.differences([Change((step,), old, new) for step, (old, new) in enumerate(texts)])
+    marked = [any(piece.marked for piece in one.old or []) for one in found]
+    assert marked[0]
+    assert sum(marked) < values.MOST_ON_A_PAGE // 1400
+    assert [
+        ("".join(piece.text for piece in one.old or []), "".join(piece.text for piece in one.new or [])) for one in found
+    ] == texts
+    repeated = values.differences([Change(("a",), "a b " * 500, "b a " * 501)])
+    assert not any(piece.marked for piece in repeated[0].old or []), "what would take too long is shown as it is"

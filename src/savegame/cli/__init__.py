@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Any, Final
+
+import typer
 
 from savegame.cli.app import app
 from savegame.cli.printing import err, json_text, one_line
 from savegame.cli.shapes import failure
-from savegame.errors import SavegameError
+from savegame.errors import InvalidInputError, SavegameError
+
+WRONG_USE: Final[Any] = typer.BadParameter.__mro__[2]
+"""What is raised for options that there are not, and the like; typer does not give it a name, and may bring its own click."""
 
 
 def main() -> None:
@@ -16,11 +22,18 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # where the terminal has no such letter
+    as_json = "--json" in sys.argv
     try:
-        app()
+        sys.exit(app(standalone_mode=not as_json))
     except SavegameError as error:
-        if "--json" in sys.argv:
-            sys.stderr.write(f"{json_text(failure(error))}\n")
-        else:
-            err.print(f"savegame: {one_line(error)}", markup=False, style="red")
-        sys.exit(error.exit_code)
+        _end(error, as_json=as_json)
+    except WRONG_USE as error:  # else shown by typer, with a box around it
+        _end(InvalidInputError(error.format_message()), as_json=as_json)
+
+
+def _end(error: SavegameError, *, as_json: bool) -> None:
+    if as_json:
+        sys.stderr.write(f"{json_text(failure(error))}\n")
+    else:
+        err.print(f"savegame: {one_line(error)}", markup=False, style="red")
+    sys.exit(error.exit_code)

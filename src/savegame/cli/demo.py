@@ -56,6 +56,7 @@ def play(keep: Path | None) -> int:
         for file in (path, bank_of(path)):
             if file.exists():
                 raise savegame.AlreadyExistsError(f"{file}: exists already; give another directory")
+        _make(path)
         try:
             _crash(console, path)
             _carry_on(console, path)
@@ -65,6 +66,15 @@ def play(keep: Path | None) -> int:
             return 1
     console.print("\n[bold green]All of it happened.[/] Next: the ten lines at the top of the README.")
     return 0
+
+
+def _make(path: Path) -> None:
+    """Make the vault, so that a place where none can be is told here, and not by the agent."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise savegame.InvalidInputError(f"{path.parent}: cannot be made ({error.strerror}); give another directory") from error
+    savegame.open(path).close()
 
 
 def _crash(console: Console, path: Path) -> None:

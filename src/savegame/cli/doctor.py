@@ -9,7 +9,7 @@ import typer
 from savegame.checkup import Finding, Level, examine
 from savegame.cli import shapes
 from savegame.cli.printing import one_line, print_json, say
-from savegame.cli.vaults import AsJson, Namespace, Store, address, shown_address
+from savegame.cli.vaults import AsJson, Namespace, Store, address, shown
 
 MARKS: Final = {Level.OK: ("✓ ", "green"), Level.NOTE: ("! ", "bold yellow"), Level.PROBLEM: ("✗ ", "bold red")}
 
@@ -22,7 +22,7 @@ def doctor(store: Store = None, namespace: Namespace = "default", as_json: AsJso
     Example: savegame doctor --store agents.db
     """
     if not as_json:
-        say((shown_address(store), "bold"))
+        say((shown(store), "bold"))
     found: list[Finding] = []
     for finding in examine(address(store), namespace):
         found.append(finding)
@@ -33,7 +33,7 @@ def doctor(store: Store = None, namespace: Namespace = "default", as_json: AsJso
         findings: list[shapes.Advice] = [
             {"check": one.check, "level": one.level.value, "found": one.found, "advice": one.advice} for one in found
         ]
-        shape: shapes.Doctor = {"store": shown_address(store), "ok": ok, "findings": findings}
+        shape: shapes.Doctor = {"store": shown(store), "ok": ok, "findings": findings}
         print_json(shape)
     if not ok:
         raise typer.Exit(1)

@@ -1,7 +1,8 @@
 """The tree of a thread as lanes beside its checkpoints, newest first, as `git log --graph` draws them. Pure.
 
 Every checkpoint is younger than its parent, so one pass suffices: a lane waits for the parent of what was drawn last in it,
-and lanes that wait for the same one join above it.
+and lanes that wait for the same one join above it. Beyond MOST_LANES, branches share the last one: a thread that was
+rewound to one place a thousand times has a picture that fits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 NODE: Final = "●"
+MOST_LANES: Final = 12
 
 
 class Row(NamedTuple):
@@ -26,7 +28,7 @@ def lanes(points: Sequence[tuple[str, str | None]]) -> Iterator[Row]:
     for id_, parent in points:
         mine = [lane for lane, wanted in enumerate(waiting) if wanted == id_]
         if not mine:
-            mine = [waiting.index(None) if None in waiting else len(waiting)]
+            mine = [waiting.index(None) if None in waiting else min(len(waiting), MOST_LANES - 1)]
             waiting[mine[0] : mine[0] + 1] = [id_]
         own, *others = mine
         joins = _joins(waiting, own, others) if others else ""

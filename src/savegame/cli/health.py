@@ -9,7 +9,7 @@ from rich.text import Text
 
 from savegame.cli import shapes
 from savegame.cli.printing import ago, ask, bar, one_line, plural, print_json, print_table, say, size, warn
-from savegame.cli.vaults import AsJson, DryRun, Namespace, Store, Yes, opened, shown_address
+from savegame.cli.vaults import AsJson, DryRun, Namespace, Store, Yes, opened, shown
 from savegame.errors import CorruptionError
 from savegame.model import Report
 from savegame.usage import Usage
@@ -39,7 +39,7 @@ def stats(
         used = [] if by is None else vault.usage(by=by)
     if as_json:
         shape: shapes.Stats = {
-            "store": shown_address(store),
+            "store": shown(store),
             "threads": counted.threads,
             "checkpoints": counted.checkpoints,
             "agents": counted.agents,
@@ -51,7 +51,7 @@ def stats(
         }
         print_json(shape)
         return
-    say((shown_address(store), "bold"), f"  {size(counted.total_bytes)}")
+    say((shown(store), "bold"), f"  {size(counted.total_bytes)}")
     _counts(counted)
     _sizes(counted)
     if by is not None:
@@ -59,8 +59,10 @@ def stats(
 
 
 def _counts(counted: Stats) -> None:
-    told = ("threads", "checkpoints", "agents", "conversations", "messages")
-    say("  ", "   ".join(f"{getattr(counted, name):,} {name}" for name in told))
+    counts = [plural(counted.threads, "thread"), plural(counted.checkpoints, "checkpoint"), plural(counted.agents, "agent")]
+    if counted.conversations:  # those that were saved as such: messages in other threads are not counted
+        counts.append(f"{plural(counted.conversations, 'conversation')} with {plural(counted.messages, 'message')}")
+    say("  ", "   ".join(counts))
 
 
 def _sizes(counted: Stats) -> None:

@@ -113,4 +113,4 @@ def _draw(entries: list[Checkpoint], head: str | None) -> None:
 
 def _drawn(row: Row, entry: Checkpoint, width: int, *, head: bool) -> Text:
     lanes_drawn = f"{row.joins}\n" if row.joins else ""
-    return Text(f"{lanes_drawn}{row.line:{width}}", "blue").append_text(checkpoint_line(entry, head=head))
+    return Text().append(f"{lanes_drawn}{row.line:{width}}", "blue").append_text(checkpoint_line(entry, head=head))

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from savegame.cli import shapes
-from savegame.cli.printing import ask, one_line, plural, print_json, say, short
-from savegame.cli.rendering import checkpoint_line, label_and_tags
+from savegame.cli.printing import ask, one_line, plural, print_json, print_lines, refuse_other, say, short
+from savegame.cli.rendering import checkpoint_line, going_lines, label_and_tags
 from savegame.cli.vaults import (
     REFERENCE,
     AsJson,
@@ -54,13 +54,16 @@ def rewind(
         found = thread_named(vault, thread, whole=True)
         old = next(found.history(limit=1), None)
         target = by_reference(found, ref, found.load)
-        left = _left(found, target, everything=discard)
-        if not as_json:
-            say(checkpoint_line(target, head=not dry_run))
+        going = _left(found, target, everything=discard)
+        left = len(going)
+        if discard and not as_json and not yes:
+            print_lines(going_lines(going))
         if discard and left and not dry_run:
             ask(f"{plural(left, 'checkpoint')} of {one_line(found.id)} will be deleted for good. Go on?", yes=yes)
+            if not yes:
+                refuse_other([entry.id for entry in _left(found, target, everything=True)], [entry.id for entry in going])
         if not dry_run:
-            found.rewind(target, discard=discard, rerun_tools=rerun_tools)
+            target = found.rewind(target, discard=discard, rerun_tools=rerun_tools)
         if as_json:
             print_json(
                 {
@@ -73,6 +76,7 @@ def rewind(
                 }
             )
             return
+        say(checkpoint_line(target, head=not dry_run))
         say(f"{plural(left, 'checkpoint')} {_fate(left, discard=discard, dry_run=dry_run)}")
         if old is not None and left and not discard and not dry_run:
             say((f"undo: savegame rewind {one_line(found.id)} {short(old.id)}", "dim"))
@@ -84,10 +88,10 @@ def _fate(left: int, *, discard: bool, dry_run: bool) -> str:
     return "would stay as a branch" if dry_run else f"stay{'s' if left == 1 else ''} as a branch"
 
 
-def _left(thread: Thread, target: Checkpoint, *, everything: bool) -> int:
-    """How many checkpoints are not on the way to a checkpoint: of the head's line, or of all."""
+def _left(thread: Thread, target: Checkpoint, *, everything: bool) -> list[Checkpoint]:
+    """The checkpoints that are not on the way to a checkpoint: of the head's line, or of all."""
     kept = {target.id, *(entry.id for entry in thread.history(before=target))}
-    return sum(entry.id not in kept for entry in thread.history(branches=everything))
+    return [entry for entry in thread.history(branches=everything) if entry.id not in kept]
 
 
 def fork(
@@ -139,11 +143,12 @@ def label(
         raise InvalidInputError("give a label or --remove, not both")
     with opened(store, namespace, change=True) as vault:
         found = thread_named(vault, thread, whole=True)
-        noted = by_reference(found, ref, lambda known: found.untag(known, *untag or ()))
-        if tag:
-            noted = found.tag(noted, *tag)
-        if name is not None or remove:
-            noted = found.label(noted, name)
+
+        def change(label: str | None, tags: tuple[str, ...]) -> tuple[str | None, list[str]]:
+            kept = [old for old in tags if old not in (untag or ())]
+            return name if name is not None or remove else label, [*kept, *(tag or ())]
+
+        noted = by_reference(found, ref, lambda known: found.note(known, change))
         if as_json:
             print_json(shapes.point(vault.codec, noted))
         else:

@@ -15,18 +15,20 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from savegame.errors import InvalidInputError
+from savegame.errors import ConflictError, InvalidInputError, SavegameError
 
 PIPED_WIDTH: Final = 1000
 """Trees are not wrapped for programs that read what people would."""
 
 AT_ONCE: Final = 200
 """Lines that are printed together: one by one is slow, all at once keeps people waiting."""
+
+NARROWEST: Final = 12
+"""What is left of the first column of a table that has no room."""
 
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _AGES: Final = ((60, 1, "s"), (3600, 60, "min"), (86_400, 3600, "h"), (30 * 86_400, 86_400, "days"))
@@ -73,8 +75,18 @@ def print_lines(lines: Iterable[Text], *, cut: bool = False) -> None:
         out.print(Text("\n").join(some), soft_wrap=not cut, no_wrap=cut, overflow="ellipsis" if cut else None)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, nothing: str = "", head: bool = True) -> None:
-    """Rows below the names of their columns, those with `>` to the right; or what is said where there are no rows."""
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    nothing: str = "",
+    head: bool = True,
+    spare: Sequence[str] = (),
+) -> None:
+    """Rows below the names of their columns, those with `>` to the right; or what is said where there are no rows.
+
+    On a terminal that is too narrow, the columns `spare` are left out, first things first, and then the first one is cut.
+    """
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
     if not cells:
         say((nothing, "dim"))
@@ -82,7 +94,24 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *,
     if head:
         cells.insert(0, [Text(column.lstrip(">"), "dim") for column in columns])
     widths = [max(row[place].cell_len for row in cells) for place in range(len(columns))]
-    print_lines((_in_columns(row, columns, widths) for row in cells), cut=True)
+    shown = list(range(len(columns)))
+    if spare and out.is_terminal:
+        shown = fitting(columns, widths, spare, out.width)
+        widths[0] = min(widths[0], max(NARROWEST, out.width - sum(widths[place] + 2 for place in shown[1:]) - 2))
+        for row in cells:
+            row[0].truncate(widths[0], overflow="ellipsis")
+    names, widths = [columns[place] for place in shown], [widths[place] for place in shown]
+    print_lines((_in_columns([row[place] for place in shown], names, widths) for row in cells), cut=True)
+
+
+def fitting(columns: Sequence[str], widths: Sequence[int], spare: Sequence[str], room: int) -> list[int]:
+    """The places of the columns that are shown in so much room: of those that can be spared, as few as need be are left out."""
+    shown = list(range(len(columns)))
+    for name in spare:
+        if min(widths[0], NARROWEST) + sum(widths[place] + 2 for place in shown[1:]) <= room:
+            break
+        shown.remove(columns.index(name))
+    return shown
 
 
 def _in_columns(row: Sequence[Text], columns: Sequence[str], widths: Sequence[int]) -> Text:
@@ -182,9 +211,20 @@ def bar(what: str, unit: str | None = None) -> Iterator[Callable[[int, int], Non
 
 
 def ask(question: str, *, yes: bool) -> None:
-    """Go on only if a person agrees, or said so with `--yes`. Where nobody can be asked, InvalidInputError."""
+    """Go on only if a person agrees, or said so with `--yes`; else SavegameError. Where nobody can be asked, InvalidInputError.
+
+    Ctrl-C at the question interrupts the command, as it does anywhere else.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
         raise InvalidInputError(f"{question} Nobody is there to answer: give --yes to do it, or --dry-run to look only")
-    typer.confirm(question, abort=True, err=True)
+    err.print(f"{safe(question)} [y/N] ", end="", markup=False)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise SavegameError("you did not say yes: nothing was done")
+
+
+def refuse_other(now: object, shown: object) -> None:
+    """What a person agreed to is what is done: ConflictError if it is something else by now."""
+    if now != shown:
+        raise ConflictError("something changed since you were shown what goes: nothing was deleted; look again")

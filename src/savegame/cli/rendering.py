@@ -1,6 +1,6 @@
 """Checkpoints, conversations, states and differences as people read them. Pure: gives texts that the commands print.
 
-Whatever was stored passes through `safe` or `one_line`. Touches printing, search (where messages are), codec, model.
+Whatever was stored passes through `safe` or `one_line`. Touches printing, showing, search (where messages are), codec, model.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich.text import Text
@@ -18,12 +18,16 @@ from savegame.cli.printing import ago, one_line, safe, short
 from savegame.codec import format_path
 from savegame.model import MISSING, Change, Checkpoint, Status
 from savegame.search import PATHS
+from savegame.showing import plain_text
 
 WIDTH: Final = 100
 """Where values on one line are cut."""
 
 LINES: Final = 12
 """Lines of a text, and items of a list, that are shown unless everything is asked for."""
+
+GOING: Final = 20
+"""How much of what is about to be deleted is listed."""
 
 ROLES: Final = {"user": "bold cyan", "assistant": "bold green", "tool": "magenta", "system": "dim"}
 STATUSES: Final = {"completed": ("✓ completed", "green"), "failed": ("✗ failed", "red"), "halted": ("■ halted", "yellow")}
@@ -55,6 +59,13 @@ def checkpoint_line(found: Checkpoint, *, head: bool) -> Text:
         line.append(f"forked from {one_line(found.forked_from, 40)}", "cyan")
     line.rstrip()
     return line
+
+
+def going_lines(entries: Sequence[Checkpoint]) -> Iterator[Text]:
+    """What is about to be deleted, of many only the first."""
+    yield from (Text("  ").append_text(checkpoint_line(entry, head=False)) for entry in entries[:GOING])
+    if len(entries) > GOING:
+        yield Text(f"  … {len(entries) - GOING:,} more", "dim")
 
 
 def label_and_tags(found: Checkpoint) -> Text:
@@ -125,18 +136,7 @@ def value_text(value: Any, *, full: bool) -> str:
     """A value: text as it is, other things as JSON where that can be; cut unless everything is asked for."""
     if isinstance(value, str):
         return safe(value) if full else _cut_lines(safe(value))
-    try:
-        text = json.dumps(value, ensure_ascii=False, default=_said)
-    except (TypeError, ValueError):  # keys that are no text
-        text = repr(value)
-    return one_line(text, 0 if full else WIDTH)
-
-
-def _said(value: Any) -> Any:
-    """What people call a value that JSON has no word for."""
-    if isinstance(value, (set, frozenset)):
-        return list(value)
-    return f"{len(value)} bytes" if isinstance(value, bytes) else str(value)
+    return one_line(plain_text(value), 0 if full else WIDTH)
 
 
 def _cut_lines(text: str) -> str:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
 from savegame.cli import shapes
-from savegame.cli.printing import ago, one_line, print_json, print_json_list, print_table, say
+from savegame.cli.printing import ago, one_line, print_json, print_json_list, print_table, safe, say
 from savegame.cli.rendering import value_text
 from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, complete_thread, opened, thread_named
 from savegame.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from savegame.runner import StaleRun
 from savegame.runs.ledger import CallEntry, CallStatus
+from savegame.showing import plain_text
 from savegame.vault import Vault
 
-STYLES = {"done": "green", "failed": "red", "waiting": "bold yellow", "unknown": "bold red", "started": "bold red"}
-OPEN = (CallStatus.WAITING, CallStatus.UNKNOWN, CallStatus.STARTED)
-"""What may need a person. One that is `started` is being made, or the process that made it is gone."""
+STYLES: Final = {
+    "done": "green", "failed": "red", "answered": "green",
+    "waiting": "bold yellow", "unknown": "bold red", "started": "bold red",
+}  # fmt: skip
+HOW: Final = {"answer": "--approve, or --reject WHY", "resolve": "--result JSON, or --error TEXT"}
+"""What a person says with each command."""
 
 CallKey = Annotated[
     str | None,
@@ -59,33 +64,69 @@ def calls(
 ) -> None:
     """List tool calls, above all those that need a person.
 
-    Of a thread, all; without one, those of unfinished threads that wait for an answer or whose outcome is not known.
+    Of a thread, all; without one, those of unfinished threads that are not settled and that nobody is making right now.
 
     Example: savegame calls support-42
     """
     with opened(store, namespace) as vault:
-        found = _waiting_calls(vault) if thread is None else _calls(vault, thread_named(vault, thread).id)
+        found = _open_calls(vault) if thread is None else _calls(vault, thread_named(vault, thread).id)
         if as_json:
             print_json_list(shapes.called(vault.codec, thread_id, entry) for thread_id, entry in found)
             return
-        columns = ("thread", "call", "tool", "status", "arguments", "outcome")
-        print_table(columns, (_call_cells(*call) for call in found), nothing="no call waits" if thread is None else "no calls")
+        calls = list(found)
+    settled = [_settled_cells(entry) for _, entry in calls if entry.settled]
+    if settled:
+        print_table(("call", "tool", "status", "arguments", "outcome"), settled)
+    for place, (thread_id, entry) in enumerate(call for call in calls if not call[1].settled):
+        if place or settled:
+            say("")
+        _tell(thread_id, entry)
+    if not calls:
+        say(("no call waits" if thread is None else "no calls", "dim"))
 
 
-def _call_cells(thread_id: str, entry: CallEntry) -> tuple[str | Text, ...]:
-    said = entry.asked or entry.error or ("" if entry.result is None else value_text(entry.result, full=False))
+def _settled_cells(entry: CallEntry) -> tuple[str | Text, ...]:
+    said = entry.error or ("" if entry.result is None else value_text(entry.result, full=False))
     arguments = value_text(dict(entry.arguments), full=False)
-    name, status = Text(one_line(thread_id, 40), "bold"), Text(entry.status, STYLES.get(entry.status, ""))
-    return name, one_line(entry.key), one_line(entry.name), status, one_line(arguments, 50), one_line(said, 50)
+    status = Text(entry.status, STYLES.get(entry.status, ""))
+    return one_line(entry.key), one_line(entry.name), status, one_line(arguments, 50), one_line(said, 50)
+
+
+def _tell(thread_id: str, entry: CallEntry) -> None:
+    """A call that is not settled: everything that somebody needs to decide, and how to say it."""
+    status, means, next_step = _how_it_stands(entry)
+    say(
+        (one_line(thread_id), "bold"), "  ", (one_line(entry.name), "bold cyan"), "  ", (status, STYLES[status]), (means, "dim")
+    )
+    if entry.asked:
+        say("    asks       ", value_text(entry.asked, full=True).replace("\n", "\n               "))
+    for name, value in entry.arguments.items():
+        shown = safe(plain_text(value, indent=2)).replace("\n", "\n        ")
+        say("    ", (f"{one_line(name)}: ", "cyan"), shown)
+    command = f"savegame {next_step} {shlex.quote(thread_id)} {shlex.quote(entry.key)}"
+    say((f"    {one_line(command)} {HOW[next_step]}" if next_step else "    call the agent again: it goes on", "dim"))
+
+
+def _how_it_stands(entry: CallEntry) -> tuple[str, str, str]:
+    """How far a call is in one word, what that means, and the command by which a person goes on, if one is needed."""
+    if entry.answered:
+        return "answered", "", ""
+    if entry.status == CallStatus.WAITING:
+        return "waiting", " for an answer", "answer"
+    return entry.status.value, ": nobody knows whether it happened" if entry.needs_person else ", not ended yet", "resolve"
 
 
 def _calls(vault: Vault, thread_id: str) -> Iterator[tuple[str, CallEntry]]:
     return ((thread_id, entry) for entry in vault.calls(thread_id))
 
 
-def _waiting_calls(vault: Vault) -> Iterator[tuple[str, CallEntry]]:
+def _open_calls(vault: Vault) -> Iterator[tuple[str, CallEntry]]:
+    """Calls that are not settled, without those that a live run is making."""
+    held = {run.thread_id for run in vault.runs() if not run.stale}
     for info in vault.threads(status="in_progress", limit=None):
-        yield from ((info.id, entry) for entry in vault.calls(info.id) if entry.status in OPEN)
+        for entry in vault.calls(info.id):
+            if not entry.settled and not (entry.status == CallStatus.STARTED and info.id in held):
+                yield info.id, entry
 
 
 def answer(

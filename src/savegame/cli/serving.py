@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from savegame.cli.printing import out
-from savegame.cli.vaults import Namespace, Store, opened, shown_address
+from savegame.cli.vaults import Namespace, Store, opened, shown
 
 ReadOnly = Annotated[bool, typer.Option("--read-only", help="Offer nothing that changes something.")]
 
@@ -34,7 +34,7 @@ def ui(
             say=lambda link: out.print(link, markup=False, style="bold cyan"),
             host=host,
             port=port,
-            name=shown_address(store),
+            name=shown(store),
             read_only=read_only,
             open_browser=browser,
         )

@@ -135,9 +135,10 @@ class Forked(TypedDict):
 
 
 class Pruned(TypedDict):
-    """How many checkpoints went, or would."""
+    """How many checkpoints went, or would; `threads` is how many were chosen of each thread."""
 
     removed: int
+    threads: dict[str, int]
     done: bool
 
 
@@ -252,7 +253,7 @@ class Stale(TypedDict):
 
 
 class Called(TypedDict):
-    """A tool call; `status` is started, waiting, done, failed or unknown."""
+    """A tool call; `status` is started, waiting, done, failed or unknown; `answered` while it waits and has an answer."""
 
     thread_id: str
     key: str
@@ -266,6 +267,7 @@ class Called(TypedDict):
     error: str | None
     asked: str | None
     comment: str | None
+    answered: bool
 
 
 class Answered(TypedDict):
@@ -479,6 +481,7 @@ def called(codec: Codec, thread_id: str, entry: CallEntry) -> Called:
         "error": entry.error,
         "asked": entry.asked,
         "comment": entry.comment,
+        "answered": entry.answered,
     }
 
 

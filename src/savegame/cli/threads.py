@@ -59,7 +59,8 @@ def ls(
             print_json_list(map(shapes.thread, found))
             return
         columns = ("thread", "agent", ">steps", ">saved", ">state", "status", "last activity")
-        print_table(columns, map(_cells, found), nothing="no threads" if agent is status is tag is None else "no thread fits")
+        nothing = "no threads" if agent is status is tag is None else "no thread fits"
+        print_table(columns, map(_cells, found), nothing=nothing, spare=(">state", ">saved", "agent", ">steps"))
 
 
 def _cells(info: ThreadInfo) -> list[str | Text]:

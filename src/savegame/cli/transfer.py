@@ -10,7 +10,7 @@ import typer
 import savegame
 from savegame.cli import shapes
 from savegame.cli.printing import bar, plural, print_json, say, size
-from savegame.cli.vaults import AsJson, Namespace, Store, complete_thread, opened
+from savegame.cli.vaults import AsJson, Namespace, Store, complete_thread, new_file, opened
 from savegame.opening import open_store
 from savegame.vault import Vault
 
@@ -33,7 +33,7 @@ def export(
     Example: savegame export all.jsonl --store agents.db
     """
     with opened(store, namespace) as vault, bar("exporting") as progress:
-        count = vault.export(path, threads=thread or None, agent=agent, progress=progress)
+        count = vault.export(new_file(path), threads=thread or None, agent=agent, progress=progress)
     done: shapes.Written = {"path": str(path), "size_bytes": path.stat().st_size, "checkpoints": count}
     if as_json:
         print_json(done)

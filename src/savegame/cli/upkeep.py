@@ -8,12 +8,27 @@ from __future__ import annotations
 import datetime as dt
 import re
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
+from rich.text import Text
 
 from savegame.cli import shapes
-from savegame.cli.printing import ask, bar, one_line, plural, print_json, say, size, warn
+from savegame.cli.printing import (
+    ago,
+    ask,
+    bar,
+    one_line,
+    plural,
+    print_json,
+    print_lines,
+    print_table,
+    refuse_other,
+    say,
+    size,
+    warn,
+)
+from savegame.cli.rendering import GOING, going_lines
 from savegame.cli.vaults import (
     AsJson,
     DryRun,
@@ -21,11 +36,16 @@ from savegame.cli.vaults import (
     Store,
     Yes,
     complete_thread,
+    new_file,
     opened,
-    shown_address,
+    shown,
     thread_named,
 )
-from savegame.errors import InvalidInputError
+from savegame.errors import CorruptionError, InvalidInputError
+from savegame.model import Checkpoint
+from savegame.opening import BUILT_IN
+from savegame.thread import Thread
+from savegame.vault import Vault
 
 UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
@@ -35,7 +55,10 @@ def duration(text: str) -> dt.timedelta:
     found = re.fullmatch(r"(\d{1,9})(s|min|h|d|w)", text)
     if found is None:
         raise InvalidInputError(f"{text!r} is no length of time; a number and a unit, for example 30min, 12h, 30d or 2w")
-    return dt.timedelta(seconds=int(found[1]) * UNITS[found[2]])
+    try:
+        return dt.timedelta(seconds=int(found[1]) * UNITS[found[2]])
+    except OverflowError as error:
+        raise InvalidInputError(f"{text!r} is longer than can be reckoned with; a thousand years are 52000w") from error
 
 
 def prune(
@@ -57,23 +80,82 @@ def prune(
 ) -> None:
     """Delete old checkpoints.
 
-    The head, the newest --keep, younger and labelled ones stay, with their whole states. Says how many go and asks first.
+    The head, the newest --keep, younger and labelled ones stay, with their whole states. Shows what goes and asks first.
 
     Example: savegame prune --keep 50 --older-than 30d --dry-run
     """
-    age = None if older_than is None else duration(older_than)
+    if keep is None and older_than is None:
+        raise InvalidInputError("say what may go: --keep, --older-than or both")
+    rule = _Rule(keep, None if older_than is None else duration(older_than), include_labelled)
     with opened(store, namespace, change=True) as vault:
-        pruned = vault if thread is None else thread_named(vault, thread, whole=True)
-        where = "of all threads" if thread is None else f"of {one_line(thread)}"
-        count = pruned.prune(keep=keep, older_than=age, include_labelled=include_labelled, dry_run=True)
+        found = None if thread is None else thread_named(vault, thread, whole=True)
+        going = _going(vault, found, rule)
+        count = sum(map(len, going.values()))
+        where = "of all threads" if found is None else f"of {one_line(found.id)}"
+        if not as_json and not yes:
+            _show(going, one=found is not None)
         if count and not dry_run:
+            asked = dt.datetime.now(dt.UTC)
             ask(f"{plural(count, 'checkpoint')} {where} will be deleted for good. Go on?", yes=yes)
-            count = pruned.prune(keep=keep, older_than=age, include_labelled=include_labelled)
-    done: shapes.Pruned = {"removed": count, "done": not dry_run}
+            if not yes:
+                rule = rule.later(dt.datetime.now(dt.UTC) - asked)
+                refuse_other(_ids(_going(vault, found, rule)), _ids(going))
+            count = (found or vault).prune(**rule._asdict())
+    done: shapes.Pruned = {
+        "removed": count,
+        "threads": {name: len(entries) for name, entries in going.items()},
+        "done": not dry_run,
+    }
     if as_json:
         print_json(done)
     else:
         say(f"{plural(count, 'checkpoint')} {where} {'would be deleted' if dry_run else 'deleted'}")
+
+
+class _Rule(NamedTuple):
+    """What `Thread.prune` takes."""
+
+    keep: int | None
+    older_than: dt.timedelta | None
+    include_labelled: bool
+
+    def later(self, waited: dt.timedelta) -> _Rule:
+        """The same after a while: what was too young when it was shown still is."""
+        return self if self.older_than is None else self._replace(older_than=self.older_than + waited)
+
+
+def _going(vault: Vault, one: Thread | None, rule: _Rule) -> dict[str, list[Checkpoint]]:
+    """What would go, by thread. A damaged one is left, as when it is done."""
+    threads = [one] if one is not None else [vault.thread(name) for name, _ in vault.store.heads(vault.namespace)]
+    going: dict[str, list[Checkpoint]] = {}
+    for thread in threads:
+        try:
+            going[thread.id] = thread.prunable(**rule._asdict())
+        except CorruptionError as error:
+            warn(f"{one_line(thread.id)} is left, because it is damaged: {one_line(error)}")
+    return {name: entries for name, entries in going.items() if entries}
+
+
+def _ids(going: dict[str, list[Checkpoint]]) -> set[str]:
+    return {entry.id for entries in going.values() for entry in entries}
+
+
+def _show(going: dict[str, list[Checkpoint]], *, one: bool) -> None:
+    """What goes: of one thread each, of several how many of each and of which steps and ages."""
+    if one:
+        print_lines(going_lines([entry for entries in going.values() for entry in entries]))
+        return
+    rows = [_cells(name, entries) for name, entries in going.items()]
+    if rows:
+        print_table(("thread", ">goes", "steps", "from", "until"), rows[:GOING])
+    if len(rows) > GOING:
+        say((f"… and of {plural(len(rows) - GOING, 'other thread')}", "dim"))
+
+
+def _cells(name: str, entries: list[Checkpoint]) -> tuple[str | Text, ...]:
+    steps = sorted(entry.step for entry in entries)
+    said = f"{steps[0]} to {steps[-1]}" if steps[0] != steps[-1] else str(steps[0])
+    return Text(one_line(name, 60), "bold"), f"{len(entries):,}", said, ago(entries[-1].created_at), ago(entries[0].created_at)
 
 
 def erase(
@@ -97,6 +179,8 @@ def erase(
                 say("  ", (one_line(thread_id), "red"))
         if erased.threads and not dry_run:
             ask(f"{plural(len(erased.threads), 'thread')} of {one_line(subject)} will be deleted for good. Go on?", yes=yes)
+            if not yes:
+                refuse_other(vault.erase(subject, dry_run=True).threads, erased.threads)
             erased = vault.erase(subject)
     done: shapes.Erased = {
         "subject": subject,
@@ -128,11 +212,11 @@ def compact(store: Store = None, namespace: Namespace = "default", as_json: AsJs
     if as_json:
         print_json(done)
     else:
-        say(f"{shown_address(store)}: {size(before)} → {size(after)}")
+        say(f"{shown(store)}: {size(before)} → {size(after)}")
 
 
 def backup(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; never overwritten.")],
+    path: Annotated[str, typer.Argument(metavar="FILE", help="The new file or directory; never overwritten.")],
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
@@ -144,12 +228,23 @@ def backup(
     Example: savegame backup /backups/agents-monday.db
     """
     with opened(store, namespace) as vault, bar("backing up") as progress:
-        vault.backup(str(path), progress)
-    done: shapes.Written = {"path": str(path), "size_bytes": written_bytes(path), "checkpoints": None}
+        target = new_file(_path_in(path, vault.store.scheme))
+        vault.backup(str(target), progress)
+    done: shapes.Written = {"path": str(target), "size_bytes": written_bytes(target), "checkpoints": None}
     if as_json:
         print_json(done)
     else:
-        say(f"{path}: {size(done['size_bytes'])}")
+        say(f"{target}: {size(done['size_bytes'])}")
+
+
+def _path_in(text: str, kind: str) -> Path:
+    """The path of a backup, which may be given as the address under which it will open. Raises InvalidInputError."""
+    scheme, colon, rest = text.partition(":")
+    if not colon or scheme not in BUILT_IN:
+        return Path(text)
+    if scheme != kind:
+        raise InvalidInputError(f"a backup of a {kind} store is one too, not {scheme}; savegame copy goes to any other")
+    return Path(rest)
 
 
 def written_bytes(path: Path) -> int:

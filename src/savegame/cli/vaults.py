@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice, takewhile
 from pathlib import Path
@@ -18,15 +18,26 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 import savegame
-from savegame.errors import CheckpointNotFound, InvalidInputError, SavegameError, StoreNotFound, ThreadNotFound
-from savegame.lineage import Ref
+from savegame.errors import (
+    CheckpointNotFound,
+    InvalidInputError,
+    NotFoundError,
+    SavegameError,
+    StoreNotFound,
+    ThreadNotFound,
+)
+from savegame.lineage import Ref, by_text
 from savegame.model import Checkpoint
+from savegame.opening import shown_address
 from savegame.thread import Thread
 from savegame.vault import Vault
 
 T = TypeVar("T")
 
 ENVIRONMENT: Final = "SAVEGAME_STORE"
+HURRY_S: Final = 0.5
+"""How long somebody who pressed the tabulator waits for a server, in seconds."""
+
 MANY: Final = 5
 """How many names an error tells of, where several would fit."""
 
@@ -48,15 +59,27 @@ def address(store: str | None) -> str:
     return store or default_address()
 
 
-def shown_address(store: str | None) -> str:
-    """The same for people to see: without a password."""
-    return re.sub(r"(?<=[?&]password=)[^&]*|(?<=:)[^:/@]+(?=@)", "…", address(store))
+def shown(store: str | None) -> str:
+    """The same for people to see: without what may be a secret."""
+    return shown_address(address(store))
+
+
+def new_file(path: Path) -> Path:
+    """A path where something can be made. Raises NotFoundError if its directory is not there."""
+    if not path.parent.is_dir():
+        raise NotFoundError(f"there is no directory {path.parent}; make it first")
+    return path
 
 
 @contextmanager
-def opened(store: str | None, namespace: str, *, change: bool = False, make: bool = False) -> Iterator[Vault]:
-    """The vault that a command is about: only read, unless it is to `change`; made if it is not there only with `make`."""
-    where = address(store)
+def opened(
+    store: str | None, namespace: str, *, change: bool = False, make: bool = False, hurried: bool = False
+) -> Iterator[Vault]:
+    """The vault that a command is about: only read, unless it is to `change`; made if it is not there only with `make`.
+
+    `hurried`: a server that does not answer is not waited for.
+    """
+    where = in_a_hurry(address(store)) if hurried else address(store)
     try:
         if change and not make:
             savegame.open(where, read_only=True).close()
@@ -65,9 +88,16 @@ def opened(store: str | None, namespace: str, *, change: bool = False, make: boo
         if "read_only" not in str(error):
             raise
         advice = f"name one with --store or in {ENVIRONMENT}" if store is None else "check the name"
-        raise StoreNotFound(f"there is no vault at {shown_address(store)}; {advice}") from error
+        raise StoreNotFound(f"there is no vault at {shown(store)}; {advice}") from error
     with vault:
         yield vault
+
+
+def in_a_hurry(where: str) -> str:
+    """An address with little patience, where its store takes such a wish: the last one counts."""
+    if not re.match("postgres(ql)?://", where):
+        return where
+    return f"{where}{'&' if '?' in where else '?'}deadline={HURRY_S}"
 
 
 # -- threads and checkpoints -----------------------------------------------------------------------
@@ -96,18 +126,12 @@ def _beginning_with(vault: Vault, start: str) -> Iterator[str]:
 
 
 def by_reference(thread: Thread, text: str, verb: Callable[[Ref], T]) -> T:
-    """What a verb gives for the checkpoint that a text means: an id or a label first, then a step, `latest` like `head`."""
-    meanings: list[Ref] = [text]
-    if text.isdecimal() and text.isascii():
-        meanings.append(int(text))
-    elif text == "latest":
-        meanings.append("head")
-    for meaning in meanings:
-        try:
-            return verb(meaning)
-        except CheckpointNotFound:
-            continue
-    raise CheckpointNotFound(f"checkpoint not found: {text!r} in thread {thread.id!r}; savegame log {thread.id} lists them")
+    """What a verb gives for the checkpoint that a text means. Raises CheckpointNotFound, with the command that lists them."""
+    try:
+        return by_text(text, verb)
+    except CheckpointNotFound as error:
+        told = f"checkpoint not found: {text!r} in thread {thread.id!r}; savegame log {thread.id} lists them"
+        raise CheckpointNotFound(told) from error
 
 
 def checkpoint_named(vault: Vault, thread: str, ref: str | None) -> Checkpoint:
@@ -127,14 +151,14 @@ def checkpoint_named(vault: Vault, thread: str, ref: str | None) -> Checkpoint:
 
 def complete_thread(context: typer.Context, incomplete: str) -> list[str]:
     """Threads whose id begins so."""
-    return list(_completed(context, lambda vault: islice(_complete_ids(vault, incomplete), 200)))
+    return _offered(_completed(context, lambda vault: islice(_complete_ids(vault, incomplete), 200)))
 
 
 def complete_ref(context: typer.Context, incomplete: str) -> list[str]:
     """Labels of the thread that was named before, and the newest ids."""
     thread = context.params.get("thread")
     names = _completed(context, lambda vault: _names(vault.thread(thread))) if thread else iter(())
-    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+    return _offered(name for name in dict.fromkeys(names) if name.startswith(incomplete))
 
 
 def _complete_ids(vault: Vault, start: str) -> Iterator[str]:
@@ -154,10 +178,28 @@ def _completed(context: typer.Context, listed: Callable[[Vault], Iterator[str]])
     """What a vault offers; nothing where it cannot be opened: a shell that completes has nowhere to show an error."""
     given: dict[str, Any] = context.params
     try:
-        with opened(given.get("store"), given.get("namespace") or "default") as vault:
+        with opened(given.get("store"), given.get("namespace") or "default", hurried=True) as vault:
             yield from listed(vault)
     except SavegameError:
         return
+
+
+class _InBash(str):
+    """A name that is compared as it is, and written as bash reads it back: typer does the first, but not the second."""
+
+    __slots__ = ()
+
+    def __format__(self, _: str) -> str:
+        return re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", self)
+
+
+def _offered(names: Iterable[str]) -> list[str]:
+    """Names for a shell, without those that no line can hold. Zsh and fish quote by themselves, and bash inside quotes."""
+    plain = [name for name in names if name.isprintable()]
+    words, place = os.environ.get("COMP_WORDS", ""), os.environ.get("COMP_CWORD", "")
+    if not words or not place.isdecimal() or re.search(r"(?:^|\s)[\"'][^\"']*$", words):
+        return plain
+    return [_InBash(name) for name in plain]
 
 
 # -- options ---------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class Resources:
                 uri_template=str(CHECKPOINT),
                 name="checkpoint",
                 title="A checkpoint",
-                description="The state at a checkpoint (id, unique prefix, label, head, head~2); path: a JSON pointer into it.",
+                description="The state at a checkpoint (id, prefix, label, head, head~2, step); path: a JSON pointer into it.",
                 mime_type="application/json",
             ),
         ]

@@ -41,7 +41,7 @@ from savegame.errors import (
 )
 from savegame.mcp.resources import Resources
 from savegame.mcp.showing import short
-from savegame.mcp.tools import HINTS, Hints, Tools
+from savegame.mcp.tools import HINTS, Hints, NotAConversation, Tools
 from savegame.vault import Vault
 
 T = TypeVar("T")
@@ -74,6 +74,7 @@ NEXT: Final[dict[type[SavegameError], str]] = {
     CorruptionError: "Do not write to this thread. Tell the user to run: savegame verify.",
     UnsupportedError: "This vault cannot do that. Go on without it, or tell the user.",
     InvalidInputError: "Correct the arguments, then call again.",
+    NotAConversation: "Look at it with thread_load, and do not save it as a conversation.",
     ClosedError: "The server is stopping. Tell the user to start it again.",
 }
 """What a model can do about an error, by the nearest class."""

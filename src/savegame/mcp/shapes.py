@@ -32,7 +32,7 @@ Ref = Annotated[
     str | int,
     Field(
         description='Names a checkpoint of the thread: its id, a unique prefix of it (6 characters or more), its label, "head",'
-        ' "head~2" (two before the head), or a number (the step on the head\'s line).'
+        ' "head~2" (two before the head), "latest" (like "head"), or a number (the step on the head\'s line).'
     ),
 ]
 Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT, description="At most so many entries; long ones may make it fewer.")]
@@ -184,9 +184,9 @@ class ConversationPage(BaseModel):
 
 
 class HitEntry(BaseModel):
-    """A conversation that was found."""
+    """A conversation that was found, or another thread with messages."""
 
-    conversation_id: str
+    conversation_id: str = Field(description="Also that of a thread which conversation_load refuses: thread_load reads any.")
     agent_id: str | None
     checkpoint_id: str = Field(description="The head whose messages were searched.")
     message: int = Field(description="The place of the best message, from 0; start of conversation_load.")

@@ -18,6 +18,8 @@ from savegame.codec import format_path
 from savegame.conversations import ConversationInfo
 from savegame.domain import AgentState, Conversation
 from savegame.errors import InvalidInputError, NotFoundError, ThreadNotFound
+from savegame.lineage import Ref as Reference
+from savegame.lineage import by_text
 from savegame.mcp import shapes, showing
 from savegame.mcp.shapes import After, AgentId, CheckpointId, ConversationId, Limit, Message, Patch, Ref, Start, ThreadId
 from savegame.model import MISSING, Change, Kind, ThreadInfo
@@ -43,6 +45,10 @@ LONG: Final = (
 
 A_CHANGE: Final = 2000
 """Characters that a difference shows of a value."""
+
+
+class NotAConversation(InvalidInputError):
+    """The thread is there, and can be looked at, but holds something else, or messages of another kind."""
 
 
 class Hints(NamedTuple):
@@ -167,7 +173,7 @@ class Tools:
         given: dict[str, Any] = {"agent_id": agent_id, "messages": messages, "title": title, "tags": tags, "archived": archived}
 
         def attempt() -> shapes.ConversationSaved:
-            found = None if conversation_id is None else self._vault.load_conversation(conversation_id)
+            found = None if conversation_id is None else self._conversation(conversation_id)
             old = {"messages": [], **_present({"id": conversation_id})} if found is None else found.to_dict()
             conversation = Conversation.from_dict({**old, **_present(given), **_patched(old, {"metadata": metadata})})
             for place, message in enumerate(append or ()):
@@ -187,7 +193,7 @@ class Tools:
         self, *, conversation_id: ConversationId, start: Start = 0, limit: Limit = 50
     ) -> shapes.ConversationLoaded:
         """Load a conversation: what it is, and its messages from `start` on. start=-10 gives the newest ten."""
-        found = self._vault.load_conversation(conversation_id)
+        found = self._conversation(conversation_id)
         if found is None:
             raise ThreadNotFound(f"conversation not found: {conversation_id!r}")
         beside, cut = showing.fields({name: getattr(found, name) for name in ("title", "tags", "metadata")}, self._room // 4)
@@ -238,7 +244,7 @@ class Tools:
         limit: Limit = 20,
         after: After = None,
     ) -> shapes.HitPage:
-        """Search conversations by content: those whose messages hold the words, best first, with the words in their place."""
+        """Search conversations by content, other threads too: whose messages hold the words, best first, with the words."""
         first = _number(after)
         hits = self._vault.search(query, agent=agent_id, limit=first + limit + 1)
         entries, more = self.page(hits[first:], limit, _hit_entry)
@@ -335,8 +341,8 @@ class Tools:
     ) -> shapes.Differences:
         """What changed in the state from one checkpoint to another, by place; without parameters, what the last step did."""
         first = _number(after)
-        left = self._vault.thread(thread_id).load(old)
-        right = self._vault.thread(new_thread_id or thread_id).load(new)
+        left = _at(old, self._vault.thread(thread_id).load)
+        right = _at(new, self._vault.thread(new_thread_id or thread_id).load)
         changes = self._vault.diff(left.id, right.id)
         entries, more = self.page(changes[first:], limit, _change_entry)
         return shapes.Differences(
@@ -356,7 +362,8 @@ class Tools:
         at: Ref = "head",
     ) -> shapes.Forked:
         """Begin a new thread with the state of a checkpoint, to try something else. The old thread stays as it is."""
-        made = self._vault.thread(thread_id).fork(new_thread_id, at=at)
+        source = self._vault.thread(thread_id)
+        made = _at(at, lambda ref: source.fork(new_thread_id, at=ref))
         return shapes.Forked(thread_id=made.id, forked_from=thread_id, head=str(made.head))
 
     @_tool("Rewind a thread")
@@ -364,7 +371,7 @@ class Tools:
         """Go back (or forth) to a checkpoint: the next save continues from there. What came after stays as a branch."""
         thread = self._vault.thread(thread_id)
         before = next(thread.history(limit=1), None)
-        head = thread.rewind(to)
+        head = _at(to, thread.rewind)
         return shapes.Rewound(head=shapes.CheckpointEntry.of(head), undo=None if before is None else before.id)
 
     @_tool("Label a checkpoint", repeatable=True)
@@ -377,7 +384,7 @@ class Tools:
     ) -> shapes.Labelled:
         """Give a checkpoint a name, by which every tool finds it; labelled ones are spared when old ones are pruned."""
         thread = self._vault.thread(thread_id)
-        before = thread.load(checkpoint)
+        before = _at(checkpoint, thread.load)
         return shapes.Labelled(checkpoint=shapes.CheckpointEntry.of(thread.label(before, label)), was=before.label)
 
     @_tool("List threads", reads=True)
@@ -407,7 +414,7 @@ class Tools:
         start: Start = 0,
     ) -> shapes.StateLoaded:
         """Load the state of any thread at any checkpoint, or a place of it: also what other answers had to cut."""
-        found = self._vault.thread(thread_id).load(at)
+        found = _at(at, self._vault.thread(thread_id).load)
         entry = shapes.CheckpointEntry.of(found)
         room = self._chars - len(entry.model_dump_json()) - shapes.ASIDE
         part = showing.part(found.state, path, start, shapes.MAX_LIMIT, room)
@@ -420,6 +427,14 @@ class Tools:
             cut=part.cuts,
         )
 
+    def _conversation(self, conversation_id: str) -> Conversation | None:
+        """The conversation with an id. Raises NotAConversation for a thread of something else."""
+        self._vault.thread(conversation_id)  # what is no id at all is told as that
+        try:
+            return self._vault.load_conversation(conversation_id)
+        except InvalidInputError as error:
+            raise NotAConversation(f"this thread cannot be read as a conversation: {error}") from error
+
     def page(self, items: Iterable[T], limit: int, entry: Callable[[T], E]) -> tuple[list[E], bool]:
         """For lists: their first entries, as many as were asked for and fit, at least one; and whether there are more."""
         taken: list[E] = []
@@ -431,6 +446,11 @@ class Tools:
                 return taken, True
             taken.append(made)
         return taken, False
+
+
+def _at(ref: str | int, verb: Callable[[Reference], T]) -> T:
+    """What a verb gives for a reference, as models write them: steps may be texts, too."""
+    return by_text(ref, verb) if isinstance(ref, str) else verb(ref)
 
 
 def _agent_entry(info: AgentInfo) -> shapes.AgentEntry:

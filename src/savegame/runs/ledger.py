@@ -11,7 +11,7 @@ import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import blake3
 
@@ -63,6 +63,8 @@ class CallEntry:
     """What a person said who answered."""
     noted_at: dt.datetime | None = None
     """When it was written down first: the ledger is in this order."""
+    answered: bool = False
+    """Whether a person has answered while it waits: it goes on when its run does. Not kept here, but as the answer."""
 
     @property
     def order(self) -> tuple[dt.datetime, int]:
@@ -76,9 +78,23 @@ class CallEntry:
         """Whether its outcome is known."""
         return self.status in (CallStatus.DONE, CallStatus.FAILED)
 
+    @property
+    def needs_person(self) -> bool:
+        """Whether nobody but a person can say how it goes on: it waits for an answer, or its outcome is not known."""
+        return self.status == CallStatus.UNKNOWN or (self.status == CallStatus.WAITING and not self.answered)
+
+    def needs(self, *, answered: bool, held: bool) -> Literal["answer", "outcome"] | None:
+        """What a person has to give for it to go on: an answer, or its outcome, which nobody knows; None if nothing.
+
+        `answered`: an answer is kept already. `held`: a live run holds the thread, which still makes a call that is started.
+        """
+        if self.status == CallStatus.WAITING:
+            return None if answered else "answer"
+        return "outcome" if self.status == CallStatus.UNKNOWN or (self.status == CallStatus.STARTED and not held) else None
+
     def to_dict(self) -> dict[str, Any]:
         """As it is kept; what is empty is left out."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "key"}
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("key", "answered")}
         return {name: value for name, value in plain.items() if value is not None} | {"status": self.status.value}
 
     @classmethod

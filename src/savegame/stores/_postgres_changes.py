@@ -40,6 +40,9 @@ KEYFRAME, DELTA = 1, 2
 LOCKS: Final = 64
 """How many locks the ids that users chose share in a namespace: a transaction can hold only so many."""
 
+EPOCH_BITS: Final = 16
+"""How many bits of a lease's number are random: a server that lost commits gives the number before them again."""
+
 _random = random.SystemRandom()
 
 
@@ -169,8 +172,8 @@ class Changes(RowChanges[Work]):
         return db.now
 
     def next_epoch(self, db: Work) -> int:
-        epoch: int = db.link.ask("next_epoch", self._epochs)[0][0]
-        return epoch
+        number: int = db.link.ask("next_epoch", self._epochs)[0][0]
+        return number << EPOCH_BITS | _random.getrandbits(EPOCH_BITS)
 
     def add_row(self, db: Work, key: ThreadKey) -> Row:
         row = EMPTY_ROW._replace(no=tag_of(key), version=new_version())

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -25,6 +25,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import Diagnostic
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
+from psycopg.waiting import Ready, Wait
 
 from savegame.errors import ClosedError, UnavailableError
 from savegame.stores._forking import leave_alone, take_along
@@ -157,9 +158,10 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         self.check_process()
         before = sys.exc_info()[1]
-        limited = gen if self.until is None or timeout is not None else self._limited(gen, self.until)
+        given = {} if timeout is None else {"timeout": timeout}  # which older versions do not have
+        limited = gen if self.until is None or given else _Limited(gen, self, self.until)
         try:
-            return super().wait(limited, interval, timeout)
+            return super().wait(limited, interval, **given)
         except psycopg.Error as error:
             interrupt = _interrupt(error, before)
             if interrupt is not None:
@@ -170,20 +172,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
                 raise TookTooLong("the statement was cancelled") from error
             raise
 
-    def _limited(self, gen: PQGen[T], until: float) -> PQGen[T]:
-        """What psycopg waits for, as long as it may take."""
-        ready: Any = None
-        look = min(until, time.monotonic() + self.look_after)
-        while True:
-            try:
-                wanted = gen.send(ready)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
-            if time.monotonic() >= look:
-                look = self._look(until)
-            ready = yield wanted
-
-    def _look(self, until: float) -> float:
+    def look(self, until: float) -> float:
         """Decide whether to wait on. Gives when to look again; raises NoAnswer."""
         if self.cancelled or (time.monotonic() < until and not self.is_alive()):
             raise NoAnswer("the server does not answer")
@@ -211,6 +200,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
     def roll_back(self) -> None:
         """End the transaction, if one is open, without a trace."""
         if self.pid == os.getpid() and not self.closed and self.in_transaction:
+            self.until = time.monotonic() + PING_S  # an interrupt may have left it waiting for what never comes
             with contextlib.suppress(psycopg.Error):  # then the connection is closed when it is given back
                 self.tell("rollback")
 
@@ -218,6 +208,25 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
         """Raise ClosedError in the child of a fork."""
         if self.pid != os.getpid():
             raise ClosedError("this process was forked inside a transaction; open the vault again")
+
+
+class _Limited(Generator[Wait, Ready | int, T]):
+    """What psycopg waits for, as long as it may take. Not a function that yields: that could not go on after Ctrl-C."""
+
+    def __init__(self, gen: PQGen[T], link: Link, until: float) -> None:
+        self._gen, self._link, self._until = gen, link, until
+        self._look = min(until, time.monotonic() + link.look_after)
+
+    def send(self, ready: Any) -> Wait:
+        """Go on; what is waited for next."""
+        wanted = self._gen.send(ready)
+        if time.monotonic() >= self._look:
+            self._look = self._link.look(self._until)
+        return wanted
+
+    def throw(self, *error: Any) -> Wait:
+        """Go on with an error."""
+        return self._gen.throw(*error)
 
 
 def _connected(conninfo: str, sql: dict[str, str], limit: Any) -> Link:

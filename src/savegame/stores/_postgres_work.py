@@ -265,16 +265,19 @@ class Workings:
             raise InvalidInputError("the transaction was ended inside the block; leave COMMIT and ROLLBACK to connection()")
         patience, mark = Patience(self.deadline), _new_mark(())
         link.until, link.look_after = patience.until, patience.look_after()
+        gone = UnavailableError(
+            f"{self.pool.where}: the connection was lost before the transaction was committed; nothing of it was written, do "
+            f"it again"
+        )
         try:
-            with self._translated(), self._committed(link, mark):
+            with self._committed(link, mark):
                 pass
         except Doubt as doubt:
             self.lose()
             if not self._landed(mark, patience):
-                raise UnavailableError(
-                    f"{self.pool.where}: the connection was lost before the transaction was committed; nothing of it was "
-                    f"written, do it again"
-                ) from doubt
+                raise gone from doubt
+        except psycopg.Error as error:
+            raise (gone if is_lost(error) else translate(error, self.pool.where)) from error
 
     def _write_inside(self, link: Link, task: Task[T]) -> T:
         """A task inside `connection()`: part of its transaction, but undone by itself if it is refused."""

@@ -23,7 +23,7 @@ SEQ_MASK = 0xFFFFFFFF
 
 
 class Row(NamedTuple):
-    """A thread's row as SQL stores keep it. `version` grows with every write of it."""
+    """A thread's row as SQL stores keep it. `version` is another after every write of it."""
 
     no: int
     agent: str | None

@@ -6,21 +6,24 @@ The table is what the tests of `guard` are made from. Pages are ordinary functio
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
+from anyio import move_on_after, to_thread
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
-from savegame.errors import InvalidInputError, SavegameError
+from savegame.errors import InvalidInputError, SavegameError, UnavailableError
 from savegame.web import runs_page, store_page, thread_page, threads_page
 from savegame.web.guard import Keys
 from savegame.web.ui import Asked, Handler, Ui
+
+logger = logging.getLogger("savegame")
 
 STATIC: Final = {
     "app.css": "text/css",
@@ -36,21 +39,25 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Page(NamedTuple):
-    """One route: a page is got, an action is posted. `back` shows the page that an action came from, if it failed."""
+    """One route: a page is got, an action is posted. `back` shows the page that an action came from, if it failed.
+
+    A page that is not `slow` is given up when the store is silent; an action never is, because it may yet happen.
+    """
 
     method: str
     path: str
     handler: Handler
     back: Callable[[Ui, Asked, SavegameError], Response] | None = None
+    slow: bool = False
 
 
 PAGES: Final = (
     Page("GET", "threads", threads_page.show),
-    Page("GET", "hits", threads_page.hits),
+    Page("GET", "hits", threads_page.hits, slow=True),
     Page("GET", "thread", thread_page.show),
     Page("GET", "state", thread_page.state),
     Page("GET", "attachment", thread_page.attachment),
-    Page("GET", "export", thread_page.export),
+    Page("GET", "export", thread_page.export, slow=True),
     Page("POST", "label", thread_page.label, thread_page.failed),
     Page("POST", "tag", thread_page.tag, thread_page.failed),
     Page("POST", "untag", thread_page.untag, thread_page.failed),
@@ -112,22 +119,35 @@ def _endpoint(ui: Ui, page: Page) -> Endpoint:
             asked = await _form(request) if page.method == "POST" else _once(list(request.query_params.multi_items()))
         except InvalidInputError as error:
             return ui.show("error.html", status=error.http_status, error=error)
-        found = await run_in_threadpool(_answered, ui, page, asked)
-        return _unless_known(request, found) if isinstance(found, HTMLResponse) and page.method == "GET" else found
+        patience = ui.patience if page.method == "GET" and not page.slow else None
+        with move_on_after(patience):
+            found = await to_thread.run_sync(_answered, ui, page, asked, abandon_on_cancel=patience is not None)
+            return _unless_known(request, found) if isinstance(found, HTMLResponse) and page.method == "GET" else found
+        silent = UnavailableError(f"the store has not answered for {ui.patience:g} s; reload the page to try again")
+        return ui.show("error.html", status=silent.http_status, error=silent)
 
     return answer
 
 
 def _answered(ui: Ui, page: Page, asked: Asked) -> Response:
     try:
+        return _tried(ui, page, asked)
+    except SavegameError as error:
+        return ui.show("error.html", status=error.http_status, error=error)
+    except Exception as error:  # a person looks at it, and the other pages go on
+        logger.exception("the page %s could not be shown", page.path)
+        return ui.show(
+            "error.html", status=500, error=f"something unexpected happened ({error!r}); the log of savegame ui says more"
+        )
+
+
+def _tried(ui: Ui, page: Page, asked: Asked) -> Response:
+    try:
         return page.handler(ui, asked)
     except SavegameError as error:
-        if page.back is not None:
-            try:
-                return page.back(ui, {**asked, "do": page.path}, error)
-            except SavegameError as another:
-                error = another
-        return ui.show("error.html", status=error.http_status, error=error)
+        if page.back is None:
+            raise
+        return page.back(ui, {**asked, "do": page.path}, error)
 
 
 async def _form(request: Request) -> dict[str, str]:

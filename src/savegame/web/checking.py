@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, replace
 
 from savegame.errors import SavegameError
 from savegame.model import Report
 from savegame.vault import Vault
+
+logger = logging.getLogger("savegame")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,9 @@ class Checking:
             report = self._vault.verify(self._tell)
         except SavegameError as error:
             self.now = replace(self.now, running=False, error=str(error))
+        except Exception as error:  # else it would be running for ever
+            logger.exception("the integrity check ended early")
+            self.now = replace(self.now, running=False, error=f"the check ended early ({error!r}); the log says more")
         else:
             self.now = replace(self.now, running=False, report=report)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,6 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 COOKIE: Final = "savegame"
 FORM: Final = "application/x-www-form-urlencoded"
 MOST_BODY: Final = 256 * 1024
+MOST_COOKIES: Final = 50
+CHECK: Final = "check"
+"""The one form that changes nothing: it has the whole store read."""
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -115,7 +117,7 @@ class Guard:
             return
         if not path.startswith(f"/{self._keys.room}/") or not any(map(self._keys.knows, _sessions_in(headers))):
             raise Refused(HTTPStatus.FORBIDDEN, "open the link that savegame ui printed; each link works once")
-        if method == "POST" and self._read_only:
+        if method == "POST" and self._read_only and path != f"/{self._keys.room}/{CHECK}":
             raise Refused(HTTPStatus.FORBIDDEN, "savegame ui was started with --read-only")
 
     def _check_origin(self, method: str, headers: Headers) -> None:
@@ -138,12 +140,9 @@ class Guard:
 
 
 def _sessions_in(headers: Headers) -> list[str]:
-    """The session that a request names. What cannot be read as cookies names none."""
-    try:
-        cookies = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return []
-    return [cookies[COOKIE].value] if COOKIE in cookies else []
+    """The sessions that a request names: pages on other ports may have set a cookie of the same name, and bad ones."""
+    pairs = (pair.strip().partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))
+    return [value for name, _, value in pairs if name == COOKIE][:MOST_COOKIES]
 
 
 def _same(known: str, given: str) -> bool:

@@ -10,17 +10,18 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Generic, Literal, TypeVar
 
 from savegame.errors import SavegameError
 from savegame.model import ThreadInfo
 from savegame.runner import RunInfo
-from savegame.runs.ledger import ANSWER, CallEntry, CallStatus
+from savegame.runs.ledger import ANSWER, CallEntry
 from savegame.usage import Usage
 from savegame.vault import Stats, Vault
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 logger = logging.getLogger("savegame")
@@ -34,6 +35,14 @@ GLANCE_S: Final = 0.05
 SLICE_S: Final = 0.01
 """How long threads are read without a pause."""
 
+PAUSE_S: Final = 0.002
+
+MANY: Final = 100
+"""If more threads than this have changed, the infos of all are listed, in pages: quicker than one by one."""
+
+SILENCE_S: Final = 5.0
+"""A store that has not answered for so long is said to be silent."""
+
 PATIENCE_AT_END_S: Final = 5.0
 
 REST: Final = 10
@@ -45,27 +54,30 @@ QUICK_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A call that needs a person: it waits for an answer (`answered` if it got one), or nobody knows its outcome."""
+    """A call that is not settled: it may need a person. `answered` if it waited for an answer and has got one."""
 
     thread_id: str
     agent_id: str | None
     call: CallEntry
     answered: bool
 
-    @property
-    def needed(self) -> bool:
-        """Whether a person has to do something now, whoever holds the thread."""
-        return self.call.status == CallStatus.UNKNOWN or (self.call.status == CallStatus.WAITING and not self.answered)
+    def need(self, held: Collection[str]) -> Literal["answer", "outcome"] | None:
+        """What a person has to give now, if live runs hold these threads."""
+        return self.call.needs(answered=self.answered, held=self.thread_id in held)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A thread as the lists show it; `mark` is its fingerprint at that time."""
+    """A thread as the lists show it; `mark` is its fingerprint at that time.
+
+    Infos are read first, tags and calls after those of all threads: `detailed` tells whether they were.
+    """
 
     mark: bytes
     info: ThreadInfo | None
-    tags: frozenset[str]
-    pending: tuple[Pending, ...]
+    tags: frozenset[str] = frozenset()
+    pending: tuple[Pending, ...] = ()
+    detailed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +85,22 @@ class Snapshot:
     """All threads as they were read last; while the first reading goes on, those that were reached of `total`."""
 
     entries: tuple[Entry, ...]
-    total: int
+    total: int | None
+    """How many there are; None while not even that is known."""
 
     @property
     def complete(self) -> bool:
         """Whether every thread is among them."""
-        return len(self.entries) >= self.total
+        return self.total is not None and len(self.entries) >= self.total
+
+    @property
+    def detailed(self) -> bool:
+        """Whether the tags and calls of every thread are known, too."""
+        return self.complete and all(entry.detailed for entry in self.entries)
 
     @property
     def pending(self) -> list[Pending]:
-        """Every call that needs a person."""
+        """Every call that is not settled."""
         return [call for entry in self.entries for call in entry.pending]
 
 
@@ -96,17 +114,30 @@ class Kept(Generic[T]):
         self._idle.set()
         self._next = 0.0
         self._slow = False
-        self.error: SavegameError | None = None
+        self.error: Exception | None = None
         self.ready = False
+        self.read_at: dt.datetime | None = None
+        self._moved = time.monotonic()
 
     def get(self, patience: float = PATIENCE_S) -> T:
         """The value, new if that does not take longer than `patience` seconds."""
         with self._lock:
             if self._idle.is_set() and time.monotonic() >= self._next:
                 self._idle.clear()
+                self.moved()
                 threading.Thread(target=self._work, name="savegame ui reads", daemon=True).start()
         self._idle.wait(min(patience, GLANCE_S) if self._slow and self.ready else patience)
         return self._value
+
+    def moved(self) -> None:
+        """Reading goes on: the store answered."""
+        self._moved = time.monotonic()
+
+    def trouble(self) -> str | None:
+        """Why the value may be old: what the last reading raised, or that the store is silent."""
+        if not self._idle.is_set() and time.monotonic() - self._moved > SILENCE_S:
+            return "the store does not answer"
+        return None if self.error is None else str(self.error)
 
     def forget(self) -> None:
         """Read again at the next look, however recent the value is."""
@@ -121,9 +152,9 @@ class Kept(Generic[T]):
         begun = time.monotonic()
         try:
             self._value = self._read()
-            self.error, self.ready = None, True
-        except SavegameError as error:
-            logger.warning("the page could not read what it shows: %s", error)
+            self.error, self.ready, self.read_at = None, True, dt.datetime.now(dt.UTC)
+        except Exception as error:  # pages say it; else they would wait for ever
+            logger.warning("the page could not read what it shows: %s", error, exc_info=not isinstance(error, SavegameError))
             self.error = error
         finally:
             ended = time.monotonic()
@@ -139,7 +170,7 @@ class Overview:
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
         self._entries: dict[str, Entry] = {}
-        self._total = 0
+        self._total: int | None = None
         self._threads: Kept[None] = Kept(self._catch_up, None)
         self._runs: Kept[list[RunInfo]] = Kept(lambda: list(vault.runs()), [])
         self._usage: Kept[list[Usage]] = Kept(lambda: vault.usage(by="day"), [])
@@ -156,11 +187,25 @@ class Overview:
         """All threads as far as they were read; new if that does not take longer than `patience` seconds."""
         self._threads.get(patience)
         entries = tuple(self._entries.copy().values())
-        return Snapshot(entries, max(self._total, len(entries)))
+        return Snapshot(entries, None if self._total is None else max(self._total, len(entries)))
+
+    def trouble(self) -> tuple[dt.datetime | None, str] | None:
+        """Since when threads were not read (None: never), and why; None if all is well."""
+        why = self._threads.trouble()
+        return None if why is None else (self._threads.read_at, why)
+
+    def forks(self, thread_id: str) -> list[str]:
+        """The threads that were forked from one, as far as is known."""
+        known = self._entries.copy().values()
+        return sorted(entry.info.id for entry in known if entry.info is not None and entry.info.forked_from == thread_id)
 
     def runs(self, patience: float = GLANCE_S) -> list[RunInfo]:
         """Runs that are not done."""
         return self._runs.get(patience)
+
+    def held(self, patience: float = GLANCE_S) -> set[str]:
+        """Threads that live runs hold."""
+        return {run.thread_id for run in self.runs(patience) if not run.stale}
 
     def usage(self) -> tuple[list[Usage], bool]:
         """What work cost by day, and whether it was read already."""
@@ -181,42 +226,60 @@ class Overview:
             kept.rest()
 
     def _catch_up(self) -> None:
+        """Read what changed: infos first, so that lists are whole soon, then tags and calls."""
         marks = self._vault.fingerprints()
         self._total = len(marks)
         for gone in self._entries.keys() - marks.keys():
             del self._entries[gone]
+        changed = {name: mark for name, mark in marks.items() if not mark or not self._knows(name, mark)}
+        for name, info in self._gently(self._infos(changed)):
+            known = self._entries.get(name) or Entry(b"", None)
+            self._entries[name] = replace(known, mark=marks[name], info=info, detailed=False)
+        left = [name for name in marks if name in self._entries and not self._entries[name].detailed]
+        for name in self._gently(left):
+            self._entries[name] = _detailed(self._vault, self._entries[name])
+
+    def _knows(self, thread_id: str, mark: bytes) -> bool:
+        known = self._entries.get(thread_id)
+        return known is not None and known.mark == mark
+
+    def _infos(self, wanted: Mapping[str, bytes]) -> Iterator[tuple[str, ThreadInfo | None]]:
+        if len(wanted) <= MANY:
+            yield from ((name, self._vault.info(name)) for name in wanted)
+            return
+        missing = dict.fromkeys(wanted)
+        for info in self._vault.threads(limit=None):
+            if info.id in missing:
+                del missing[info.id]
+                yield info.id, info
+        yield from missing.items()  # those without a head
+
+    def _gently(self, items: Iterable[S]) -> Iterator[S]:
+        """Items with short pauses: whoever waits for a page goes first."""
         begun = time.monotonic()
-        for thread_id, mark in marks.items():
-            known = self._entries.get(thread_id)
-            if known is None or known.mark != mark or not mark:
-                self._entries[thread_id] = _entry(self._vault, thread_id, mark)
-            if time.monotonic() - begun > SLICE_S:  # whoever waits for a page goes first
-                time.sleep(SLICE_S)
+        for item in items:
+            yield item
+            self._threads.moved()
+            if time.monotonic() - begun > SLICE_S:
+                time.sleep(PAUSE_S)
                 begun = time.monotonic()
 
 
-def _entry(vault: Vault, thread_id: str, mark: bytes) -> Entry:
-    info = vault.info(thread_id)
-    if info is not None and info.damage is not None:
-        return Entry(mark, info, frozenset(), ())
-    thread = vault.thread(thread_id)
+def _detailed(vault: Vault, entry: Entry) -> Entry:
+    info = entry.info
+    if info is None or info.damage is not None:
+        return replace(entry, tags=frozenset(), pending=(), detailed=True)
+    thread = vault.thread(info.id)
     tags = frozenset(tag for noted in thread.noted() for tag in noted.tags)
-    calls = [call for call in vault.calls(thread_id) if not call.settled]
+    calls = [call for call in vault.calls(info.id) if not call.settled]
     answers = thread.records(ANSWER) if calls else {}
-    agent = None if info is None else info.agent_id
-    return Entry(mark, info, tags, tuple(Pending(thread_id, agent, call, call.key in answers) for call in calls))
+    pending = tuple(Pending(info.id, info.agent_id, call, call.key in answers) for call in calls)
+    return replace(entry, tags=tags, pending=pending, detailed=True)
 
 
-def waiting(pending: Iterable[Pending]) -> list[Pending]:
-    """Those that wait for a person's answer, the oldest first."""
-    return _sorted(one for one in pending if one.call.status == CallStatus.WAITING and not one.answered)
-
-
-def unknown(pending: Iterable[Pending], held: Iterable[str]) -> list[Pending]:
-    """Those whose outcome nobody knows: begun, and no run holds the thread that could still tell."""
-    busy = set(held)
-    fit = (one for one in pending if one.call.status in (CallStatus.UNKNOWN, CallStatus.STARTED))
-    return _sorted(one for one in fit if one.call.status == CallStatus.UNKNOWN or one.thread_id not in busy)
+def needing(pending: Iterable[Pending], what: Literal["answer", "outcome"], held: Collection[str]) -> list[Pending]:
+    """Those that need this of a person, the oldest first."""
+    return _sorted(one for one in pending if one.need(held) == what)
 
 
 def _sorted(pending: Iterable[Pending]) -> list[Pending]:

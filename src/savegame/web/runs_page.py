@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from savegame.errors import InvalidInputError, SavegameError
-from savegame.web.overview import PATIENCE_S, unknown, waiting
+from savegame.web.overview import PATIENCE_S, needing
 from savegame.web.ui import Asked, Ui, needed, said_done
 
 
@@ -17,14 +17,15 @@ def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
     found = ui.overview.snapshot()
     runs = ui.overview.runs(PATIENCE_S)
     held = [run for run in runs if not run.stale]
+    busy = {run.thread_id for run in held}
     infos = [entry.info for entry in found.entries if entry.info is not None]
     return ui.show(
         "runs.html",
         status=200 if error is None else error.http_status,
         found=found,
-        waiting=waiting(found.pending),
+        waiting=needing(found.pending, "answer", busy),
         answered=[one for one in found.pending if one.answered],
-        unknown=unknown(found.pending, [run.thread_id for run in held]),
+        unknown=needing(found.pending, "outcome", busy),
         held=held,
         stale=[run for run in runs if run.stale],
         stuck=[info for info in infos if info.status == "failed" and (info.status.reason or "").startswith("stuck")],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import re
 import socket
 import threading
 import time
@@ -15,12 +14,16 @@ from typing import Any, Final
 import uvicorn
 
 from savegame.errors import InvalidInputError, UnavailableError
+from savegame.opening import shown_address
 from savegame.vault import Vault
 from savegame.web.app import make_app
 from savegame.web.guard import Guard, Keys
 from savegame.web.ui import Ui
 
 PATIENCE_S: Final = 30.0
+
+ANSWER_S: Final = 8.0
+"""How long a page waits for a store that does not answer."""
 
 
 def _ignore(link: str) -> None:
@@ -31,7 +34,8 @@ class Server:
     """The page over a vault, at `http://{authority}`, while it is entered. `port` 0 takes any that is free.
 
     `name` is shown as the name of the store. With `read_only` the page changes nothing; open the vault so, too. `say` is
-    called with a new link whenever the one before was used, since each works once.
+    called with a new link whenever the one before was used, since each works once. A page that the store leaves without
+    an answer for `patience` seconds says so.
     """
 
     def __init__(
@@ -42,14 +46,14 @@ class Server:
         port: int = 0,
         name: str = "",
         read_only: bool = False,
+        patience: float = ANSWER_S,
         say: Callable[[str], object] = _ignore,
     ) -> None:
         self._socket = _bound(_loopback(host), port)
         address, port = self._socket.getsockname()[:2]
         self.authority = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         self.keys = Keys()
-        without_password = re.sub(r"//[^/@]*@", "//", name)
-        self._ui = Ui(vault, self.keys, name=without_password, read_only=read_only)
+        self._ui = Ui(vault, self.keys, name=shown_address(name), read_only=read_only, patience=patience)
         app = make_app(self._ui, self.keys, opened=lambda: say(self.link()))
         guarded: Any = Guard(app, self.keys, self.authority, read_only=read_only)
         config = uvicorn.Config(

@@ -1,43 +1,19 @@
-"""Times, sizes, counts and texts as people read them. Pure; touches nothing."""
+"""Times, counts and texts as a page shows them. Pure; touches showing."""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
 from typing import Any, Final
+
+from savegame.showing import plain_text
 
 MOST_TEXT: Final = 100_000
 """How much of one text a page shows."""
-
-_STEPS: Final = ((60, 60, "min"), (3600, 3600, "h"), (86400, 86400, "d"))
-
-
-def ago(when: dt.datetime, now: dt.datetime) -> str:
-    """How long ago: `just now`, `5 min ago`, `3 h ago`, `12 d ago`, then the date. In the future: `in 5 min`."""
-    seconds = (now - when).total_seconds()
-    far = abs(seconds)
-    if far < 60:
-        return "just now"
-    if far >= 30 * 86400:
-        return f"{when.day} {when:%b}" if when.year == now.year else f"{when.day} {when:%b %Y}"
-    unit, name = next((unit, name) for least, unit, name in reversed(_STEPS) if far >= least)
-    return f"{far // unit:.0f} {name} ago" if seconds > 0 else f"in {far // unit:.0f} {name}"
 
 
 def exact(when: dt.datetime) -> str:
     """The same time to the second."""
     return f"{when.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def size(count: int) -> str:
-    """Bytes with three digits: `812 B`, `1.20 kB`, `34.5 MB`."""
-    number, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if number < 999.5:
-            break
-        number, unit = number / 1000, larger
-    digits = 0 if unit == "B" or number >= 99.95 else 1 if number >= 9.995 else 2
-    return f"{number:.{digits}f} {unit}"
 
 
 def brief(count: float) -> str:
@@ -71,14 +47,6 @@ def clipped(text: str, most: int) -> str:
 
 
 def plain(value: Any) -> str:
-    """Any stored value as text: texts as they are, other values as JSON for people."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=_unusual)
+    """Any stored value as text, of a long one the beginning."""
+    text = plain_text(value, indent=2)
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}\n… and {len(text) - MOST_TEXT} characters more"
-
-
-def _unusual(value: Any) -> Any:
-    if isinstance(value, (set, frozenset, tuple)):
-        return list(value)
-    if isinstance(value, (bytes, bytearray)):
-        return f"({len(value)} bytes)"
-    return str(value)

@@ -7,6 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from savegame.showing import size_text
 from savegame.usage import Usage
 from savegame.web import shown
 from savegame.web.plots import Plot, by_day
@@ -61,12 +62,10 @@ def _plots(usage: list[Usage], today: dt.date) -> list[Plot]:
     made = [
         by_day("Checkpoints a day", counts, today, shown.brief),
         by_day("Checkpoints in all", counts, today, shown.brief, growing=True),
-        by_day("Size of all states", {day: float(one.state_bytes) for day, one in days.items()}, today, _size, growing=True),
+        by_day(
+            "Size of all states", {day: float(one.state_bytes) for day, one in days.items()}, today, size_text, growing=True
+        ),
         by_day("Tokens a day", {day: float(one.tokens_used) for day, one in days.items()}, today, shown.brief),
         by_day("Cost a day", {day: one.cost for day, one in days.items()}, today, shown.money),
     ]
     return [plot for plot in made if plot.top]
-
-
-def _size(count: float) -> str:
-    return shown.size(int(count))

@@ -18,7 +18,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response
 
 from savegame.changes import Diff
-from savegame.errors import ConflictError, CorruptionError, NotFoundError, SavegameError, ThreadNotFound
+from savegame.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError, SavegameError, ThreadNotFound
 from savegame.model import Checkpoint, ThreadInfo
 from savegame.runs.ledger import ANSWER, CallEntry
 from savegame.thread import Thread
@@ -89,6 +89,7 @@ def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
         other=asked.get("with") or None,
         doing=doing,
         asked=asked,
+        forks=ui.overview.forks(info.id),
         run=next((run for run in ui.overview.runs() if run.thread_id == info.id), None),
         done=said_done(asked),
         error=error,
@@ -157,6 +158,8 @@ def tag(ui: Ui, asked: Asked) -> Response:
     """Add tags to a point, parted by commas."""
     thread, at = ui.vault.thread(needed(asked, "id")), needed(asked, "at")
     tags = [text.strip() for text in needed(asked, "tags").split(",") if text.strip()]
+    if not tags:
+        raise InvalidInputError("there is no tag between the commas; type one")
     thread.tag(at, *tags)
     return ui.go("thread", id=thread.id, at=at, done="tag")
 
@@ -288,9 +291,10 @@ def _called(ui: Ui, thread: Thread, asked: Asked) -> dict[str, Any]:
     shown = calls[max(0, end - CALLS) : end]
     now = ui.now()
     begun, took = plots.ticks(shown, now)
-    answers = thread.records(ANSWER)
+    answers, held = thread.records(ANSWER), thread.id in ui.overview.held()
+    needs = {call.key: call.needs(answered=call.key in answers, held=held) for call in shown}
     spans = plots.waterfall(shown, now)
-    return {"spans": spans, "begun": begun, "took": took, "first": max(0, end - CALLS), "count": len(calls), "answers": answers}
+    return {"spans": spans, "begun": begun, "took": took, "first": max(0, end - CALLS), "count": len(calls), "needs": needs}
 
 
 def _moving(thread: Thread, info: ThreadInfo, point: Checkpoint) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def show(ui: Ui, asked: Asked) -> Response:
     _, key, backwards = SORTS[sort]
     fitting = sorted((pair for pair in entries if _fits(*pair, asked)), key=lambda pair: pair[1].id)
     fitting.sort(key=lambda pair: key(pair[1]), reverse=backwards)
-    first = number(asked, "first", 0)
+    first, held = number(asked, "first", 0), ui.overview.held()
     return ui.show(
         "threads.html",
         found=found,
@@ -50,7 +50,8 @@ def show(ui: Ui, asked: Asked) -> Response:
         agents=_choices(info.agent_id for _, info in entries if info.agent_id),
         tags=_choices(tag for entry, _ in entries for tag in entry.tags),
         statuses=Status.NAMES,
-        running={run.thread_id for run in ui.overview.runs() if not run.stale},
+        running=held,
+        needy={one.thread_id for one in found.pending if one.need(held)},
         searches=Capability.SEARCH in ui.vault.store.capabilities,
         done=said_done(asked),
     )

@@ -17,6 +17,7 @@ import jinja2
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from savegame.errors import InvalidInputError
+from savegame.showing import ago, size_text
 from savegame.vault import Vault
 from savegame.web import shown
 from savegame.web.checking import Checking
@@ -44,9 +45,9 @@ DONE: Final = {
 class Ui:
     """One vault as pages."""
 
-    def __init__(self, vault: Vault, keys: Keys, *, name: str, read_only: bool) -> None:
+    def __init__(self, vault: Vault, keys: Keys, *, name: str, read_only: bool, patience: float) -> None:
         self.vault, self.name, self.read_only = vault, name, read_only
-        self.room = keys.room
+        self.room, self.patience = keys.room, patience
         self.overview = Overview(vault)
         self.checking = Checking(vault)
         self._templates = _environment()
@@ -63,7 +64,7 @@ class Ui:
     def show(self, template: str, *, status: int = 200, **data: Any) -> Response:
         """A page, or a part of one."""
         now = self.now()
-        at_hand = {"ui": self, "url": self.url, "now": now, "ago": partial(shown.ago, now=now), "done": None, "error": None}
+        at_hand = {"ui": self, "url": self.url, "now": now, "ago": partial(ago, now=now), "done": None, "error": None}
         text = self._templates.get_template(template).render(at_hand | data)
         return HTMLResponse(text.encode(errors="replace"), status)
 
@@ -74,7 +75,8 @@ class Ui:
 
     def waiting(self) -> int:
         """How many calls need a person, as far as is known."""
-        return sum(one.needed for one in self.overview.known().pending)
+        held = self.overview.held(0.0)
+        return sum(one.need(held) is not None for one in self.overview.known().pending)
 
 
 def needed(asked: Asked, name: str) -> str:
@@ -105,8 +107,9 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (shown.exact, shown.size, shown.brief, shown.money, shown.lasting, shown.clipped, shown.plain):
+    for function in (shown.exact, shown.brief, shown.money, shown.lasting, shown.clipped, shown.plain):
         made.filters[function.__name__] = function
+    made.filters["size"] = size_text
     return made
 
 

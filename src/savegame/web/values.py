@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -15,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from savegame.codec import format_path
 from savegame.errors import InvalidInputError
 from savegame.model import MISSING, Change
-from savegame.web.shown import MOST_TEXT, plain
+from savegame.web.shown import plain
 
 PAGE: Final = 100
 """Children that are shown at once."""
@@ -23,8 +25,11 @@ PAGE: Final = 100
 OPENED: Final = 12
 """Containers with at most so many children are shown open at the top."""
 
-MOST_COMPARED: Final = 2_000
-"""Characters of two texts up to which the changed words are marked."""
+MOST_COMPARED: Final = 20_000
+"""Pairs of equal words in two texts up to which the changed words are marked: what finding them costs."""
+
+MOST_ON_A_PAGE: Final = 100_000
+"""The same for all texts of a page together."""
 
 
 class Branch(NamedTuple):
@@ -76,8 +81,9 @@ def count_of(value: Any) -> int:
 
 
 def differences(changes: list[Change]) -> list[Difference]:
-    """Changes for people, with the words marked that changed inside a text."""
-    return [_difference(change) for change in changes]
+    """Changes for people, with the words marked that changed inside a text, as far as a page's work allows."""
+    budget = _Budget()
+    return [_difference(change, budget) for change in changes]
 
 
 def _branch(name: str, value: Any, place: str, depth: int) -> Branch:
@@ -112,23 +118,54 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else type(value).__name__
 
 
-def _difference(change: Change) -> Difference:
+class _Budget:
+    """How much comparing a page may still do."""
+
+    def __init__(self) -> None:
+        self.left = MOST_ON_A_PAGE
+
+    def covers(self, left: list[str], right: list[str]) -> bool:
+        """Whether two texts can be compared; if so, that is spent."""
+        there = Counter(word for word in right if not word.isspace())
+        cost = len(left) + len(right) + sum(there[word] for word in left)
+        if cost > min(self.left, MOST_COMPARED):
+            return False
+        self.left -= cost
+        return True
+
+
+def _difference(change: Change, budget: _Budget) -> Difference:
     path = format_path(change.path) or "(the state)"
     if change.old is MISSING:
         return Difference("added", path, None, [Piece(_text(change.new), marked=False)])
     if change.new is MISSING:
         return Difference("removed", path, [Piece(_text(change.old), marked=False)], None)
-    old, new = _text(change.old), _text(change.new)
-    if max(len(old), len(new)) > min(MOST_COMPARED, MOST_TEXT):
-        return Difference("changed", path, [Piece(old, marked=False)], [Piece(new, marked=False)])
-    return Difference("changed", path, *_marked(old, new))
+    return Difference("changed", path, *_marked(_words(_text(change.old)), _words(_text(change.new)), budget))
 
 
-def _marked(old: str, new: str) -> tuple[list[Piece], list[Piece]]:
-    left, right = _words(old), _words(new)
+def _marked(left: list[str], right: list[str], budget: _Budget) -> tuple[list[Piece], list[Piece]]:
+    """Both texts in pieces; what both begin and end with is not compared."""
+    start = _alike(left, right)
+    end = _alike(left[start:][::-1], right[start:][::-1])
+    middles = left[start : len(left) - end], right[start : len(right) - end]
+    compared = (
+        _compared(*middles) if budget.covers(*middles) else tuple([Piece("".join(side), marked=False)] for side in middles)
+    )
+    ends = Piece("".join(left[:start]), marked=False), Piece("".join(left[len(left) - end :]), marked=False)
+    before, after = ([piece for piece in (ends[0], *side, ends[1]) if piece.text] for side in compared)
+    return before, after
+
+
+def _alike(left: list[str], right: list[str]) -> int:
+    """How many pieces both begin with."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(left), len(right)))
+
+
+def _compared(left: list[str], right: list[str]) -> tuple[list[Piece], list[Piece]]:
     before: list[Piece] = []
     after: list[Piece] = []
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+    for kind, a, b, c, d in difflib.SequenceMatcher(str.isspace, left, right, autojunk=False).get_opcodes():
         before += [Piece("".join(left[a:b]), kind != "equal")] if b > a else []
         after += [Piece("".join(right[c:d]), kind != "equal")] if d > c else []
     return before, after
@@ -136,10 +173,4 @@ def _marked(old: str, new: str) -> tuple[list[Piece], list[Piece]]:
 
 def _words(text: str) -> list[str]:
     """A text in pieces: words, and what stands between them."""
-    pieces: list[str] = []
-    for character in text:
-        if pieces and character.isalnum() and pieces[-1][-1].isalnum():
-            pieces[-1] += character
-        else:
-            pieces.append(character)
-    return pieces
+    return re.findall(r"[^\W_]+|[\W_]", text)

@@ -38,11 +38,16 @@ document.addEventListener("htmx:after:request", (event) => {
     marks.clear();
     marks.set(ctx.request.action, mark);
   }
-  if (lost) lost.hidden = true;
+  if (lost) lost.hidden = ctx.response.status < 500;
+  if (lost && !lost.hidden) lost.textContent = "The store does not answer, or something went wrong. Reload the page to see what.";
   if (ctx.response.status === 403) location.reload();
 });
 
-document.addEventListener("htmx:error", () => { if (lost) lost.hidden = false; });
+document.addEventListener("htmx:error", () => {
+  if (!lost) return;
+  lost.textContent = "Not connected. Was savegame ui stopped?";
+  lost.hidden = false;
+});
 
 // -- light and dark
 
@@ -73,6 +78,14 @@ const bound = {
   k: () => step(-1),
   c: () => document.activeElement?.closest(".row")?.querySelector(".compare")?.click(),
 };
+
+// From the search: down to the first row that was found, or out of it.
+document.getElementById("q")?.addEventListener("keydown", (event) => {
+  if (event.isComposing || !["Enter", "ArrowDown", "Escape"].includes(event.key)) return;
+  event.preventDefault();
+  if (event.key === "Escape") event.target.blur();
+  else document.querySelector("a.row-link, #hits a")?.focus();
+});
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || keys?.open) return;

@@ -1,0 +1,138 @@
+"""What pages say while a store is slow, silent or broken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pages_site import Site, fill, site_on, texts
+
+import savegame
+from savegame.errors import UnavailableError
+from savegame.model import Problem, ThreadKey
+from savegame.stores.memory import MemoryStore
+from savegame.vault import Vault
+
+
+class TroubledStore(MemoryStore):
+    """Raises what it is given, and does not answer until it is told to: not at all, or not about ledgers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Exception | None = None
+        self.answers, self.ledgers = threading.Event(), threading.Event()
+        self.answers.set()
+        self.ledgers.set()
+
+    def heads(self, *args: Any, **options: Any) -> Any:
+        self._trouble()
+        return super().heads(*args, **options)
+
+    def thread(self, key: ThreadKey) -> Any:
+        self._trouble()
+        return super().thread(key)
+
+    def check(self, namespace: str) -> Iterator[Problem]:
+        self._trouble()
+        return super().check(namespace)
+
+    def records(self, *args: Any, **options: Any) -> Any:
+        self.ledgers.wait()
+        return super().records(*args, **options)
+
+    def fingerprints(self, keys: Any) -> list[bytes]:
+        return [b"never changed"] * len(keys)
+
+    def _trouble(self) -> None:
+        self.answers.wait()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def store() -> TroubledStore:
+    return TroubledStore()
+
+
+@pytest.fixture
+def site(store: TroubledStore) -> Iterator[Site]:
+    with savegame.Vault(store) as vault:
+        fill(vault)
+        with site_on(vault, patience=2) as made:
+            while "still being read" in made.get("threads").text:
+                pass
+            yield made
+            store.error = None
+            store.answers.set()
+
+
+def test_what_nobody_expected_is_a_page_that_says_so(site: Site, store: TroubledStore) -> None:
+    store.error = ZeroDivisionError("odd")
+    page = site.get("thread", id="plain")
+    assert page.status == 500
+    assert "something unexpected happened" in page.text
+    assert "Nothing was changed" not in page.text
+
+
+def test_a_check_that_ends_early_is_not_running_for_ever(site: Site, store: TroubledStore) -> None:
+    store.error = ZeroDivisionError("odd")
+    site.post("check")
+    while "Reading every byte" in (text := site.get("check").text):
+        pass
+    assert "ended early" in text
+
+
+@pytest.mark.parametrize("error", [UnavailableError("the server is gone"), ZeroDivisionError("the server is gone")])
+def test_pages_say_since_when_and_why_they_are_old(site: Site, store: TroubledStore, error: Exception) -> None:
+    assert "What you see is old" not in site.get("threads").text
+    store.error = error
+    while "What you see is old" not in (page := site.get("threads").text):
+        pass
+    assert "because the server is gone" in texts(page)
+    assert "support-42" in page
+    store.error = None
+    while "What you see is old" in site.get("threads").text:
+        pass
+
+
+def test_a_silent_store_does_not_keep_a_page_waiting(site: Site, store: TroubledStore) -> None:
+    store.answers.clear()
+    page = site.get("thread", id="plain")
+    assert page.status == UnavailableError.http_status
+    assert "has not answered" in page.text
+    store.answers.set()
+    while site.get("thread", id="plain").status != 200:
+        pass
+
+
+def test_a_list_of_many_threads_is_whole_before_their_calls_are_read(store: TroubledStore) -> None:
+    with Vault(store) as vault:
+        for number in range(1000):
+            vault.thread(f"thread-{number:04}").save({"number": number})
+        store.ledgers.clear()
+        with site_on(vault) as site:
+            while " so far" in (page := site.get("threads").text):
+                pass
+            assert "1,000 threads; tags and calls are still being read" in page
+            assert "thread-0999" in page
+            assert "No thread has an id" in site.get("threads", q="zebra").text
+            assert "None yet among those" in site.get("threads", tag="zebra").text
+            store.ledgers.set()
+            while "still being read" in site.get("threads").text:
+                pass
+            assert "No thread" in site.get("threads", tag="zebra").text
+
+
+def test_nothing_is_said_to_be_missing_before_all_was_read(store: TroubledStore) -> None:
+    with Vault(store) as vault:
+        fill(vault)
+        store.answers.clear()
+        with site_on(vault) as site:
+            page = site.get("threads", q="support").text
+            assert "None yet among those" in page
+            assert "Nothing was saved" not in page
+            store.answers.set()
+            while "support-42</bdi>" not in site.get("threads", q="support").text:
+                pass
