@@ -235,8 +235,8 @@ def test_a_call_is_approved_and_goes_on(site: Site, vault: Vault) -> None:
     ],
 )  # fmt: skip
 def test_what_a_call_needs_of_a_person(status: str, answered: bool, held: bool, needed: str | None) -> None:
-    call = savegame.CallEntry("key", "f", savegame.CallStatus(status))
-    assert call.needs(answered=answered, held=held) == needed
+    call = savegame.CallEntry("key", "f", savegame.CallStatus(status), answered=answered)
+    assert call.needs(held=held) == needed
 
 
 def test_a_call_is_rejected_with_a_comment_that_the_model_reads(site: Site, vault: Vault) -> None:

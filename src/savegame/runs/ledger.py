@@ -81,15 +81,15 @@ class CallEntry:
     @property
     def needs_person(self) -> bool:
         """Whether nobody but a person can say how it goes on: it waits for an answer, or its outcome is not known."""
-        return self.status == CallStatus.UNKNOWN or (self.status == CallStatus.WAITING and not self.answered)
+        return self.needs(held=True) is not None
 
-    def needs(self, *, answered: bool, held: bool) -> Literal["answer", "outcome"] | None:
+    def needs(self, *, held: bool) -> Literal["answer", "outcome"] | None:
         """What a person has to give for it to go on: an answer, or its outcome, which nobody knows; None if nothing.
 
-        `answered`: an answer is kept already. `held`: a live run holds the thread, which still makes a call that is started.
+        `held`: a live run holds the thread, which still makes a call that is started.
         """
         if self.status == CallStatus.WAITING:
-            return None if answered else "answer"
+            return None if self.answered else "answer"
         return "outcome" if self.status == CallStatus.UNKNOWN or (self.status == CallStatus.STARTED and not held) else None
 
     def to_dict(self) -> dict[str, Any]:

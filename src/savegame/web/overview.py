@@ -17,7 +17,7 @@ from typing import Final, Generic, Literal, TypeVar
 from savegame.errors import SavegameError
 from savegame.model import ThreadInfo
 from savegame.runner import RunInfo
-from savegame.runs.ledger import ANSWER, CallEntry
+from savegame.runs.ledger import CallEntry
 from savegame.usage import Usage
 from savegame.vault import Stats, Vault
 
@@ -54,16 +54,15 @@ QUICK_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A call that is not settled: it may need a person. `answered` if it waited for an answer and has got one."""
+    """A call that is not settled: it may need a person."""
 
     thread_id: str
     agent_id: str | None
     call: CallEntry
-    answered: bool
 
     def need(self, held: Collection[str]) -> Literal["answer", "outcome"] | None:
         """What a person has to give now, if live runs hold these threads."""
-        return self.call.needs(answered=self.answered, held=self.thread_id in held)
+        return self.call.needs(held=self.thread_id in held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +271,7 @@ def _detailed(vault: Vault, entry: Entry) -> Entry:
     thread = vault.thread(info.id)
     tags = frozenset(tag for noted in thread.noted() for tag in noted.tags)
     calls = [call for call in vault.calls(info.id) if not call.settled]
-    answers = thread.records(ANSWER) if calls else {}
-    pending = tuple(Pending(info.id, info.agent_id, call, call.key in answers) for call in calls)
+    pending = tuple(Pending(info.id, info.agent_id, call) for call in calls)
     return replace(entry, tags=tags, pending=pending, detailed=True)
 
 

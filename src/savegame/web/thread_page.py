@@ -20,7 +20,7 @@ from starlette.responses import FileResponse, Response
 from savegame.changes import Diff
 from savegame.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError, SavegameError, ThreadNotFound
 from savegame.model import Checkpoint, ThreadInfo
-from savegame.runs.ledger import ANSWER, CallEntry
+from savegame.runs.ledger import CallEntry
 from savegame.thread import Thread
 from savegame.web import messages as conversation
 from savegame.web import plots, timeline, values
@@ -291,8 +291,8 @@ def _called(ui: Ui, thread: Thread, asked: Asked) -> dict[str, Any]:
     shown = calls[max(0, end - CALLS) : end]
     now = ui.now()
     begun, took = plots.ticks(shown, now)
-    answers, held = thread.records(ANSWER), thread.id in ui.overview.held()
-    needs = {call.key: call.needs(answered=call.key in answers, held=held) for call in shown}
+    held = thread.id in ui.overview.held()
+    needs = {call.key: call.needs(held=held) for call in shown}
     spans = plots.waterfall(shown, now)
     return {"spans": spans, "begun": begun, "took": took, "first": max(0, end - CALLS), "count": len(calls), "needs": needs}
 
