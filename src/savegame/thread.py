@@ -380,25 +380,29 @@ class Thread:
 
     # -- moving ------------------------------------------------------------------------------------
 
-    def rewind(self, ref: Ref, *, discard: bool = False, rerun_tools: bool = False) -> Checkpoint:
+    def rewind(
+        self, ref: Ref, *, discard: bool = False, rerun_tools: bool = False, expect: Checkpoint | str | None = None
+    ) -> Checkpoint:
         """Make another checkpoint the head. What came after stays as a branch; `discard` deletes all but its ancestors.
 
         A run that goes on from there takes the results of tool calls that were made already, unless `rerun_tools`: then
-        they are new calls, with new keys.
+        they are new calls, with new keys. With `expect`, raises ConflictError if the head is another one by now.
         """
+        wanted = self._expectation(expect, None, force=True, otherwise=None)
 
         def attempt() -> Checkpoint:
             row = lineage.existing(self._engine, self._key)
             frame = self._resolve(ref)
             found = self._load_seq(frame.seq, frame)  # what does not load must not become the head
-            moved = discard and pruning.discard_all_but(self._engine, self._key, frame, expect=row.head_id)
-            changes: list[StoreChange] = [] if moved else [MoveHead(self._key, frame.seq, row.head_id, agent=found.agent_id)]
+            head = row.head_id if wanted == ANY else wanted
+            moved = discard and pruning.discard_all_but(self._engine, self._key, frame, expect=head)
+            changes: list[StoreChange] = [] if moved else [MoveHead(self._key, frame.seq, head, agent=found.agent_id)]
             if rerun_tools:
                 changes.append(self._record(RUN, GENERATION, self.records(RUN).get(GENERATION, 0) + 1))
             self._engine.store.commit(changes)
             return found
 
-        found = retried(attempt, gone=True)
+        found = retried(attempt, gone=True) if wanted == ANY else attempt()
         logger.info("rewound thread %r to %s%s", self.id, found.id, ", discarding the rest" if discard else "")
         self._known, self._step = found.id, found.step
         return found

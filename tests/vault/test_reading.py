@@ -11,6 +11,7 @@ import pytest
 from savegame import (
     AlreadyExistsError,
     CheckpointNotFound,
+    ConflictError,
     InvalidInputError,
     NotFoundError,
     ThreadNotFound,
@@ -241,6 +242,19 @@ def test_rewind_and_discard(vault: Vault) -> None:
     assert len(list(thread.history(branches=True))) == 5
     assert [cp.load().state["n"] for cp in thread.history()] == ["new", 4, 3, 2, 1]
     assert vault.verify().ok
+
+
+@pytest.mark.parametrize("discard", [False, True])
+def test_a_rewind_that_expects_a_head_moves_no_other(vault: Vault, discard: bool) -> None:
+    thread = five(vault)
+    seen = next(thread.history(limit=1))
+    thread.update(set={"n": 6}, id="since")
+    with pytest.raises(ConflictError) as caught:
+        thread.rewind(2, discard=discard, expect=seen)
+    assert (caught.value.expected, caught.value.found) == (seen.id, "since")
+    assert steps(vault.thread("t"), branches=True) == [6, 5, 4, 3, 2, 1]
+    assert thread.rewind(2, discard=discard, expect="since").step == 2
+    assert steps(vault.thread("t"), branches=True) == ([2, 1] if discard else [6, 5, 4, 3, 2, 1])
 
 
 # -- fork ------------------------------------------------------------------------------------------

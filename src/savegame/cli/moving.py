@@ -63,7 +63,7 @@ def rewind(
             if not yes:
                 refuse_other([entry.id for entry in _left(found, target, everything=True)], [entry.id for entry in going])
         if not dry_run:
-            target = found.rewind(target, discard=discard, rerun_tools=rerun_tools)
+            target = found.rewind(target, discard=discard, rerun_tools=rerun_tools, expect=old)
         if as_json:
             print_json(
                 {

@@ -371,7 +371,7 @@ class Tools:
         """Go back (or forth) to a checkpoint: the next save continues from there. What came after stays as a branch."""
         thread = self._vault.thread(thread_id)
         before = next(thread.history(limit=1), None)
-        head = _at(to, thread.rewind)
+        head = _at(to, lambda ref: thread.rewind(ref, expect=before))
         return shapes.Rewound(head=shapes.CheckpointEntry.of(head), undo=None if before is None else before.id)
 
     @_tool("Label a checkpoint", repeatable=True)

@@ -18,7 +18,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response
 
 from savegame.changes import Diff
-from savegame.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError, SavegameError, ThreadNotFound
+from savegame.errors import CorruptionError, InvalidInputError, NotFoundError, SavegameError, ThreadNotFound
 from savegame.model import Checkpoint, ThreadInfo
 from savegame.runs.ledger import CallEntry
 from savegame.thread import Thread
@@ -178,11 +178,9 @@ def fork(ui: Ui, asked: Asked) -> Response:
 
 
 def rewind(ui: Ui, asked: Asked) -> Response:
-    """Move the head to a point, if it still is where the person saw it."""
-    thread, info = _thread(ui, asked)
-    if info.head != needed(asked, "head"):
-        raise ConflictError("the thread went on since this page was shown: look again what would happen", found=info.head)
-    thread.rewind(needed(asked, "at"), rerun_tools=asked.get("rerun") == "yes")
+    """Move the head to a point, if it still is where the person saw it; else the page again, as it is now."""
+    thread = ui.vault.thread(needed(asked, "id"))
+    thread.rewind(needed(asked, "at"), rerun_tools=asked.get("rerun") == "yes", expect=needed(asked, "head"))
     return ui.go("thread", id=thread.id, done="rewind")
 
 
