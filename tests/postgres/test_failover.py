@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from patroni import Patroni, until, why_no_patroni
+from three_nodes import Patroni, until, why_no_patroni
 from writers import writing
 
 import savegame
@@ -56,11 +56,11 @@ def test_a_primary_that_is_killed_10_times_loses_nothing(patroni: Patroni) -> No
 
 
 def save_to_one_server(mouth: Mouth, url: str, name: str) -> None:
-    """Save to one server only, whatever becomes of it, until it fails."""
+    """Save to one server only, whatever becomes of it, until it fails or has long been one that may."""
     with savegame.open(url) as vault:
         mouth.say("open", vault.thread(name).save(0).id)
         mouth.hear()
-        for number in range(1, 1_000_000):
+        for number in range(1, 1_000):
             mouth.say("begins", number)
             try:
                 saved = vault.thread(name).save(number)

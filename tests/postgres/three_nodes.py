@@ -1,5 +1,8 @@
 """Three PostgreSQL servers under Patroni, with three etcd, all on loopback: one primary, strictly synchronous, that is replaced
 when it dies. Needs Debian's postgresql, patroni and etcd-server; as root, everything runs as the user `postgres`.
+
+It speaks etcd's older protocol: by the newer one, Patroni before 3.0.3 (Debian 12) takes the lock back by force after it stood
+still, and what the new primary had accepted is lost (patroni/patroni#2689).
 """
 
 from __future__ import annotations
@@ -165,6 +168,7 @@ class Patroni:
             "initial-cluster": members,
             "heartbeat-interval": "100",
             "election-timeout": "1000",
+            "enable-v2": "true",
         }
         self._run(f"etcd {node}", ["etcd", *(f"--{name}={value}" for name, value in options.items())])
 
@@ -176,7 +180,7 @@ class Patroni:
             "scope": "savegame",
             "name": f"n{node}",
             "restapi": {"listen": rest, "connect_address": rest},
-            "etcd3": {"hosts": [f"127.0.0.1:{port}" for port in self._etcd]},
+            "etcd": {"hosts": [f"127.0.0.1:{port}" for port in self._etcd]},
             "bootstrap": {"dcs": DCS, "initdb": [{"encoding": "UTF8"}, "data-checksums"], "pg_hba": HBA},
             "postgresql": {
                 "listen": server,
