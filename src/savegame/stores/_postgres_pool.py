@@ -22,8 +22,9 @@ import psycopg
 from psycopg import RawCursor
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.errors import Diagnostic
-from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.errors import Diagnostic, error_from_result
+from psycopg.pq import ExecStatus, Format, PipelineStatus, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import tuple_row
 from psycopg.waiting import Ready, Wait
 
@@ -151,6 +152,11 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
         statement = self.sql[name].encode()
         return RawCursor(self, row_factory=tuple_row).execute(statement, values or None, binary=True)
 
+    def call(self, name: str, *values: Any) -> int | None:
+        """The number that a named function gives: `ask` for what is called most, without cursors, which take longer than it."""
+        number = self.wait(_answer(self.pgconn, self.sql[name].encode(), values)).get_value(0, 0)
+        return None if number is None else int.from_bytes(number, signed=True)
+
     def __del__(self, _warn: object = None, /) -> None:
         if getattr(self, "pid", None) == os.getpid() and not self.closed:
             self.close()  # nobody closed the vault, which is no mistake; psycopg would warn
@@ -227,6 +233,31 @@ class _Limited(Generator[Wait, Ready | int, T]):
     def throw(self, *error: Any) -> Wait:
         """Go on with an error."""
         return self._gen.throw(*error)
+
+
+def _binary(value: Any) -> bytes | None:
+    """A parameter as it travels: integers as `bigint`, which is what functions take."""
+    if type(value) is int:
+        return value.to_bytes(8, signed=True)
+    if type(value) is str:
+        return value.encode()
+    return (b"\1" if value else b"\0") if type(value) is bool else value
+
+
+def _answer(pgconn: PGconn, statement: bytes, values: Sequence[Any]) -> PQGen[PGresult]:
+    """Send a statement, and read the rows that it is answered with."""
+    given = [_binary(value) for value in values]
+    pgconn.send_query_params(statement, given, None, (Format.BINARY,) * len(given), Format.BINARY)
+    while pgconn.flush():
+        if (yield Wait.RW) & Ready.R:
+            pgconn.consume_input()
+    while pgconn.is_busy():
+        yield Wait.R
+        pgconn.consume_input()
+    result, *_ = iter(pgconn.get_result, None)
+    if result.status != ExecStatus.TUPLES_OK:
+        raise error_from_result(result, encoding="utf-8")
+    return result
 
 
 def _connected(conninfo: str, sql: dict[str, str], limit: Any) -> Link:

@@ -64,7 +64,7 @@ class Saving:
             return 0  # the way that everything else goes has the patience to try again
         link.notices.warned = False
         try:
-            now = link.ask("append", *values)[0][0]
+            now = link.call("append", *values)
             doubtful = link.notices.warned
         except TookTooLong as error:
             raise translate(error, self._pool.where) from error
