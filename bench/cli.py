@@ -42,6 +42,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         contestants |= set(POSTGRES if _installed("langgraph.checkpoint.postgres") else POSTGRES[:-1])
     else:
         console.print(f"no PostgreSQL server ({INSTALL}): going on without it", markup=False)
+    if not _installed("uvicorn"):
+        console.print("the web page is not installed (pip install 'savegame[web]'): going on without it", markup=False)
     sizes = QUICK if options.quick else Sizes()
     rounds = options.rounds or (1 if options.quick else 3)
     described = corpus.describe()

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import savegame
-from bench import corpus, padded
+from bench import corpus, padded, pages
 from bench.many import many
 from bench.measure import Call, disk_bytes, marks, rss_bytes, settle, summarise, summary, timed
 from bench.runs import resume, step
@@ -200,7 +200,7 @@ def memory_uncached(directory: Path, sizes: Sizes) -> dict[str, Any]:
 TASKS = {
     task.__name__: task
     for task in (update, flat, grow, grow_save, load, older, history, save, step, resume, disk, edits, threads, padded_threads)
-} | {"memory": memory, "memory_uncached": memory_uncached, "many": partial(many, "sqlite")}
+} | {"memory": memory, "memory_uncached": memory_uncached, "many": partial(many, "sqlite"), "pages": pages.sqlite}
 
 
 def _run(calls: Iterable[Call]) -> None:

@@ -23,6 +23,7 @@ import savegame
 from bench import corpus
 from bench.measure import Call, settle, summarise, summary, timed
 from bench.ours import saves, updates
+from bench.pages import pages
 from bench.sizes import Sizes
 
 ADDRESS = "SAVEGAME_BENCH_POSTGRES"
@@ -138,6 +139,12 @@ async def _append_all(thread: savegame.AsyncThread, pairs: list[corpus.Pair]) ->
         await thread.update(append={"messages": list(pair)})
 
 
+def our_pages(directory: Path, sizes: Sizes) -> dict[str, Any]:
+    """Every page of the web page."""
+    with database() as url:
+        return pages(url, sizes)
+
+
 def _bytes(url: str) -> int:
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("VACUUM")
@@ -191,7 +198,13 @@ def their_size(directory: Path, sizes: Sizes) -> dict[str, Any]:
 
 _TASKS: dict[str, dict[str, Callable[[Path, Sizes], dict[str, Any]]]] = {
     "pg_floor": {"pg_update": floor_update},
-    "pg_savegame": {"pg_update": our_update, "pg_save": our_save, "pg_size": our_size, "pg_at_once": our_at_once},
+    "pg_savegame": {
+        "pg_update": our_update,
+        "pg_save": our_save,
+        "pg_size": our_size,
+        "pg_at_once": our_at_once,
+        "pages": our_pages,
+    },
     "pg_saver": {"pg_save": their_save, "pg_size": their_size},
 }
 

@@ -54,6 +54,7 @@ PLAN = (
     Task("saver_dicts", ("saver_savegame", "saver_sqlite"), once=True),
     Task("saver_messages", ("saver_savegame", "saver_sqlite"), once=True),
     Task("many", ("savegame", "savegame_file"), once=True),
+    Task("pages", ("savegame", "pg_savegame"), once=True),
     Task("chat", ("saver_savegame", "saver_sqlite", "saver_delta"), once=True),
 )
 """In this order: `load`, `older`, `history` and `disk` use what `grow` left behind."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.rounds import Results
@@ -31,6 +31,7 @@ def rows(results: Results) -> list[Row]:
     """Every row whose contestants were there, in the order of the issue."""
     makers: tuple[Callable[[Results], list[Row]], ...] = (
         _update, _flat, _save, _load, _older, _history, _runs, _disk, _edits, _threads, _memory, _many, _savers, _postgres,
+        _pages,
     )  # fmt: skip
     return [row for maker in makers for row in maker(results)]
 
@@ -287,6 +288,33 @@ def _postgres(results: Results) -> list[Row]:
         ok = size / content <= 1.5
         found.append(Row("pg_size", "PostgreSQL: 1,000 steps", size_text(size), other, size / content, None, "≤ 1.5 x", ok))
     return found
+
+
+def _pages(results: Results) -> list[Row]:
+    """Each page of the web page: its first paint right after the start, or where no browser is, its answer."""
+    found: list[Row] = []
+    for name, store in (("savegame", "SQLite"), ("pg_savegame", "PostgreSQL")):
+        for entry in [taken for taken in results.get(name, "pages") if taken["pages"]]:
+            rows_ = [_page(store, page, took) for page, took in entry["pages"].items()]
+            whole, detailed = (time_text(entry[key]) for key in ("whole_us", "detailed_us"))
+            text = f"tags and calls too: {detailed}"
+            worst = max(rows_, key=lambda row: row.ratio or 0.0)
+            rows_.append(replace(worst, key=f"pages_{store}_worst", what=f"… the worst of these: {worst.what}"))
+            found += [*rows_, Row(f"pages_{store}_whole", f"page, {store}: list of 10,000 threads is whole", whole, text)]
+    return found
+
+
+def _page(store: str, page: str, took: dict[str, float]) -> Row:
+    kind = "paint" if "cold_paint_us" in took else "answer"
+    cold = took[f"cold_{kind}_us"]
+    others = {
+        "answer": "cold_answer_us",
+        "warm": f"warm_{kind}_us",
+        "its answer": "warm_answer_us",
+        "unchanged": "known_answer_us",
+    }
+    text = ", ".join(f"{what} {time_text(took[key])}" for what, key in others.items())
+    return Row(f"pages_{store}_{page}", f"page, {store}: {page}", time_text(cold), text, cold / 1e6, None, "< 1 s", cold < 1e6)
 
 
 def _faster(results: Results, task: str, name: str, what: str, least: float) -> list[Row]:

@@ -38,6 +38,7 @@ class Sizes:
     conversations: int = 10_000
     per_agent: int = 100
     said: int = 50  # messages of each conversation
+    listed: int = 10_000  # threads that the web page lists, and checkpoints of its longest thread
 
     def to_text(self) -> str:
         """As an argument for a contestant's process."""
@@ -75,5 +76,6 @@ QUICK = Sizes(
     conversations=200,
     per_agent=10,
     said=10,
+    listed=200,
 )
 """For a smoke test: the figures mean little, and limits may be missed."""

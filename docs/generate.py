@@ -16,7 +16,7 @@ import typer
 import savegame
 from savegame import errors
 from savegame.cli import shapes
-from savegame.cli.app import app
+from savegame.cli.app import made
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 WIDTH = 110
@@ -214,7 +214,7 @@ def _promise(thing: Any) -> str:
 
 def cli_page() -> str:
     """Every command with its options, from the same texts that `--help` shows, and what `--json` prints."""
-    root: Any = typer.main.get_command(app)
+    root: Any = typer.main.get_command(made())
     parts = [
         "# The command line",
         MADE,

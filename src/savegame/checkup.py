@@ -23,6 +23,7 @@ import apsw
 
 from savegame.errors import SavegameError, StoreNotFound
 from savegame.opening import open_vault
+from savegame.showing import size_text
 from savegame.stores._sql_files import queries
 from savegame.stores._sqlite_file import NETWORK_FILE_SYSTEMS, file_system, has_wal_reset_bug
 from savegame.vault import Vault
@@ -110,10 +111,10 @@ def disk(path: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(path).free
     size = sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
     if free < 2 * size:
-        told = f"{free // 10**6:,} MB free beside {size // 10**6:,} MB"
+        told = f"{size_text(free)} free beside {size_text(size)}"
         yield Finding("space", Level.NOTE, told, "compact may need twice the size of the file; make room first")
     else:
-        yield Finding("space", Level.OK, f"{free // 10**6:,} MB free")
+        yield Finding("space", Level.OK, f"{size_text(free)} free")
 
 
 def on_file_system(kind: str | None) -> Finding:
@@ -150,9 +151,9 @@ def _sqlite_files(path: Path) -> Iterator[Finding]:
     size = wal.stat().st_size if wal.exists() else 0
     if size > LARGE_WAL:
         advice = "somebody reads for very long: end that, then run savegame compact"
-        yield Finding("write-ahead log", Level.NOTE, f"{size // 10**6:,} MB", advice)
+        yield Finding("write-ahead log", Level.NOTE, size_text(size), advice)
     else:
-        yield Finding("write-ahead log", Level.OK, f"{size // 1000:,} kB")
+        yield Finding("write-ahead log", Level.OK, size_text(size))
 
 
 def _holders_of_lost_files(path: Path) -> Iterator[int]:

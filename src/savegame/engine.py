@@ -35,7 +35,7 @@ from savegame.frames import (
 )
 from savegame.model import Chain, Frame, ThreadKey, ThreadRow
 from savegame.policy import Retention
-from savegame.store import ANY, Append, PutKeyframe, Store, StoreChange
+from savegame.store import ANY, Append, PutKeyframe, Store, StoreChange, head_moved
 from savegame.tree import Node, size_of
 
 logger = logging.getLogger("savegame")
@@ -365,7 +365,7 @@ class Engine:
             if expect != ANY and base is None and (point.id or None) != expect:
                 point = self.head(key)
                 if (point.id or None) != expect:
-                    raise _conflict(key, expect, point.id or None)
+                    raise head_moved(key, expect, point.id or None)
             try:
                 ops, node = make(point.node)
             except Exception:
@@ -396,14 +396,6 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _conflict(key: ThreadKey, expected: str | None, found: str | None) -> ConflictError:
-    return ConflictError(
-        f"thread {key.id!r}: the head is {found or '(none)'}, expected {expected or '(none)'}; read it again and retry",
-        expected=expected,
-        found=found,
-    )
 
 
 def _located(error: CorruptionError, key: ThreadKey, frame: Frame) -> CorruptionError:

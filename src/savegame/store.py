@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from savegame.errors import CorruptionError, UnsupportedError
+from savegame.errors import ConflictError, CorruptionError, UnsupportedError
 from savegame.index import Index
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 
@@ -308,6 +308,15 @@ class Store(ABC):
     def connection(self) -> AbstractContextManager[Any]:
         """A transaction on the store's own database, for tables of the user's."""
         raise UnsupportedError(f"a {self.scheme} store has no database connection")
+
+
+def head_moved(key: ThreadKey, expected: str | None, found: str | None) -> ConflictError:
+    """The error for a change that expects another head than there is."""
+    return ConflictError(
+        f"thread {key.id!r}: the head is {found or '(none)'}, expected {expected or '(none)'}; read it again and retry",
+        expected=expected,
+        found=found,
+    )
 
 
 def fingerprint(row: ThreadRow, notes: Iterable[object], records: Iterable[object]) -> bytes:

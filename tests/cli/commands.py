@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import types
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ENTRY = Path(sys.executable).with_name("savegame")
-PLAIN = {name: value for name, value in os.environ.items() if not name.startswith("SAVEGAME_")} | {"PYTHONWARNINGS": "error"}
+UNWANTED = re.compile("SAVEGAME_|PYTHONDONTWRITEBYTECODE$")
+"""Hundreds of processes need not compile the same files each."""
+PLAIN = {name: value for name, value in os.environ.items() if not UNWANTED.match(name)} | {"PYTHONWARNINGS": "error"}
 
 
 class Done(NamedTuple):

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from commands import run, typed
-from conftest import model
+from filled import model, wait_for_person
 
 import savegame
 
@@ -142,12 +142,24 @@ def test_label_and_tags_change_together_or_not_at_all(store: str) -> None:
 def test_a_call_that_was_answered_is_shown_so(store: str) -> None:
     asked = run("calls", "-s", store).out
     assert "invoice-7  wire  waiting for an answer\n" in asked
-    key = run("calls", "invoice-7", "--json", "-s", store).json[0]["key"]
-    assert f"savegame answer invoice-7 {key} --approve, or --reject WHY\n" in asked
+    assert "savegame answer invoice-7 --approve, or --reject WHY\n" in asked
+    assert "savegame resolve invoice-8 --result JSON, or --error TEXT\n" in asked
     assert run("answer", "invoice-7", "--approve", "-s", store).code == 0
     assert "invoice-7  wire  answered\n" in run("calls", "-s", store).out
     (entry,) = run("calls", "invoice-7", "--json", "-s", store).json
     assert (entry["status"], entry["answered"]) == ("waiting", True)
+
+
+def test_of_several_calls_each_is_named_by_its_key(on_disk: str) -> None:
+    with savegame.open(on_disk) as vault:
+        thread = vault.thread("invoice-7")
+        thread.rewind(1)
+        thread.save({"messages": []})
+        wait_for_person(vault, "invoice-7")
+    keys = [call["key"] for call in run("calls", "invoice-7", "--json", "-s", on_disk).json]
+    shown = run("calls", "invoice-7", "-s", on_disk).out
+    assert len(keys) == 2
+    assert all(f"savegame answer invoice-7 {key} --approve" in shown for key in keys)
 
 
 def test_a_call_that_is_being_made_needs_nobody(on_disk: str) -> None:

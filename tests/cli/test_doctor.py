@@ -47,7 +47,7 @@ def path(on_disk: str) -> Path:
 
 
 def test_a_sound_vault_has_no_problem(any_store: str) -> None:
-    assert problems(any_store) == {} or problems(any_store).keys() == {"fsync"}, "the server of tests does not flush"
+    assert problems(any_store).keys() <= {"fsync"}, "the server of tests does not flush"
     told = run("doctor", "--store", any_store).out
     assert "✓ store" in told
     assert "! runs" in told, "one is stale"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import savegame
-from savegame.cli.printing import plural, size
+from savegame.cli.printing import plural
+from savegame.showing import size_text
 
 
 def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -32,7 +33,7 @@ def old(tmp_path: Path) -> Path:
 def test_out_and_in_again(old: Path) -> None:
     before = (old / "old.db").read_bytes()
     done = run("export", "all.jsonl", "-s", "old.db", cwd=old)
-    shown = size((old / "all.jsonl").stat().st_size)
+    shown = size_text((old / "all.jsonl").stat().st_size)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"all.jsonl: 4 checkpoints exported, {shown}\n", "")
     assert (old / "old.db").read_bytes() == before
     done = run("import", "file", "all.jsonl", "--store", "new.db", "--namespace", "there", cwd=old)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from savegame.cli.graph import MOST_LANES, lanes
+from savegame.cli import graph
+from savegame.lanes import MOST_LANES
 
 
-def drawn(*points: tuple[str, str | None]) -> list[str]:
-    return [line for row in lanes(points) for line in (row.joins, row.line) if line]
+def drawn(*points: tuple[str, str | None], head: str | None = None) -> list[str]:
+    return [line for row in graph.drawn(points, head) for line in (row.joins, row.line) if line]
 
 
 def test_a_line_stays_one() -> None:
@@ -22,6 +23,13 @@ def test_several_branches_join_at_once_and_cross_others() -> None:
     assert drawn(*points) == ["●", "│ ●", "│ │ ●", "│ │ │ ●", "│ ● │ │", "├─┴─┴─╯", "●"]
     points = (("e", "a"), ("d", "b"), ("c", "a"), ("a", "b"), ("b", None))
     assert drawn(*points) == ["●", "│ ●", "│ │ ●", "├─┼─╯", "● │", "├─╯", "●"]
+
+
+def test_the_first_lane_is_the_heads() -> None:
+    points = (("d", "b"), ("c", "b"), ("b", "a"), ("a", None))
+    assert drawn(*points, head="c") == ["  ●", "● │", "├─╯", "●", "●"]
+    assert drawn(*points, head="b") == ["  ●", "  │ ●", "╭─┴─╯", "●", "●"]
+    assert drawn(*points, head="older than all of them")[0] == "●"
 
 
 def test_a_lane_that_ended_is_used_again() -> None:

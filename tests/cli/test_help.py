@@ -13,16 +13,16 @@ import typer
 from commands import PLAIN, run
 
 import savegame
-from savegame.cli.app import app
+from savegame.cli.app import made
 from savegame.cli.shapes import SHAPES
-from savegame.cli.vaults import in_a_hurry
+from savegame.cli.vaults import hurry, patient
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
 DESIGN = {
     *("demo", "ls", "log", "show", "diff", "tail", "search", "rewind", "fork", "label", "prune", "stats", "verify", "repair"),
     *("compact", "backup", "erase", "copy", "export", "import", "stale", "answer", "resolve", "doctor", "ui", "mcp", "bench"),
 }
-ROOT: Any = typer.main.get_command(app)
+ROOT: Any = typer.main.get_command(made())
 
 
 def leaves(group: Any = ROOT, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -109,9 +109,11 @@ def test_names_that_no_line_can_hold_are_not_offered(on_disk: str) -> None:
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for() -> None:
-    assert in_a_hurry("postgresql://h/db?deadline=60") == "postgresql://h/db?deadline=60&deadline=0.5"
-    assert in_a_hurry("postgres://h/db") == "postgres://h/db?deadline=0.5"
-    assert in_a_hurry("sqlite:a.db") == "sqlite:a.db"
+    assert hurry("postgresql://h/db?deadline=60", 0.5) == "postgresql://h/db?deadline=60&deadline=0.5"
+    assert hurry("postgres://h/db", 0.5) == "postgres://h/db?deadline=0.5"
+    assert hurry("sqlite:a.db", 0.5) == patient("sqlite:a.db") == "sqlite:a.db"
+    assert patient("postgresql://h/db") == "postgresql://h/db?deadline=5"
+    assert patient("postgresql://h/db?deadline=60") == "postgresql://h/db?deadline=60"
 
 
 def test_the_environment_of_tests_names_no_vault() -> None:

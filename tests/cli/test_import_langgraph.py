@@ -35,6 +35,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 from savegame.adapters.langgraph import SavegameSaver
+from savegame.adapters.langgraph_import import import_file
 
 
 @dataclass
@@ -399,14 +400,18 @@ def test_what_differs_from_the_old_file_is_found(old: Path, tmp_path: Path) -> N
     statement = "UPDATE writes SET value = ? WHERE channel = 'log' AND checkpoint_id = ? AND task_id = ?"
     change(damaged, statement, ormsgpack.packb(["another"]), row, task)
     assert_differs(damaged, new, row, "the pending writes")
+    done = run(damaged, "-s", new, cwd=tmp_path)
+    assert done.returncode == savegame.CorruptionError.exit_code, done.stdout + done.stderr
+    assert "the pending writes" in done.stderr
+    assert "is equal" not in done.stdout
 
 
 def assert_differs(old: Path, new: Path, row: str, what: str) -> None:
-    done = run(old, "-s", new, cwd=old.parent)
-    assert done.returncode == savegame.CorruptionError.exit_code, done.stdout + done.stderr
-    assert f"thread 'chat', checkpoint '{row}'" in done.stderr
-    assert what in done.stderr
-    assert "is equal" not in done.stdout
+    with savegame.open(new) as vault:
+        (error,) = (outcome.error for outcome in import_file(old, vault) if outcome.error is not None)
+    assert isinstance(error, savegame.CorruptionError)
+    assert f"thread 'chat', checkpoint '{row}'" in str(error)
+    assert what in str(error)
 
 
 def test_no_class_is_constructed_because_the_old_file_names_it(old: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`--json` of every command, on every store: one document of the documented shape, and nothing else on standard output."""
+"""`--json` of every command, in both databases: one document of the documented shape, and nothing else on standard output."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ COMMANDS = {
 }
 
 
-def test_all_have_their_shape(any_store: str, tmp_path: Path) -> None:
+def test_all_have_their_shape(store: str, tmp_path: Path) -> None:
     """In this order: what changes something comes after what is only looked at."""
     last = ("rewind", "fork", "label", "prune", "answer", "resolve", "erase", "compact")
     for name in sorted(COMMANDS, key=lambda name: last.index(name) if name in last else -1):
-        done = run(*(part.format(tmp=tmp_path) for part in COMMANDS[name]), "--store", any_store, "--json")
+        done = run(*(part.format(tmp=tmp_path) for part in COMMANDS[name]), "--store", store, "--json")
         assert done.err == "", (name, done)
         assert done.code == 0 or name == "doctor", (name, done)  # the server of tests does not flush, and that is a problem
         shape = SHAPES[name]

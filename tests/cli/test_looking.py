@@ -16,7 +16,7 @@ import savegame
 
 def test_people_see_threads_history_conversation_and_changes(store: str) -> None:
     listed = run("ls", "--agent", "helper", "-s", store).out.splitlines()
-    assert listed[0].split() == ["thread", "agent", "steps", "saved", "state", "status", "last", "activity"]
+    assert listed[0].split() == ["thread", "agent", "steps", "saved", "state", "last", "activity", "status"]
     assert [line.split()[:4] for line in listed[1:]] == [
         ["support-42", "helper", "3", "4"],
         ["what-if", "helper", "1", "1"],
@@ -44,14 +44,14 @@ def test_people_see_what_was_said_what_was_found_and_how_much_there_is(store: st
     assert "support-42  message 1  user\n    My [parcel] 1017 never came.\n" in found
     assert run("search", "nobody said this", "-s", store).out == "nothing found\n"
     counted = run("stats", "--by", "agent", "-s", store).out
-    assert "  6 threads   11 checkpoints   0 agents   2 conversations with " in counted, "those of the two runs"
+    assert "  6 threads   11 checkpoints   2 conversations with " in counted, "those of the two runs"
     assert [line.split()[:4] for line in counted.splitlines() if line.startswith("helper")] == [["helper", "5", "2", "120"]]
 
 
 def test_messages_are_counted_where_there_are_conversations(tmp_path: Path) -> None:
     with savegame.open(tmp_path / "a.db") as vault:
         vault.thread("other").save({"messages": [{"role": "user", "content": "Hello"}]})
-    assert "  1 thread   1 checkpoint   0 agents\n" in run("stats", "-s", tmp_path / "a.db").out
+    assert "  1 thread   1 checkpoint\n" in run("stats", "-s", tmp_path / "a.db").out
     with savegame.open(tmp_path / "a.db") as vault:
         vault.save_conversation({"id": "talk", "agent_id": "helper", "messages": [{"role": "user", "content": "Hello"}]})
     assert "   1 conversation with 1 message\n" in run("stats", "-s", tmp_path / "a.db").out

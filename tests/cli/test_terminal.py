@@ -75,10 +75,35 @@ def test_only_the_lanes_of_a_drawn_tree_are_blue(on_disk: str) -> None:
 
 
 def test_a_narrow_terminal_shows_status_and_age(on_disk: str) -> None:
-    shown = [re.sub("\x1b\\[[0-9;]*m", "", line) for line in typed("ls", "-s", on_disk, COLUMNS="44").out.splitlines()]
-    assert shown[0].split() == ["thread", "status", "last", "activity"]
-    assert re.fullmatch(r"support-42 +✓ completed +(now|\d+ s ago)", shown[-2].strip())
+    shown = on_terminal(44, "ls", "-s", on_disk)
+    assert shown[0].split() == ["thread", "last", "activity", "status"]
+    assert re.fullmatch(r"support-42 +just now +✓ completed", shown[-2].strip())
     assert max(map(len, shown)) <= 44
+
+
+def on_terminal(width: int, *arguments: object) -> list[str]:
+    shown = typed(*arguments, COLUMNS=str(width)).out.splitlines()
+    return [re.sub("\x1b\\[[0-9;]*m", "", line).rstrip() for line in shown]
+
+
+def test_what_is_wrapped_goes_on_below_where_it_began(on_disk: str) -> None:
+    with savegame.open(on_disk) as vault:
+        vault.thread("long").save({"messages": [{"role": "user", "content": "one two three four five six seven eight"}]})
+    shown = on_terminal(34, "show", "long", "-s", on_disk)
+    assert shown[-2:] == ["      user  one two three four", "            five six seven eight"]
+    assert "      user  one two three four five six seven eight\n" in run("show", "long", "-s", on_disk, COLUMNS="34").out
+
+
+def test_a_narrow_terminal_is_told_less_of_a_checkpoint(on_disk: str) -> None:
+    assert re.fullmatch(r"\w{8}  3   just now    ← head ✓ completed", on_terminal(44, "log", "support-42", "-s", on_disk)[0])
+    drawn = on_terminal(30, "log", "support-42", "--graph", "-s", on_disk)
+    assert max(map(len, drawn)) <= 30, "a drawn tree is cut, so that its lanes stay whole"
+
+
+def test_calls_that_ended_are_a_line_each(on_disk: str) -> None:
+    run("resolve", "invoice-8", "--result", '"wired"', "-s", on_disk)
+    (shown,) = run("calls", "invoice-8", "-s", on_disk).out.splitlines()
+    assert re.fullmatch(r"done    wire\(cents=4900\) = wired  \w{32}:0", shown)
 
 
 def test_a_bar_for_people_only(on_disk: str) -> None:

@@ -81,7 +81,7 @@ def test_the_secret_leaves_the_address(page: Page, server: Server) -> None:
     expect(page.locator("#door-says")).to_contain_text("Each link works once")
 
 
-def test_by_mouse_find_walk_compare_fork_and_rewind(page: Page, vault: Vault) -> None:
+def test_by_mouse_find_walk_compare_fork_rewind_watch_and_approve(page: Page, vault: Vault) -> None:
     page.get_by_role("searchbox").fill("parcel")
     page.locator("#hits").get_by_role("link", name="support-42").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("support-42")
@@ -116,6 +116,14 @@ def test_by_mouse_find_walk_compare_fork_and_rewind(page: Page, vault: Vault) ->
     expect(page.get_by_role("status").first).to_contain_text("The head was moved")
     assert vault.thread("support-42").load("head").label == "before the voucher"
 
+    arrives_by_itself(page, vault)
+
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Runs").click()
+    card = page.locator(".card").filter(has_text="wire")
+    expect(card).to_contain_text("DE02")
+    card.get_by_role("button", name="Approve").click()
+    approved(page, vault)
+
 
 def test_from_the_search_by_keyboard_to_what_was_found(page: Page) -> None:
     for key in ("Enter", "ArrowDown"):
@@ -133,24 +141,12 @@ def test_from_the_search_by_keyboard_to_what_was_found(page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("support-42")
 
 
-def test_by_mouse_approve_a_waiting_call(page: Page, vault: Vault) -> None:
-    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Runs").click()
-    card = page.locator(".card").filter(has_text="wire")
-    expect(card).to_contain_text("DE02")
-    card.get_by_role("button", name="Approve").click()
-    expect(page.get_by_text("Answered, not resumed yet")).to_be_visible()
-    assert converse(vault, "invoice", "", one_call("wire")) == "That is all."
-
-
-def test_by_keyboard_alone_find_walk_compare_label_fork_and_approve(page: Page, vault: Vault) -> None:
+def test_by_keyboard_alone_find_walk_compare_label_rewind_watch_fork_and_approve(page: Page, vault: Vault) -> None:
     keys = page.keyboard
     keys.press("/")
     keys.type("support")
     expect(page.locator("#results tbody tr")).to_have_count(1)
-    keys.press("Tab")
-    page.locator("#results .row-link").wait_for()
-    while not page.evaluate("document.activeElement.matches('.row-link')"):
-        keys.press("Tab")
+    tab_to(page, ".row-link")
     keys.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("support-42")
     page.wait_for_load_state()
@@ -166,8 +162,7 @@ def test_by_keyboard_alone_find_walk_compare_label_fork_and_approve(page: Page, 
     keys.press("c")
     expect(page.locator("#point .compared")).to_contain_text("1 change")
 
-    while not page.evaluate("document.activeElement.id === 'do-label'"):
-        keys.press("Tab")
+    tab_to(page, "#do-label")
     keys.press("Enter")
     expect(page.get_by_label("Label for this checkpoint")).to_be_focused()
     keys.press("Control+a")
@@ -176,34 +171,67 @@ def test_by_keyboard_alone_find_walk_compare_label_fork_and_approve(page: Page, 
     expect(page.get_by_role("status").first).to_contain_text("The label was changed")
     assert vault.thread("support-42").load("by keyboard").step == 2
 
-    while not page.evaluate("document.activeElement.id === 'do-fork'"):
-        keys.press("Tab")
+    tab_to(page, "#do-rewind")
+    keys.press("Enter")
+    expect(page.locator("#point")).to_contain_text("1 checkpoint stays as a branch")
+    expect(page.get_by_role("button", name="Rewind", exact=True)).to_be_focused()
+    keys.press("Enter")
+    expect(page.get_by_role("status").first).to_contain_text("The head was moved")
+    assert vault.thread("support-42").load("head").label == "by keyboard"
+
+    arrives_by_itself(page, vault)
+
+    tab_to(page, "#do-fork")
     keys.press("Enter")
     expect(page.get_by_label("Name of the new thread")).to_be_focused()
     keys.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("support-42-fork")
 
-    while page.evaluate("document.activeElement.textContent.trim().split(' ')[0]") != "Runs":
-        keys.press("Tab")
+    tab_to(page, "nav [href$=runs]")
     keys.press("Enter")
     page.wait_for_url("**/runs")
-    while page.evaluate("document.activeElement.textContent.trim()") != "Approve":
-        keys.press("Tab")
+    tab_to(page, "[value=approve]")
     keys.press("Enter")
-    expect(page.get_by_text("Answered, not resumed yet")).to_be_visible()
+    approved(page, vault)
 
 
-def test_what_is_saved_meanwhile_arrives_without_a_reload(page: Page, server: Server, vault: Vault) -> None:
-    go(page, server, "thread?id=support-42")
+def tab_to(page: Page, css: str) -> None:
+    """Press Tab until something like that has the focus, at most once around the page."""
+    page.locator(css).first.wait_for()
+    for _ in range(page.locator("a, button, input, select, summary, [tabindex]").count() + 2):
+        if page.evaluate("css => document.activeElement.matches(css)", css):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"Tab never comes to {css}")
+
+
+def arrives_by_itself(page: Page, vault: Vault) -> None:
+    """What somebody saves to the thread that the page follows is there without a reload."""
     page.evaluate("window.stillHere = true")
     expect(page.locator(".live")).to_be_visible()
     vault.thread("support-42").update(append={"messages": [{"role": "user", "content": "Is it there yet?"}]})
     expect(page.locator("#timeline .row").first).to_contain_text("Is it there yet?")
     expect(page.locator("#point .message").last).to_contain_text("Is it there yet?")
+    assert page.evaluate("window.stillHere")
+
+
+def approved(page: Page, vault: Vault) -> None:
+    """The call was let go on, and does."""
+    expect(page.get_by_text("Answered, not resumed yet")).to_be_visible()
+    assert converse(vault, "invoice", "", one_call("wire")) == "That is all."
+
+
+def test_what_is_saved_meanwhile_arrives_without_a_reload(page: Page, server: Server, vault: Vault) -> None:
+    go(page, server, "thread?id=support-42")
+    arrives_by_itself(page, vault)
     go(page, server, "threads")
     page.evaluate("window.stillHere = true")
     vault.thread("brand new").save({"x": 1})
     expect(page.locator("#results")).to_contain_text("brand new")
+    badge = page.locator("#waiting")
+    expect(badge).to_have_text("2")
+    converse(vault, "second invoice", "Pay.", one_call("wire", iban="FR14", cents=1))
+    expect(badge).to_have_text("3")
     assert page.evaluate("window.stillHere")
 
 
@@ -274,7 +302,9 @@ def test_no_page_has_a_serious_accessibility_problem(
 
 
 def test_a_phone_never_scrolls_sideways(opened: Opener, server: Server, vault: Vault) -> None:
-    vault.thread("wide").save({"messages": [{"role": "user", "content": "w" * 5000}], "k" * 300: "v" * 3000})
+    call = {"id": "c", "name": "look_up_everything", "arguments": {"query": "every word " * 50}}
+    said = [{"role": "user", "content": "w" * 5000}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    vault.thread("wide").save({"messages": said, "k" * 300: "v" * 3000})
     page = opened(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
     for path in [*all_paths(vault, "support-42")[:-1], *all_paths(vault, "wide")[2:-1]]:
         go(page, server, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import savegame
 from savegame.errors import UnavailableError
 from savegame.model import Problem, ThreadKey
 from savegame.stores.memory import MemoryStore
+from savegame.testing.postgres import Cluster
 from savegame.vault import Vault
 
 
@@ -51,6 +53,12 @@ class TroubledStore(MemoryStore):
             raise self.error
 
 
+def settle(site: Site) -> None:
+    """Until everything was read once."""
+    while " so far" in (page := site.get("threads").text) or "still being read" in page:
+        pass
+
+
 @pytest.fixture
 def store() -> TroubledStore:
     return TroubledStore()
@@ -61,8 +69,7 @@ def site(store: TroubledStore) -> Iterator[Site]:
     with savegame.Vault(store) as vault:
         fill(vault)
         with site_on(vault, patience=2) as made:
-            while "still being read" in made.get("threads").text:
-                pass
+            settle(made)
             yield made
             store.error = None
             store.answers.set()
@@ -105,6 +112,26 @@ def test_a_silent_store_does_not_keep_a_page_waiting(site: Site, store: Troubled
     store.answers.set()
     while site.get("thread", id="plain").status != 200:
         pass
+
+
+def test_a_postgresql_that_was_stopped_is_told_of_and_noticed_when_it_is_back() -> None:
+    with Cluster() as cluster, savegame.open(f"{cluster.url()}?deadline=4") as vault:
+        fill(vault)
+        with site_on(vault, patience=2) as site:
+            settle(site)
+            cluster.stop()
+            for page in ("threads", "runs", "store"):
+                while "What you see is old" not in (text := texts(site.get(page).text)):
+                    pass
+                assert re.search(r"not read since \d.* UTC, because \w", text)
+            assert "support-42" in site.get("threads").text
+            assert site.get("thread", id="support-42").status == UnavailableError.http_status
+            cluster.start()
+            for page in ("threads", "runs", "store"):
+                while "What you see is old" in site.get(page).text:
+                    pass
+            while site.get("thread", id="support-42").status != 200:
+                pass
 
 
 def test_a_list_of_many_threads_is_whole_before_their_calls_are_read(store: TroubledStore) -> None:

@@ -7,6 +7,7 @@ import datetime as dt
 import pytest
 
 import savegame
+from savegame.lanes import MOST_LANES, start
 from savegame.model import Change
 from savegame.showing import ago, plain_text, size_text
 from savegame.vault import Vault
@@ -18,7 +19,7 @@ NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 def drawn(vault: Vault, *, page: int = 100) -> list[tuple[int, int]]:
     """Step and lane of each checkpoint of a thread, newest first, drawn page by page."""
     thread = vault.thread("t")
-    waiting = timeline.start(vault.info("t").head)  # type: ignore[union-attr]
+    waiting = start(vault.info("t").head)  # type: ignore[union-attr]
     points = list(thread.history(branches=True))
     found = []
     for first in range(0, len(points), page):
@@ -46,7 +47,7 @@ def test_lines_join_where_branches_began(quick_vault: Vault) -> None:
         thread.save(number)
     thread.rewind(1)
     thread.save("other")
-    rows = timeline.draw(thread.history(branches=True), timeline.start(thread.head)).rows
+    rows = timeline.draw(thread.history(branches=True), start(thread.head)).rows
     assert [len(row.lines) for row in rows] == [1, 2, 2]
     assert "C" in rows[2].lines[1].path
     assert not rows[2].lines[0].path.endswith(f"V{timeline.HEIGHT}"), "nothing leads on below the first checkpoint"
@@ -58,7 +59,7 @@ def test_many_branches_share_the_last_lane(quick_vault: Vault) -> None:
     for number in range(20):
         thread.save(number, parent=root)
     lanes = [lane for _, lane in drawn(quick_vault)]
-    assert max(lanes) == timeline.MOST_LANES - 1
+    assert max(lanes) == MOST_LANES - 1
 
 
 def test_messages_of_other_frameworks_are_read() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import typer
 
-from savegame.cli.app import app
+from savegame.cli.app import made
 from savegame.cli.printing import err, json_text, one_line
 from savegame.cli.shapes import failure
 from savegame.errors import InvalidInputError, SavegameError
@@ -24,7 +24,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # where the terminal has no such letter
     as_json = "--json" in sys.argv
     try:
-        sys.exit(app(standalone_mode=not as_json))
+        sys.exit(made(next(iter(sys.argv[1:]), None))(standalone_mode=not as_json))
     except SavegameError as error:
         _end(error, as_json=as_json)
     except WRONG_USE as error:  # else shown by typer, with a box around it

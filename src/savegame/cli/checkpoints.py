@@ -9,14 +9,14 @@ from rich.text import Text
 
 from savegame.changes import changes_between
 from savegame.cli import shapes
-from savegame.cli.printing import ago, one_line, out, plural, print_json, print_lines, say, size
+from savegame.cli.printing import ago, one_line, out, plural, print_json, print_lines, say
 from savegame.cli.rendering import (
+    SAID,
     change_lines,
     checkpoint_line,
     costs,
     label_and_tags,
     message_text,
-    messages_of,
     state_tree,
     status_text,
     value_text,
@@ -33,6 +33,8 @@ from savegame.cli.vaults import (
 )
 from savegame.errors import ThreadNotFound
 from savegame.model import Checkpoint
+from savegame.showing import size_text
+from savegame.transcript import messages_in
 from savegame.vault import Vault
 
 Full = Annotated[bool, typer.Option("--full", help="Cut nothing: long texts and lists, too.")]
@@ -64,8 +66,8 @@ def show(
             print_json(shapes.shown(vault.codec, found))
             return
         _details(found)
-        messages = messages_of(found.state)
-        print_lines(message_text(message, full=full) for message in messages or ())
+        messages = messages_in(found.state)
+        print_lines((message_text(message, full=full) for message in messages or ()), hang=SAID)
         rest = not isinstance(found.state, dict) or set(found.state) - {"messages"}
         if not isinstance(found.state, (dict, list)):
             say(("state  ", "bold"), value_text(found.state, full=full))
@@ -74,7 +76,7 @@ def show(
 
 
 def _details(found: Checkpoint) -> None:
-    say((one_line(found.thread_id), "bold"), f"  step {found.step}  ", label_and_tags(found))
+    say((one_line(found.thread_id), "bold"), f"  step {found.step}  ", label_and_tags(found), hang=2)
     facts: list[tuple[str, str | Text]] = [
         ("id", found.id),
         ("parent", found.parent_id or ""),
@@ -88,12 +90,12 @@ def _details(found: Checkpoint) -> None:
         ("resume hint", found.resume_hint or ""),
         ("metadata", value_text(dict(found.metadata), full=False) if found.metadata else ""),
         ("external id", found.external_id or ""),
-        ("size", f"about {size(found.size_bytes)}"),
+        ("size", f"about {size_text(found.size_bytes)}"),
         ("digest", found.digest),
     ]
     for name, fact in facts:
         if fact:
-            say((f"  {name:12}", "dim"), fact if isinstance(fact, Text) else one_line(fact))
+            say((f"  {name:12}", "dim"), fact if isinstance(fact, Text) else one_line(fact), hang=14)
     say("")
 
 
@@ -124,11 +126,11 @@ def diff(
             listed = [shapes.changed(vault.codec, change) for change in changes]
             print_json({"old": shapes.point(vault.codec, before), "new": shapes.point(vault.codec, after), "changes": listed})
             return
-        say(("--- ", "red"), checkpoint_line(before, head=False), f" {one_line(before.thread_id)}")
-        say(("+++ ", "green"), checkpoint_line(after, head=False), f" {one_line(after.thread_id)}")
+        say(("--- ", "red"), checkpoint_line(before, head=False), f" {one_line(before.thread_id)}", hang=4)
+        say(("+++ ", "green"), checkpoint_line(after, head=False), f" {one_line(after.thread_id)}", hang=4)
         for change in changes:
             for line in change_lines(change, full=full):
-                say(line)
+                say(line, hang=4)
         say((plural(len(changes), "change") if changes else "no changes", "dim"))
 
 

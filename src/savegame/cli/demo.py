@@ -5,6 +5,7 @@ Every claim that it prints is checked; if one does not hold, it says so and the 
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -64,7 +65,11 @@ def play(keep: Path | None) -> int:
         except (Failed, savegame.SavegameError) as error:
             console.print(f"[bold red]The demo failed:[/] {error}")
             return 1
-    console.print("\n[bold green]All of it happened.[/] Next: the ten lines at the top of the README.")
+    console.print(
+        "\n[bold green]All of it happened.[/] Next:", "the ten lines at the top of the README." if keep is None else ""
+    )
+    for look in ("log support-42 --graph", "ui") if keep is not None else ():
+        console.print(Text(f"   savegame {look} --store {shlex.quote(str(path))}", "cyan"), soft_wrap=True)
     return 0
 
 

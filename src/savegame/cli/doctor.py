@@ -8,8 +8,8 @@ import typer
 
 from savegame.checkup import Finding, Level, examine
 from savegame.cli import shapes
-from savegame.cli.printing import one_line, print_json, say
-from savegame.cli.vaults import AsJson, Namespace, Store, address, shown
+from savegame.cli.printing import is_narrow, one_line, print_json, say
+from savegame.cli.vaults import AsJson, Namespace, Store, address, patient, shown
 
 MARKS: Final = {Level.OK: ("✓ ", "green"), Level.NOTE: ("! ", "bold yellow"), Level.PROBLEM: ("✗ ", "bold red")}
 
@@ -24,7 +24,7 @@ def doctor(store: Store = None, namespace: Namespace = "default", as_json: AsJso
     if not as_json:
         say((shown(store), "bold"))
     found: list[Finding] = []
-    for finding in examine(address(store), namespace):
+    for finding in examine(patient(address(store)), namespace):
         found.append(finding)
         if not as_json:
             _tell(finding)
@@ -40,6 +40,9 @@ def doctor(store: Store = None, namespace: Namespace = "default", as_json: AsJso
 
 
 def _tell(finding: Finding) -> None:
-    say(MARKS[finding.level], (f"{finding.check:22}", "dim"), one_line(finding.found))
+    column = 4 if is_narrow() else 24
+    say(
+        MARKS[finding.level], (f"{finding.check:{column - 2}}", "dim"), "  " * is_narrow(), one_line(finding.found), hang=column
+    )
     if finding.advice is not None:
-        say(" " * 24, (f"→ {one_line(finding.advice)}", "cyan"))
+        say(" " * column, (f"→ {one_line(finding.advice)}", "cyan"), hang=column + 2)

@@ -8,10 +8,11 @@ import typer
 from rich.text import Text
 
 from savegame.cli import shapes
-from savegame.cli.printing import ago, ask, bar, one_line, plural, print_json, print_table, say, size, warn
+from savegame.cli.printing import ago, ask, bar, one_line, out, plural, print_json, print_table, say, warn
 from savegame.cli.vaults import AsJson, DryRun, Namespace, Store, Yes, opened, shown
 from savegame.errors import CorruptionError
 from savegame.model import Report
+from savegame.showing import size_text
 from savegame.usage import Usage
 from savegame.vault import Stats
 
@@ -38,20 +39,9 @@ def stats(
         counted = vault.stats()
         used = [] if by is None else vault.usage(by=by)
     if as_json:
-        shape: shapes.Stats = {
-            "store": shown(store),
-            "threads": counted.threads,
-            "checkpoints": counted.checkpoints,
-            "agents": counted.agents,
-            "conversations": counted.conversations,
-            "messages": counted.messages,
-            "total_bytes": counted.total_bytes,
-            "sizes": dict(counted.sizes),
-            "usage": [shapes.used(usage) for usage in used],
-        }
-        print_json(shape)
+        print_json(shapes.stats(counted, shown(store), used))
         return
-    say((shown(store), "bold"), f"  {size(counted.total_bytes)}")
+    say((shown(store), "bold"), f"  {size_text(counted.total_bytes)}")
     _counts(counted)
     _sizes(counted)
     if by is not None:
@@ -59,17 +49,19 @@ def stats(
 
 
 def _counts(counted: Stats) -> None:
-    counts = [plural(counted.threads, "thread"), plural(counted.checkpoints, "checkpoint"), plural(counted.agents, "agent")]
-    if counted.conversations:  # those that were saved as such: messages in other threads are not counted
+    counts = [plural(counted.threads, "thread"), plural(counted.checkpoints, "checkpoint")]
+    if counted.agents:  # those that were saved as such, as with conversations: messages in other threads are not counted
+        counts.append(plural(counted.agents, "agent"))
+    if counted.conversations:
         counts.append(f"{plural(counted.conversations, 'conversation')} with {plural(counted.messages, 'message')}")
-    say("  ", "   ".join(counts))
+    say("  ", "   ".join(counts), hang=2)
 
 
 def _sizes(counted: Stats) -> None:
     parts = {name: counted.sizes[name] for name in PARTS if counted.sizes.get(name)}
-    largest = max(parts.values(), default=1)
+    largest, longest = max(parts.values(), default=1), min(BAR, out.width - BAR)
     rows = [
-        (f"  {name}", size(count), Text("█" * max(1, round(BAR * count / largest)), "blue"))
+        (f"  {name}", size_text(count), Text("█" * max(1, round(longest * count / largest)), "blue"))
         for name, count in sorted(parts.items(), key=lambda part: -part[1])
     ]
     print_table(("part", ">size", "share"), rows, nothing="  nothing is kept yet", head=False)
@@ -78,7 +70,9 @@ def _sizes(counted: Stats) -> None:
 def _usage(used: list[Usage], by: str) -> None:
     say("")
     columns = (by, ">checkpoints", ">threads", ">tokens", ">cost", "last activity")
-    print_table(columns, map(_usage_cells, used), nothing="nothing was saved yet")
+    print_table(
+        columns, map(_usage_cells, used), nothing="nothing was saved yet", spare=(">threads", ">checkpoints", "last activity")
+    )
 
 
 def _usage_cells(usage: Usage) -> tuple[str | Text, ...]:

@@ -10,13 +10,14 @@ import typer
 from rich.text import Text
 
 from savegame.cli import shapes
-from savegame.cli.graph import Row, lanes
+from savegame.cli.graph import Row, drawn
 from savegame.cli.printing import print_json_line, print_json_list, print_lines, say
-from savegame.cli.rendering import checkpoint_line, message_text, messages_of
+from savegame.cli.rendering import SAID, checkpoint_line, message_text
 from savegame.cli.vaults import AnyThread, AsJson, Namespace, Store, opened, thread_named
 from savegame.errors import CheckpointNotFound
 from savegame.model import Checkpoint
 from savegame.thread import Thread
+from savegame.transcript import messages_in
 from savegame.vault import Vault
 
 Count = Annotated[int | None, typer.Option("--number", "-n", min=0, help="At most so many, the newest.")]
@@ -48,7 +49,7 @@ def log(
         elif graph:
             _draw(list(entries), head)
         else:
-            print_lines(checkpoint_line(entry, head=entry.id == head) for entry in entries)
+            print_lines((checkpoint_line(entry, head=entry.id == head) for entry in entries), hang=10)
 
 
 def tail(
@@ -93,9 +94,9 @@ class _Told:
             print_json_line(shapes.shown(self._codec, entry))
             return
         say(checkpoint_line(entry, head=False))
-        messages = messages_of(entry.state) or []
+        messages = messages_in(entry.state) or ()
         for message in messages[self._count :] if entry.parent_id == self._last else messages[-1:]:
-            say(message_text(message, full=False))
+            say(message_text(message, full=False), hang=SAID)
         self._last, self._count = entry.id, len(messages)
         sys.stdout.flush()
 
@@ -106,9 +107,10 @@ def _head_of(thread: Thread) -> str | None:
 
 def _draw(entries: list[Checkpoint], head: str | None) -> None:
     """Checkpoints beside their tree; all texts begin in the same column."""
-    rows = list(lanes([(entry.id, entry.parent_id) for entry in entries]))
+    rows = list(drawn([(entry.id, entry.parent_id) for entry in entries], head))
     width = max((len(row.line) for row in rows), default=0) + 2
-    print_lines(_drawn(row, entry, width, head=entry.id == head) for row, entry in zip(rows, entries, strict=True))
+    lines = (_drawn(row, entry, width, head=entry.id == head) for row, entry in zip(rows, entries, strict=True))
+    print_lines(lines, cut=True)
 
 
 def _drawn(row: Row, entry: Checkpoint, width: int, *, head: bool) -> Text:

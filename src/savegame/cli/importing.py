@@ -14,15 +14,10 @@ from savegame.cli.vaults import AsJson, Namespace, Store, opened
 from savegame.errors import SavegameError
 from savegame.importing import check_first_line
 
-import_app = typer.Typer(no_args_is_help=True)
+import_ = typer.Typer(no_args_is_help=True, help="Bring in an exported file, or what LangGraph's SqliteSaver kept.")
 
 
-@import_app.callback()
-def import_root() -> None:
-    """Bring in an exported file, or what other checkpointers kept."""
-
-
-@import_app.command("file")
+@import_.command("file")
 def import_file(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that savegame export wrote; it is only read.")],
     store: Store = None,
@@ -45,7 +40,7 @@ def import_file(
         say(f"{path}: {plural(count, 'checkpoint')} imported" + ("" if count else ", everything was there before"))
 
 
-@import_app.command("langgraph")
+@import_.command("langgraph")
 def import_langgraph(
     old: Annotated[Path, typer.Argument(metavar="OLD.db", help="A file of LangGraph's SqliteSaver; it is only read.")],
     store: Store = None,

@@ -24,8 +24,7 @@ from savegame.cli.vaults import (
     thread_named,
 )
 from savegame.errors import InvalidInputError
-from savegame.model import Checkpoint
-from savegame.thread import Thread
+from savegame.naming import left_behind
 
 
 def rewind(
@@ -54,14 +53,14 @@ def rewind(
         found = thread_named(vault, thread, whole=True)
         old = next(found.history(limit=1), None)
         target = by_reference(found, ref, found.load)
-        going = _left(found, target, everything=discard)
+        going = list(left_behind(found, target, branches=discard))
         left = len(going)
         if discard and not as_json and not yes:
             print_lines(going_lines(going))
         if discard and left and not dry_run:
             ask(f"{plural(left, 'checkpoint')} of {one_line(found.id)} will be deleted for good. Go on?", yes=yes)
             if not yes:
-                refuse_other([entry.id for entry in _left(found, target, everything=True)], [entry.id for entry in going])
+                refuse_other([entry.id for entry in left_behind(found, target, branches=True)], [entry.id for entry in going])
         if not dry_run:
             target = found.rewind(target, discard=discard, rerun_tools=rerun_tools, expect=old)
         if as_json:
@@ -76,8 +75,12 @@ def rewind(
                 }
             )
             return
-        say(checkpoint_line(target, head=not dry_run))
-        say(f"{plural(left, 'checkpoint')} {_fate(left, discard=discard, dry_run=dry_run)}")
+        say(checkpoint_line(target, head=not dry_run), hang=10)
+        say(
+            f"{plural(left, 'checkpoint')} {_fate(left, discard=discard, dry_run=dry_run)}"
+            if left
+            else "nothing is left behind"
+        )
         if old is not None and left and not discard and not dry_run:
             say((f"undo: savegame rewind {one_line(found.id)} {short(old.id)}", "dim"))
 
@@ -86,12 +89,6 @@ def _fate(left: int, *, discard: bool, dry_run: bool) -> str:
     if discard:
         return "would be deleted" if dry_run else "deleted"
     return "would stay as a branch" if dry_run else f"stay{'s' if left == 1 else ''} as a branch"
-
-
-def _left(thread: Thread, target: Checkpoint, *, everything: bool) -> list[Checkpoint]:
-    """The checkpoints that are not on the way to a checkpoint: of the head's line, or of all."""
-    kept = {target.id, *(entry.id for entry in thread.history(before=target))}
-    return [entry for entry in thread.history(branches=everything) if entry.id not in kept]
 
 
 def fork(
@@ -117,7 +114,7 @@ def fork(
             print_json({"thread_id": new, "forked_from": source.id, "at": origin.id, "checkpoint": first})
             return
         say((one_line(new), "bold"), f" begins with step {origin.step} of {one_line(source.id)}")
-        say(checkpoint_line(begun, head=True))
+        say(checkpoint_line(begun, head=True), hang=10)
 
 
 def label(

@@ -1,4 +1,4 @@
-"""What every command prints with: lines and tables for people, JSON for programs, bars, questions. Touches errors.
+"""What every command prints with: lines and tables for people, JSON for programs, bars, questions. Touches showing, errors.
 
 Stored text never reaches a terminal as it is: control characters and marks that turn the direction of writing are shown as
 escapes, for people and in JSON. Bars and questions go to standard error, so that standard output is only ever the answer.
@@ -16,9 +16,9 @@ from itertools import islice
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from savegame import showing
 from savegame.errors import ConflictError, InvalidInputError, SavegameError
 
 PIPED_WIDTH: Final = 1000
@@ -30,8 +30,13 @@ AT_ONCE: Final = 200
 NARROWEST: Final = 12
 """What is left of the first column of a table that has no room."""
 
+LAST: Final = 14
+"""What is left at least of the last one: a status."""
+
+NARROW: Final = 64
+"""Terminals with fewer columns are told less of each checkpoint."""
+
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_AGES: Final = ((60, 1, "s"), (3600, 60, "min"), (86_400, 3600, "h"), (30 * 86_400, 86_400, "days"))
 
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 err = Console(highlight=False, soft_wrap=True, stderr=True)
@@ -48,7 +53,7 @@ def one_line(text: object, width: int = 0) -> str:
     return flat if not width or len(flat) <= width else f"{flat[: width - 1]}…"
 
 
-def say(*parts: str | Text | tuple[str, str]) -> None:
+def say(*parts: str | Text | tuple[str, str], hang: int = 0) -> None:
     """One line for people, of texts and (text, style); nothing in them is markup, and nothing moves the cursor."""
     line = Text()
     for part in parts:
@@ -57,7 +62,7 @@ def say(*parts: str | Text | tuple[str, str]) -> None:
         else:
             text, style = (part, "") if isinstance(part, str) else part
             line.append(safe(text), style)
-    print_lines([line])
+    print_lines([line], hang=hang)
 
 
 def warn(line: str) -> None:
@@ -65,14 +70,35 @@ def warn(line: str) -> None:
     err.print(safe(line), style="yellow", markup=False)
 
 
-def print_lines(lines: Iterable[Text], *, cut: bool = False) -> None:
-    """Lines for people as they come, on a terminal cut at its width or else wrapped; in a pipe whole and without colours."""
+def print_lines(lines: Iterable[Text], *, cut: bool = False, hang: int = 0) -> None:
+    """Lines for people as they come, on a terminal cut at its width or else wrapped; in a pipe whole and without colours.
+
+    With `hang`, what is wrapped goes on below so many characters.
+    """
     if not out.is_terminal:
         sys.stdout.writelines(f"{line.plain}\n" for line in lines)
         return
-    waiting = iter(lines)
+    waiting = (_hanging(line, hang) for line in lines) if hang else iter(lines)
     while some := list(islice(waiting, AT_ONCE)):
         out.print(Text("\n").join(some), soft_wrap=not cut, no_wrap=cut, overflow="ellipsis" if cut else None)
+
+
+def _hanging(text: Text, indent: int) -> Text:
+    below = Text(" " * indent)
+    lines: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        if line.cell_len <= out.width:
+            lines.append(line)
+            continue
+        start, rest = line.divide([indent])
+        first, *others = rest.wrap(out, max(out.width - indent, NARROWEST))
+        lines += [start + first, *(below + part for part in others)]
+    return Text("\n").join(lines)
+
+
+def is_narrow() -> bool:
+    """Whether somebody looks on at less than fits on a line."""
+    return out.is_terminal and out.width < NARROW
 
 
 def print_table(
@@ -85,7 +111,8 @@ def print_table(
 ) -> None:
     """Rows below the names of their columns, those with `>` to the right; or what is said where there are no rows.
 
-    On a terminal that is too narrow, the columns `spare` are left out, first things first, and then the first one is cut.
+    On a terminal that is too narrow the last column is cut; then the columns `spare` are left out, first things first; then
+    the first one is cut.
     """
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
     if not cells:
@@ -96,6 +123,7 @@ def print_table(
     widths = [max(row[place].cell_len for row in cells) for place in range(len(columns))]
     shown = list(range(len(columns)))
     if spare and out.is_terminal:
+        widths[-1] = min(widths[-1], LAST)
         shown = fitting(columns, widths, spare, out.width)
         widths[0] = min(widths[0], max(NARROWEST, out.width - sum(widths[place] + 2 for place in shown[1:]) - 2))
         for row in cells:
@@ -132,27 +160,9 @@ def short(id: str | None) -> str:  # noqa: A002 - one word per idea
     return "" if id is None else id[:8] if re.fullmatch(r"[0-9a-f]{32}", id) else one_line(id)
 
 
-def size(count: int) -> str:
-    """Bytes as people say them."""
-    amount, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if amount < 1000:
-            break
-        amount, unit = amount / 1000, larger
-    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
-
-
-def ago(then: dt.datetime, now: dt.datetime | None = None) -> str:
-    """How long ago something was; its date if that is more than a month."""
-    seconds = int(((now or dt.datetime.now(dt.UTC)) - then).total_seconds())
-    if -1 <= seconds < 1:
-        return "now"
-    for limit, unit, name in _AGES:
-        if abs(seconds) < limit:
-            count = abs(seconds) // unit
-            said = f"{count} {name.rstrip('s') if name == 'days' and count == 1 else name}"
-            return f"{said} ago" if seconds >= 0 else f"in {said}"
-    return f"{then:%Y-%m-%d}"
+def ago(then: dt.datetime) -> str:
+    """How long ago something was."""
+    return showing.ago(then, dt.datetime.now(dt.UTC))
 
 
 def plural(count: int, one: str) -> str:
@@ -195,6 +205,8 @@ def print_json_line(value: Any) -> None:
 @contextmanager
 def bar(what: str, unit: str | None = None) -> Iterator[Callable[[int, int], None]]:
     """Progress of long work on standard error: a bar if a person watches; else, with a unit, a line for every tenth done."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # few commands need it
+
     columns = (TextColumn(what, markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     tenths = 0
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as shown:

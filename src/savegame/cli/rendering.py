@@ -1,6 +1,6 @@
 """Checkpoints, conversations, states and differences as people read them. Pure: gives texts that the commands print.
 
-Whatever was stored passes through `safe` or `one_line`. Touches printing, showing, search (where messages are), codec, model.
+Whatever was stored passes through `safe` or `one_line`. Touches printing, showing, transcript, codec, model.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from typing import Any, Final
 from rich.text import Text
 from rich.tree import Tree
 
-from savegame.cli.printing import ago, one_line, safe, short
+from savegame.cli.printing import ago, is_narrow, one_line, safe, short
 from savegame.codec import format_path
 from savegame.model import MISSING, Change, Checkpoint, Status
-from savegame.search import PATHS
 from savegame.showing import plain_text
+from savegame.transcript import Call, file_kind, file_name, said_in
 
 WIDTH: Final = 100
 """Where values on one line are cut."""
 
 LINES: Final = 12
 """Lines of a text, and items of a list, that are shown unless everything is asked for."""
+
+SAID: Final = 12
+"""The column in which messages say something."""
 
 GOING: Final = 20
 """How much of what is about to be deleted is listed."""
@@ -41,13 +44,13 @@ def status_text(status: Status) -> Text:
 
 
 def checkpoint_line(found: Checkpoint, *, head: bool) -> Text:
-    """A checkpoint on one line."""
-    line = Text.assemble(
-        (f"{short(found.id):8}", "yellow"),
-        (f"  step {found.step:<6}", "bold"),
-        (f"{ago(found.created_at):12}", "dim"),
-        f"{found.kind.value:14}",
-    )
+    """A checkpoint on one line; where that is short, without its kind."""
+    line = Text.assemble((f"{short(found.id):8}  ", "yellow"))
+    if is_narrow():
+        line.append(f"{found.step:<4}", "bold").append(f"{ago(found.created_at):12}", "dim")
+    else:
+        line.append(f"step {found.step:<6}", "bold").append(f"{ago(found.created_at):12}", "dim")
+        line.append(f"{found.kind.value:14}")
     if head:
         line.append("← head ", "bold green")
     line.append(label_and_tags(found))
@@ -87,49 +90,27 @@ def costs(found: Checkpoint) -> str:
 # -- conversations ---------------------------------------------------------------------------------
 
 
-def messages_of(state: Any) -> list[Any] | None:
-    """The messages of a state, where there are some."""
-    for path in PATHS:
-        found = state
-        for name in path:
-            found = found.get(name) if isinstance(found, Mapping) else None
-        if isinstance(found, list):
-            return found
-    return None
-
-
 def message_text(message: Any, *, full: bool) -> Text:
-    """One message: who, what, which calls."""
-    if not isinstance(message, Mapping):
-        return Text(f"  {value_text(message, full=full)}")
-    role = one_line(message.get("role") or message.get("type") or "message", 20)
-    text = Text.assemble((f"{role:>10}  ", ROLES.get(role, "bold")))
-    said, calls = message.get("content"), message.get("tool_calls")
-    parts = said if isinstance(said, list) else [] if said in (None, "") else [said]
-    lines = [(_part(part, full=full), "") for part in parts]
-    if isinstance(calls, list):
-        lines += [(f"→ {_call(call, full=full)}", "magenta") for call in calls]
+    """One message: who, what, which calls with what outcome, which files."""
+    said = said_in(message)
+    role = one_line(said.role, 20)
+    text = Text.assemble((f"{role:>{SAID - 2}}  ", ROLES.get(role, "bold")))
+    lines = [(value_text(part, full=full), "red" if said.failed else "") for part in said.parts]
+    lines += [(f"→ {call_text(call, full=full)}", "red" if call.failed else "magenta") for call in said.calls]
+    names = [f"{file_name(file, place)} ({file_kind(file)})" for place, file in enumerate(said.files)]
+    lines += [(f"+ {one_line(name, 0 if full else WIDTH)}", "blue") for name in names]
+    below = "\n" + " " * SAID
     for place, (line, style) in enumerate(lines):
-        text.append(("\n" + " " * 12 if place else "") + line.replace("\n", "\n" + " " * 12), style)
+        text.append((below if place else "") + line.replace("\n", below), style)
     return text
 
 
-def _part(part: Any, *, full: bool) -> str:
-    """What a message says, or one part of it: providers write texts as they are, or as a dict with `text`."""
-    spoken = part.get("text") if isinstance(part, Mapping) else part
-    return value_text(spoken if isinstance(spoken, str) else part, full=full)
-
-
-def _call(call: Any, *, full: bool) -> str:
-    """A tool call as a function call, whichever way a provider writes it."""
-    if not isinstance(call, Mapping):
-        return value_text(call, full=full)
-    named = call.get("function") if isinstance(call.get("function"), Mapping) else call
-    assert isinstance(named, Mapping)
-    given: Any = next((named[name] for name in ("arguments", "args", "input") if name in named), {})
-    named_ones = given.items() if isinstance(given, Mapping) else ()
-    arguments = ", ".join(f"{key}={value_text(value, full=full)}" for key, value in named_ones) or given or ""
-    return one_line(f"{named.get('name', '?')}({arguments})", 0 if full else WIDTH)
+def call_text(call: Call, *, full: bool) -> str:
+    """A tool call as a function call, and what it gave."""
+    given = {} if call.arguments is None else call.arguments
+    each = [f"{key}={value_text(value, full=full)}" for key, value in given.items()] if isinstance(given, Mapping) else [given]
+    outcome = "" if call.result is None else f" {'✗' if call.failed else '='} {value_text(call.result, full=full)}"
+    return one_line(f"{call.name}({', '.join(map(str, each))}){outcome}", 0 if full else WIDTH)
 
 
 def value_text(value: Any, *, full: bool) -> str:

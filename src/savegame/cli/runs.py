@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
 from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
 from savegame.cli import shapes
-from savegame.cli.printing import ago, one_line, print_json, print_json_list, print_table, safe, say
-from savegame.cli.rendering import value_text
+from savegame.cli.printing import ago, one_line, print_json, print_json_list, print_lines, print_table, safe, say
+from savegame.cli.rendering import call_text, value_text
 from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, complete_thread, opened, thread_named
 from savegame.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from savegame.runner import StaleRun
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.showing import plain_text
+from savegame.transcript import Call
 from savegame.vault import Vault
 
 STYLES: Final = {
     "done": "green", "failed": "red", "answered": "green",
     "waiting": "bold yellow", "unknown": "bold red", "started": "bold red",
 }  # fmt: skip
-HOW: Final = {"answer": "--approve, or --reject WHY", "resolve": "--result JSON, or --error TEXT"}
-"""What a person says with each command."""
+HOW: Final = {
+    "answer": (" for an answer", "answer", "--approve, or --reject WHY"),
+    "outcome": (": nobody knows whether it happened", "resolve", "--result JSON, or --error TEXT"),
+}
+"""By what a call needs of a person: what that means, the command, and what is said with it."""
 
 CallKey = Annotated[
     str | None,
@@ -44,9 +49,8 @@ def stale(store: Store = None, namespace: Namespace = "default", as_json: AsJson
         if as_json:
             print_json_list(map(shapes.stale, vault.stale()))
             return
-        print_table(
-            ("thread", "agent", "expired", ">takeovers", "held by"), map(_cells, vault.stale()), nothing="no stale runs"
-        )
+        columns = ("thread", "agent", "expired", ">takeovers", "held by")
+        print_table(columns, map(_cells, vault.stale()), nothing="no stale runs", spare=("agent", ">takeovers"))
 
 
 def _cells(run: StaleRun) -> tuple[str | Text, ...]:
@@ -69,63 +73,57 @@ def calls(
     Example: savegame calls support-42
     """
     with opened(store, namespace) as vault:
-        found = _open_calls(vault) if thread is None else _calls(vault, thread_named(vault, thread).id)
+        held = {run.thread_id for run in vault.runs() if not run.stale}
+        found = _open_calls(vault, held) if thread is None else _calls(vault, thread_named(vault, thread).id)
         if as_json:
             print_json_list(shapes.called(vault.codec, thread_id, entry) for thread_id, entry in found)
             return
         calls = list(found)
-    settled = [_settled_cells(entry) for _, entry in calls if entry.settled]
-    if settled:
-        print_table(("call", "tool", "status", "arguments", "outcome"), settled)
-    for place, (thread_id, entry) in enumerate(call for call in calls if not call[1].settled):
+    settled = [_settled(entry) for _, entry in calls if entry.settled]
+    print_lines(settled, hang=8)
+    others = [(thread_id, entry, entry.needs(held=thread_id in held)) for thread_id, entry in calls if not entry.settled]
+    count = Counter((thread_id, need) for thread_id, _, need in others)
+    for place, (thread_id, entry, need) in enumerate(others):
         if place or settled:
             say("")
-        _tell(thread_id, entry)
+        _tell(thread_id, entry, need, alone=count[thread_id, need] == 1)
     if not calls:
         say(("no call waits" if thread is None else "no calls", "dim"))
 
 
-def _settled_cells(entry: CallEntry) -> tuple[str | Text, ...]:
-    said = entry.error or ("" if entry.result is None else value_text(entry.result, full=False))
-    arguments = value_text(dict(entry.arguments), full=False)
-    status = Text(entry.status, STYLES.get(entry.status, ""))
-    return one_line(entry.key), one_line(entry.name), status, one_line(arguments, 50), one_line(said, 50)
+def _settled(entry: CallEntry) -> Text:
+    """A call that ended: how, what it was, what it gave, and its key, by which others may know it."""
+    call = Call(entry.key, entry.name, entry.arguments, entry.error or entry.result, failed=entry.error is not None)
+    status = (f"{entry.status.value:8}", STYLES.get(entry.status, ""))
+    return Text.assemble(status, call_text(call, full=False), (f"  {one_line(entry.key)}", "dim"))
 
 
-def _tell(thread_id: str, entry: CallEntry) -> None:
+def _tell(thread_id: str, entry: CallEntry, need: str | None, *, alone: bool) -> None:
     """A call that is not settled: everything that somebody needs to decide, and how to say it."""
-    status, means, next_step = _how_it_stands(entry)
-    say(
-        (one_line(thread_id), "bold"), "  ", (one_line(entry.name), "bold cyan"), "  ", (status, STYLES[status]), (means, "dim")
-    )
+    means, command, how = HOW[need] if need else ("", "", "")
+    status = "answered" if entry.answered else entry.status.value
+    name = (one_line(entry.name), "bold cyan")
+    say((one_line(thread_id), "bold"), "  ", name, "  ", (status, STYLES[status]), (means, "dim"), hang=4)
     if entry.asked:
-        say("    asks       ", value_text(entry.asked, full=True).replace("\n", "\n               "))
-    for name, value in entry.arguments.items():
-        shown = safe(plain_text(value, indent=2)).replace("\n", "\n        ")
-        say("    ", (f"{one_line(name)}: ", "cyan"), shown)
-    command = f"savegame {next_step} {shlex.quote(thread_id)} {shlex.quote(entry.key)}"
-    say((f"    {one_line(command)} {HOW[next_step]}" if next_step else "    call the agent again: it goes on", "dim"))
-
-
-def _how_it_stands(entry: CallEntry) -> tuple[str, str, str]:
-    """How far a call is in one word, what that means, and the command by which a person goes on, if one is needed."""
-    if entry.answered:
-        return "answered", "", ""
-    if entry.status == CallStatus.WAITING:
-        return "waiting", " for an answer", "answer"
-    return entry.status.value, ": nobody knows whether it happened" if entry.needs_person else ", not ended yet", "resolve"
+        say("    ", ("asks: ", "cyan"), value_text(entry.asked, full=True).replace("\n", "\n    "), hang=4)
+    for argument, value in entry.arguments.items():
+        shown = safe(plain_text(value, indent=2)).replace("\n", "\n    ")
+        say("    ", (f"{one_line(argument)}: ", "cyan"), shown, hang=4)
+    key = "" if alone else f" {shlex.quote(entry.key)}"
+    said = f"savegame {command} {one_line(shlex.quote(thread_id))}{one_line(key)} {how}"
+    after = "it is being made" if entry.status == CallStatus.STARTED else "call the agent again: it goes on"
+    say((f"    {said if need else after}", "dim"))
 
 
 def _calls(vault: Vault, thread_id: str) -> Iterator[tuple[str, CallEntry]]:
     return ((thread_id, entry) for entry in vault.calls(thread_id))
 
 
-def _open_calls(vault: Vault) -> Iterator[tuple[str, CallEntry]]:
+def _open_calls(vault: Vault, held: Container[str]) -> Iterator[tuple[str, CallEntry]]:
     """Calls that are not settled, without those that a live run is making."""
-    held = {run.thread_id for run in vault.runs() if not run.stale}
     for info in vault.threads(status="in_progress", limit=None):
         for entry in vault.calls(info.id):
-            if not entry.settled and not (entry.status == CallStatus.STARTED and info.id in held):
+            if entry.answered or entry.needs(held=info.id in held):
                 yield info.id, entry
 
 

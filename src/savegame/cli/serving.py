@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from itertools import chain, repeat
 from typing import Annotated
 
 import typer
 
-from savegame.cli.printing import out
+from savegame.cli.printing import err, out
 from savegame.cli.vaults import Namespace, Store, opened, shown
 
 ReadOnly = Annotated[bool, typer.Option("--read-only", help="Offer nothing that changes something.")]
@@ -28,16 +29,23 @@ def ui(
     Example: savegame ui --store agents.db
     """
     serve = import_module("savegame.web").serve
+    hints = chain(["Open this, it works once. Ctrl-C stops."], repeat("Opened. The next one needs another link:"))
     with opened(store, namespace, change=not read_only) as vault:
         serve(
             vault,
-            say=lambda link: out.print(link, markup=False, style="bold cyan"),
+            say=lambda link: _tell(next(hints), link),
             host=host,
             port=port,
             name=shown(store),
             read_only=read_only,
             open_browser=browser,
         )
+
+
+def _tell(hint: str, link: str) -> None:
+    """A link is the answer; what to do with it is for people only."""
+    err.print(hint, style="dim")
+    out.print(link, markup=False, style="bold cyan")
 
 
 def mcp(

@@ -1,24 +1,28 @@
 """What `--json` prints, one shape for each command: their fields are only ever added to. Touches vault, model, text.
 
-A `Shape` is a TypedDict, so that the type checker holds the functions to it; the reference of the command line is written
-from them, and tests hold real output against them. Times are ISO 8601 in UTC, sizes are in bytes, what is not there is
-null. Values of states that JSON has no word for are written as in the file store's journals: `{"$datetime": ...}`.
+A `Shape` is a TypedDict; the reference of the command line is written from them, and tests hold real output against them.
+Times are ISO 8601 in UTC, sizes are in bytes, what is not there is null. Values of states that JSON has no word for are
+written as in the file store's journals: `{"$datetime": ...}`.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any, NamedTuple, TypedDict
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
+from savegame import vault
 from savegame.codec import Codec
 from savegame.errors import SavegameError
 from savegame.frames import PLAIN
-from savegame.model import MISSING, Change, Checkpoint, Problem, Report, ThreadInfo
+from savegame.model import MISSING, Change, Checkpoint, Report, ThreadInfo
 from savegame.runner import StaleRun
 from savegame.runs.ledger import CallEntry
 from savegame.search import Hit
 from savegame.text import to_text
 from savegame.usage import Usage
+
+S = TypeVar("S")
 
 
 class Thread(TypedDict):
@@ -348,48 +352,12 @@ def plain(codec: Codec, value: Any) -> Any:
 
 def thread(info: ThreadInfo) -> Thread:
     """A thread as a listing shows it."""
-    return {
-        "id": info.id,
-        "agent_id": info.agent_id,
-        "head": info.head,
-        "step": info.step,
-        "checkpoints": info.checkpoints,
-        "size_bytes": info.size_bytes,
-        "status": str.__str__(info.status),
-        "reason": info.status.reason,
-        "created_at": _time(info.created_at),
-        "updated_at": _time(info.updated_at),
-        "forked_from": info.forked_from,
-        "damage": info.damage,
-    }
+    return _made(Thread, info, reason=info.status.reason)
 
 
 def point(codec: Codec, found: Checkpoint) -> Point:
     """A checkpoint without its state."""
-    return {
-        "id": found.id,
-        "thread_id": found.thread_id,
-        "agent_id": found.agent_id,
-        "parent_id": found.parent_id,
-        "seq": found.seq,
-        "step": found.step,
-        "iteration": found.iteration,
-        "created_at": _time(found.created_at),
-        "label": found.label,
-        "description": found.description,
-        "tags": list(found.tags),
-        "metadata": plain(codec, dict(found.metadata)),
-        "kind": found.kind.value,
-        "status": str.__str__(found.status),
-        "reason": found.status.reason,
-        "tokens_used": found.tokens_used,
-        "cost": found.cost,
-        "resume_hint": found.resume_hint,
-        "size_bytes": found.size_bytes,
-        "digest": found.digest,
-        "forked_from": found.forked_from,
-        "external_id": found.external_id,
-    }
+    return _made(Point, found, metadata=plain(codec, dict(found.metadata)), reason=found.status.reason)
 
 
 def shown(codec: Codec, found: Checkpoint) -> Shown:
@@ -410,79 +378,29 @@ def changed(codec: Codec, change: Change) -> Changed:
 
 def hit(one: Hit) -> Found:
     """A hit of a search."""
-    return {
-        "thread_id": one.thread_id,
-        "agent_id": one.agent_id,
-        "checkpoint_id": one.checkpoint_id,
-        "message": one.message,
-        "role": one.role,
-        "snippet": one.snippet,
-        "score": one.score,
-        "matches": one.matches,
-    }
+    return _made(Found, one)
 
 
 def checked(report: Report) -> Checked:
     """What verify or repair found."""
-    return {
-        "ok": report.ok,
-        "threads": report.threads,
-        "checkpoints": report.checkpoints,
-        "problems": [_trouble(problem) for problem in report.problems],
-        "repaired": list(report.repaired),
-    }
+    return _made(Checked, report, problems=[_made(Trouble, problem) for problem in report.problems])
 
 
-def _trouble(problem: Problem) -> Trouble:
-    return {
-        "thread_id": problem.thread_id,
-        "checkpoint_id": problem.checkpoint_id,
-        "place": problem.place,
-        "message": problem.message,
-    }
-
-
-def used(usage: Usage) -> Used:
-    """What one agent or one day cost."""
-    return {
-        "key": None if usage.key is None else str(usage.key),
-        "checkpoints": usage.checkpoints,
-        "threads": usage.threads,
-        "tokens_used": usage.tokens_used,
-        "cost": usage.cost,
-        "first_at": _time(usage.first_at),
-        "last_at": _time(usage.last_at),
-    }
+def stats(counted: vault.Stats, store: str, used: Iterable[Usage]) -> Stats:
+    """How much there is, and what it cost."""
+    usage = [_made(Used, one, key=None if one.key is None else str(one.key)) for one in used]
+    return _made(Stats, counted, store=store, sizes=dict(counted.sizes), usage=usage)
 
 
 def stale(run: StaleRun) -> Stale:
     """A run that went stale."""
-    return {
-        "thread_id": run.thread_id,
-        "agent_id": run.agent_id,
-        "owner": run.owner,
-        "expired_at": _time(run.expired_at),
-        "takeovers": run.takeovers,
-    }
+    return _made(Stale, run)
 
 
 def called(codec: Codec, thread_id: str, entry: CallEntry) -> Called:
     """A call in the ledger of a thread."""
-    return {
-        "thread_id": thread_id,
-        "key": entry.key,
-        "name": entry.name,
-        "status": entry.status.value,
-        "arguments": plain(codec, dict(entry.arguments)),
-        "attempt": entry.attempt,
-        "started_at": None if entry.started_at is None else _time(entry.started_at),
-        "ended_at": None if entry.ended_at is None else _time(entry.ended_at),
-        "result": plain(codec, entry.result),
-        "error": entry.error,
-        "asked": entry.asked,
-        "comment": entry.comment,
-        "answered": entry.answered,
-    }
+    values = {"arguments": plain(codec, dict(entry.arguments)), "result": plain(codec, entry.result)}
+    return _made(Called, entry, thread_id=thread_id, **values)
 
 
 def failure(error: SavegameError) -> Failure:
@@ -490,5 +408,13 @@ def failure(error: SavegameError) -> Failure:
     return {"error": error.kind, "message": str(error), "exit_code": error.exit_code}
 
 
-def _time(moment: dt.datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")
+def _made(shape: type[S], found: object, **others: Any) -> S:
+    """A shape of what an object has under the same names, and of others."""
+    names = shape.__annotations__
+    return cast(S, {name: others[name] if name in others else _said(getattr(found, name)) for name in names})
+
+
+def _said(value: Any) -> Any:
+    if isinstance(value, dt.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return str.__str__(value) if isinstance(value, str) else list(value) if isinstance(value, tuple) else value

@@ -20,12 +20,12 @@ from savegame.cli.printing import (
     print_json_list,
     print_table,
     say,
-    size,
     warn,
 )
 from savegame.cli.rendering import status_text
 from savegame.cli.vaults import AsJson, Namespace, Store, opened
 from savegame.model import ThreadInfo
+from savegame.showing import size_text
 
 MARKS: Final = ("\ue000", "\ue001")
 """What stands around found words until they are coloured: for private use, so no text that people search holds them."""
@@ -58,7 +58,7 @@ def ls(
         if as_json:
             print_json_list(map(shapes.thread, found))
             return
-        columns = ("thread", "agent", ">steps", ">saved", ">state", "status", "last activity")
+        columns = ("thread", "agent", ">steps", ">saved", ">state", "last activity", "status")
         nothing = "no threads" if agent is status is tag is None else "no thread fits"
         print_table(columns, map(_cells, found), nothing=nothing, spare=(">state", ">saved", "agent", ">steps"))
 
@@ -66,15 +66,15 @@ def ls(
 def _cells(info: ThreadInfo) -> list[str | Text]:
     name = Text(one_line(info.id, 60), "bold")
     if info.damage is not None:
-        return [name, "", "", "", "", Text(f"✗ damaged: {one_line(info.damage, 60)}", "bold red"), "run savegame verify"]
+        return [name, "", "", "", "", "", Text(f"✗ damaged: {one_line(info.damage, 60)}; run savegame verify", "bold red")]
     return [
         name,
         one_line(info.agent_id or "", 30),
         f"{info.step:,}",
         f"{info.checkpoints:,}",
-        size(info.size_bytes),
-        status_text(info.status),
+        size_text(info.size_bytes),
         ago(info.updated_at),
+        status_text(info.status),
     ]
 
 
@@ -104,7 +104,7 @@ def search(
         for hit in hits:
             more = f"  {plural(hit.matches, 'message')}" if hit.matches > 1 else ""
             say((one_line(hit.thread_id), "bold"), (f"  message {hit.message + 1}  {one_line(hit.role or '')}{more}", "dim"))
-            say("    ", _coloured(hit.snippet))
+            say("    ", _coloured(hit.snippet), hang=4)
         if not hits:
             say(("nothing found", "dim"))
         for thread_id in hits.skipped:

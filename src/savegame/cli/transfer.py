@@ -9,9 +9,10 @@ import typer
 
 import savegame
 from savegame.cli import shapes
-from savegame.cli.printing import bar, plural, print_json, say, size
+from savegame.cli.printing import bar, plural, print_json, say
 from savegame.cli.vaults import AsJson, Namespace, Store, complete_thread, new_file, opened
 from savegame.opening import open_store
+from savegame.showing import size_text
 from savegame.vault import Vault
 
 
@@ -38,7 +39,7 @@ def export(
     if as_json:
         print_json(done)
     else:
-        say(f"{path}: {plural(count, 'checkpoint')} exported, {size(done['size_bytes'])}")
+        say(f"{path}: {plural(count, 'checkpoint')} exported, {size_text(done['size_bytes'])}")
 
 
 def copy(

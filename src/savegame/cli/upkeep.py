@@ -25,7 +25,6 @@ from savegame.cli.printing import (
     print_table,
     refuse_other,
     say,
-    size,
     warn,
 )
 from savegame.cli.rendering import GOING, going_lines
@@ -44,6 +43,7 @@ from savegame.cli.vaults import (
 from savegame.errors import CorruptionError, InvalidInputError
 from savegame.model import Checkpoint
 from savegame.opening import BUILT_IN
+from savegame.showing import size_text
 from savegame.thread import Thread
 from savegame.vault import Vault
 
@@ -147,7 +147,7 @@ def _show(going: dict[str, list[Checkpoint]], *, one: bool) -> None:
         return
     rows = [_cells(name, entries) for name, entries in going.items()]
     if rows:
-        print_table(("thread", ">goes", "steps", "from", "until"), rows[:GOING])
+        print_table(("thread", ">goes", "steps", "from", "until"), rows[:GOING], spare=("steps", "from"))
     if len(rows) > GOING:
         say((f"… and of {plural(len(rows) - GOING, 'other thread')}", "dim"))
 
@@ -212,7 +212,7 @@ def compact(store: Store = None, namespace: Namespace = "default", as_json: AsJs
     if as_json:
         print_json(done)
     else:
-        say(f"{shown(store)}: {size(before)} → {size(after)}")
+        say(f"{shown(store)}: {size_text(before)} → {size_text(after)}")
 
 
 def backup(
@@ -234,7 +234,7 @@ def backup(
     if as_json:
         print_json(done)
     else:
-        say(f"{target}: {size(done['size_bytes'])}")
+        say(f"{target}: {size_text(done['size_bytes'])}")
 
 
 def _path_in(text: str, kind: str) -> Path:

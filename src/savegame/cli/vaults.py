@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -28,6 +28,7 @@ from savegame.errors import (
 )
 from savegame.lineage import Ref, by_text
 from savegame.model import Checkpoint
+from savegame.naming import checkpoints_named, threads_named
 from savegame.opening import shown_address
 from savegame.thread import Thread
 from savegame.vault import Vault
@@ -35,11 +36,17 @@ from savegame.vault import Vault
 T = TypeVar("T")
 
 ENVIRONMENT: Final = "SAVEGAME_STORE"
+PATIENCE_S: Final = 5.0
+"""How long somebody waits for a server that does not answer, in seconds, unless its address says how long."""
+
 HURRY_S: Final = 0.5
-"""How long somebody who pressed the tabulator waits for a server, in seconds."""
+"""The same for somebody who pressed the tabulator."""
 
 MANY: Final = 5
 """How many names an error tells of, where several would fit."""
+
+OFFERED: Final = 200
+"""How many a shell is offered."""
 
 
 def default_address() -> str:
@@ -77,12 +84,13 @@ def opened(
 ) -> Iterator[Vault]:
     """The vault that a command is about: only read, unless it is to `change`; made if it is not there only with `make`.
 
-    `hurried`: a server that does not answer is not waited for.
+    `hurried`: a server that does not answer is not waited for. Once it did, all its patience is there.
     """
-    where = in_a_hurry(address(store)) if hurried else address(store)
+    where = hurry(address(store), HURRY_S) if hurried else address(store)
+    reached = patient(where)
     try:
-        if change and not make:
-            savegame.open(where, read_only=True).close()
+        if not make and (change or reached != where):
+            savegame.open(reached, read_only=True).close()
         vault = savegame.open(where, namespace=namespace, read_only=not (change or make))
     except StoreNotFound as error:
         if "read_only" not in str(error):
@@ -93,11 +101,16 @@ def opened(
         yield vault
 
 
-def in_a_hurry(where: str) -> str:
+def hurry(where: str, seconds: float) -> str:
     """An address with little patience, where its store takes such a wish: the last one counts."""
     if not re.match("postgres(ql)?://", where):
         return where
-    return f"{where}{'&' if '?' in where else '?'}deadline={HURRY_S}"
+    return f"{where}{'&' if '?' in where else '?'}deadline={seconds:g}"
+
+
+def patient(where: str) -> str:
+    """An address with the patience of a person, unless it says how much it has."""
+    return where if "deadline=" in where else hurry(where, PATIENCE_S)
 
 
 # -- threads and checkpoints -----------------------------------------------------------------------
@@ -106,9 +119,11 @@ def in_a_hurry(where: str) -> str:
 def thread_named(vault: Vault, name: str, *, whole: bool = False) -> Thread:
     """The thread with an id, or unless `whole` the only one whose id begins so. Raises ThreadNotFound, InvalidInputError."""
     thread = vault.thread(name)
-    if any(True for _ in thread.history(branches=True, limit=1)):
+    found = threads_named(vault, name)
+    near = list(islice(found, 1))
+    if near == [name]:
         return thread
-    near = list(islice(_beginning_with(vault, name), MANY))
+    near += islice(found, MANY - 1)
     if len(near) == 1 and not whole:
         return vault.thread(near[0])
     if not near:
@@ -117,12 +132,6 @@ def thread_named(vault: Vault, name: str, *, whole: bool = False) -> Thread:
     if whole:
         raise ThreadNotFound(f"thread not found: {name!r}; what changes a thread needs its whole id: {several}")
     raise InvalidInputError(f"{name!r} is ambiguous: {several}; give more of the id")
-
-
-def _beginning_with(vault: Vault, start: str) -> Iterator[str]:
-    """The ids of threads that begin with a text: in the order of ids they follow it."""
-    ids = (info.id for info in vault.threads(after=start, limit=None))
-    return takewhile(lambda name: name.startswith(start), ids)
 
 
 def by_reference(thread: Thread, text: str, verb: Callable[[Ref], T]) -> T:
@@ -151,37 +160,13 @@ def checkpoint_named(vault: Vault, thread: str, ref: str | None) -> Checkpoint:
 
 def complete_thread(context: typer.Context, incomplete: str) -> list[str]:
     """Threads whose id begins so."""
-    return _offered(_completed(context, lambda vault: islice(_complete_ids(vault, incomplete), 200)))
+    return _offered(context, lambda vault: islice(threads_named(vault, incomplete), OFFERED))
 
 
 def complete_ref(context: typer.Context, incomplete: str) -> list[str]:
     """Labels of the thread that was named before, and the newest ids."""
     thread = context.params.get("thread")
-    names = _completed(context, lambda vault: _names(vault.thread(thread))) if thread else iter(())
-    return _offered(name for name in dict.fromkeys(names) if name.startswith(incomplete))
-
-
-def _complete_ids(vault: Vault, start: str) -> Iterator[str]:
-    if start and any(True for _ in vault.thread(start).history(branches=True, limit=1)):
-        yield start
-    yield from _beginning_with(vault, start) if start else (info.id for info in vault.threads(limit=None))
-
-
-def _names(thread: Thread) -> Iterator[str]:
-    entries = list(thread.history(branches=True, limit=200))
-    yield "head"
-    yield from (entry.label for entry in entries if entry.label)
-    yield from (entry.id[:8] for entry in entries)
-
-
-def _completed(context: typer.Context, listed: Callable[[Vault], Iterator[str]]) -> Iterator[str]:
-    """What a vault offers; nothing where it cannot be opened: a shell that completes has nowhere to show an error."""
-    given: dict[str, Any] = context.params
-    try:
-        with opened(given.get("store"), given.get("namespace") or "default", hurried=True) as vault:
-            yield from listed(vault)
-    except SavegameError:
-        return
+    return _offered(context, lambda vault: checkpoints_named(vault.thread(thread), incomplete, 8)) if thread else []
 
 
 class _InBash(str):
@@ -193,9 +178,17 @@ class _InBash(str):
         return re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", self)
 
 
-def _offered(names: Iterable[str]) -> list[str]:
-    """Names for a shell, without those that no line can hold. Zsh and fish quote by themselves, and bash inside quotes."""
-    plain = [name for name in names if name.isprintable()]
+def _offered(context: typer.Context, names: Callable[[Vault], Iterable[str]]) -> list[str]:
+    """Names for a shell, without those that no line can hold. Zsh and fish quote by themselves, and bash inside quotes.
+
+    Nothing where the vault cannot be opened: a shell that completes has nowhere to show an error.
+    """
+    given: dict[str, Any] = context.params
+    try:
+        with opened(given.get("store"), given.get("namespace") or "default", hurried=True) as vault:
+            plain = [name for name in names(vault) if name.isprintable()]
+    except SavegameError:
+        return []
     words, place = os.environ.get("COMP_WORDS", ""), os.environ.get("COMP_CWORD", "")
     if not words or not place.isdecimal() or re.search(r"(?:^|\s)[\"'][^\"']*$", words):
         return plain

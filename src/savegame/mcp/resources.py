@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final
 
 from mcp import UriTemplate, types
@@ -17,6 +17,7 @@ from savegame.errors import InvalidInputError
 from savegame.mcp import shapes
 from savegame.mcp.tools import Tools
 from savegame.model import ThreadInfo
+from savegame.naming import checkpoints_named, threads_named
 from savegame.vault import Vault
 
 PAGE: Final = 100
@@ -74,13 +75,9 @@ class Resources:
     def complete(self, name: str, begun: str, known: Mapping[str, str]) -> list[str]:
         """Ids of threads, or names of checkpoints of a known thread, that begin like this."""
         if name == "thread_id":
-            ids = (info.id for info in self._vault.threads(limit=None, after=begun or None))
-            same = [begun] if begun and any(self._vault.thread(begun).history(limit=1)) else []
-            return [*same, *islice(takewhile(lambda found: found.startswith(begun), ids), COMPLETIONS - len(same))]
+            return list(islice(threads_named(self._vault, begun), COMPLETIONS))
         if name == "checkpoint" and known.get("thread_id"):
-            newest = list(self._vault.thread(known["thread_id"]).history(limit=COMPLETIONS, branches=True))
-            names = dict.fromkeys(["head", *(point.label for point in newest if point.label), *(point.id for point in newest)])
-            return [found for found in names if found.startswith(begun)][:COMPLETIONS]
+            return checkpoints_named(self._vault.thread(known["thread_id"]), begun)[:COMPLETIONS]
         return []
 
 

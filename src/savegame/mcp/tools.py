@@ -23,6 +23,7 @@ from savegame.lineage import by_text
 from savegame.mcp import shapes, showing
 from savegame.mcp.shapes import After, AgentId, CheckpointId, ConversationId, Limit, Message, Patch, Ref, Start, ThreadId
 from savegame.model import MISSING, Change, Kind, ThreadInfo
+from savegame.naming import is_there
 from savegame.plain import inside
 from savegame.retrying import retried
 from savegame.search import Hit
@@ -314,7 +315,7 @@ class Tools:
     ) -> shapes.History:
         """The checkpoints of a thread, newest first, without their states."""
         thread = self._vault.thread(thread_id)
-        if not any(thread.history(limit=1, branches=True)):
+        if not is_there(thread):
             raise ThreadNotFound(f"thread not found: {thread_id!r} has no checkpoints")
         found = thread.history(branches=branches, label=label, tag=tag, before=after)
         entries, more = self.page(found, limit, shapes.CheckpointEntry.of)

@@ -23,7 +23,18 @@ from savegame.errors import (
     ThreadNotFound,
 )
 from savegame.model import Frame, Lease, ThreadKey, ThreadRow
-from savegame.store import ANY, Append, DeleteThread, MoveHead, PutKeyframe, PutNote, PutRecord, Rewrite, StoreChange
+from savegame.store import (
+    ANY,
+    Append,
+    DeleteThread,
+    MoveHead,
+    PutKeyframe,
+    PutNote,
+    PutRecord,
+    Rewrite,
+    StoreChange,
+    head_moved,
+)
 from savegame.stores._file_journal import Entry, Journal, Reader, new_journal
 from savegame.stores._file_lines import Op, Place, first_line, save_op
 from savegame.text import from_text, to_text
@@ -208,12 +219,7 @@ class Changes:
         if epoch is None and row.lease and row.lease.expires > self._clock():
             raise _busy(row.key, row.lease)
         if expect not in (ANY, row.head_id):
-            raise ConflictError(
-                f"thread {row.key.id!r}: the head is {row.head_id or '(none)'}, expected {expect or '(none)'}; "
-                f"read it again and retry",
-                expected=expect,
-                found=row.head_id,
-            )
+            raise head_moved(row.key, expect, row.head_id)
 
     def _check_epoch(self, row: ThreadRow, epoch: int | None) -> None:
         # A lease that ran out but that nobody took since still is the newest: its holder was slow, not replaced.

@@ -21,7 +21,18 @@ from savegame.errors import (
 )
 from savegame.frames import checksum, thread_salt
 from savegame.model import Lease, ThreadKey
-from savegame.store import ANY, Append, DeleteThread, MoveHead, PutKeyframe, PutNote, PutRecord, Rewrite, StoreChange
+from savegame.store import (
+    ANY,
+    Append,
+    DeleteThread,
+    MoveHead,
+    PutKeyframe,
+    PutNote,
+    PutRecord,
+    Rewrite,
+    StoreChange,
+    head_moved,
+)
 from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, meta_checksum, record_checksum
 
 Db = TypeVar("Db")
@@ -298,12 +309,7 @@ def _missing(change: StoreChange) -> int:
 
 def _check_head(change: Append | MoveHead | Rewrite, row: Row) -> None:
     if change.expect not in (ANY, row.head_id):
-        raise ConflictError(
-            f"thread {change.key.id!r}: the head is {row.head_id or '(none)'}, expected {change.expect or '(none)'}; "
-            f"read it again and retry",
-            expected=change.expect,
-            found=row.head_id,
-        )
+        raise head_moved(change.key, change.expect, row.head_id)
 
 
 def _check_dropped(change: Rewrite, notes: dict[int, Any]) -> None:

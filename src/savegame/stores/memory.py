@@ -40,6 +40,7 @@ from savegame.store import (
     Rewrite,
     Store,
     StoreChange,
+    head_moved,
 )
 from savegame.stores._fts import FtsIndex
 
@@ -276,10 +277,7 @@ class MemoryStore(Store):
         if epoch is None and row.lease and row.lease.expires > self._clock():
             raise _busy(key, row.lease)
         if expect not in (ANY, row.head_id):
-            message = (
-                f"the head of thread {key.id!r} is {row.head_id}, not {expect}: somebody moved it; read it, then try again"
-            )
-            raise ConflictError(message, expected=expect, found=row.head_id)
+            raise head_moved(key, expect, row.head_id)
 
     def _guard_epoch(self, key: ThreadKey, epoch: int | None) -> None:
         # A lease that ran out but that nobody took since still is the newest: its holder was slow, not replaced.

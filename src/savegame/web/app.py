@@ -21,6 +21,7 @@ from starlette.routing import Mount, Route
 from savegame.errors import InvalidInputError, SavegameError, UnavailableError
 from savegame.web import runs_page, store_page, thread_page, threads_page
 from savegame.web.guard import Keys
+from savegame.web.peers import user_of
 from savegame.web.ui import Asked, Handler, Ui
 
 logger = logging.getLogger("savegame")
@@ -35,13 +36,17 @@ STATIC: Final = {
 }
 MOST_FIELDS: Final = 100
 
+STALE_S: Final = 10
+"""So often a page is made anew though its mark is the same: ages pass."""
+
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Page(NamedTuple):
     """One route: a page is got, an action is posted. `back` shows the page that an action came from, if it failed.
 
-    A page that is not `slow` is given up when the store is silent; an action never is, because it may yet happen.
+    A page that is not `slow` is given up when the store is silent; an action never is, because it may yet happen. `mark`
+    tells, much quicker than the page is made, whether it would be another one now; not by its ages, which pass.
     """
 
     method: str
@@ -49,12 +54,13 @@ class Page(NamedTuple):
     handler: Handler
     back: Callable[[Ui, Asked, SavegameError], Response] | None = None
     slow: bool = False
+    mark: Callable[[Ui, Asked], object] | None = None
 
 
 PAGES: Final = (
-    Page("GET", "threads", threads_page.show),
+    Page("GET", "threads", threads_page.show, mark=threads_page.mark),
     Page("GET", "hits", threads_page.hits, slow=True),
-    Page("GET", "thread", thread_page.show),
+    Page("GET", "thread", thread_page.show, mark=thread_page.mark),
     Page("GET", "state", thread_page.state),
     Page("GET", "attachment", thread_page.attachment),
     Page("GET", "export", thread_page.export, slow=True),
@@ -63,7 +69,7 @@ PAGES: Final = (
     Page("POST", "untag", thread_page.untag, thread_page.failed),
     Page("POST", "fork", thread_page.fork, thread_page.failed),
     Page("POST", "rewind", thread_page.rewind, thread_page.failed),
-    Page("GET", "runs", runs_page.show),
+    Page("GET", "runs", runs_page.show, mark=threads_page.mark),
     Page("POST", "answer", runs_page.answer, runs_page.failed),
     Page("POST", "resolve", runs_page.resolve, runs_page.failed),
     Page("GET", "store", store_page.show),
@@ -93,9 +99,10 @@ async def _door(request: Request) -> Response:
 def _opening(keys: Keys, opened: Callable[[], object]) -> Endpoint:
     async def begin(request: Request) -> Response:
         asked = await _form(request)
-        session = keys.begin(asked.get("secret", ""))
+        assert request.client is not None
+        session = keys.begin(asked.get("secret", ""), user_of(request.client, request.scope["server"]))
         if session is None:
-            return PlainTextResponse("this link was used before, or belongs to another start of savegame ui\n", 403)
+            return PlainTextResponse("this link was used before, or belongs to somebody else\n", 403)
         opened()
         return PlainTextResponse(f"/{keys.room}/threads", headers={"Set-Cookie": keys.cookie(session)})
 
@@ -119,19 +126,19 @@ def _endpoint(ui: Ui, page: Page) -> Endpoint:
             asked = await _form(request) if page.method == "POST" else _once(list(request.query_params.multi_items()))
         except InvalidInputError as error:
             return ui.show("error.html", status=error.http_status, error=error)
-        patience = ui.patience if page.method == "GET" and not page.slow else None
+        patience = ui.patience() if page.method == "GET" and not page.slow else None
         with move_on_after(patience):
-            found = await to_thread.run_sync(_answered, ui, page, asked, abandon_on_cancel=patience is not None)
-            return _unless_known(request, found) if isinstance(found, HTMLResponse) and page.method == "GET" else found
-        silent = UnavailableError(f"the store has not answered for {ui.patience:g} s; reload the page to try again")
+            known = request.headers.get("if-none-match")
+            return await to_thread.run_sync(_answered, ui, page, asked, known, abandon_on_cancel=patience is not None)
+        silent = UnavailableError(f"the store has not answered for {patience:g} s; reload the page to try again")
         return ui.show("error.html", status=silent.http_status, error=silent)
 
     return answer
 
 
-def _answered(ui: Ui, page: Page, asked: Asked) -> Response:
+def _answered(ui: Ui, page: Page, asked: Asked, known: str | None) -> Response:
     try:
-        return _tried(ui, page, asked)
+        return _unless_known(ui, page, asked, known) if page.method == "GET" else _tried(ui, page, asked)
     except SavegameError as error:
         return ui.show("error.html", status=error.http_status, error=error)
     except Exception as error:  # a person looks at it, and the other pages go on
@@ -139,6 +146,21 @@ def _answered(ui: Ui, page: Page, asked: Asked) -> Response:
         return ui.show(
             "error.html", status=500, error=f"something unexpected happened ({error!r}); the log of savegame ui says more"
         )
+
+
+def _unless_known(ui: Ui, page: Page, asked: Asked, known: str | None) -> Response:
+    """The page, or only that it is still the one that the browser knows: pages are asked for again every other second."""
+    told = None if page.mark is None or known is None else (int(ui.now().timestamp() // STALE_S), page.mark(ui, asked))
+    place = (page.path, *sorted(asked.items()))
+    if told is not None and ui.seen.get(place) == (told, known):
+        return Response(status_code=304, headers={"ETag": str(known)})
+    found = _tried(ui, page, asked)
+    if not isinstance(found, HTMLResponse) or found.status_code != 200:
+        return found
+    found.headers["ETag"] = mark = f'"{hashlib.blake2b(found.body, digest_size=12).hexdigest()}"'
+    if told is not None:
+        ui.remember(place, (told, mark))
+    return Response(status_code=304, headers={"ETag": mark}) if known == mark else found
 
 
 def _tried(ui: Ui, page: Page, asked: Asked) -> Response:
@@ -164,12 +186,3 @@ def _once(fields: list[tuple[str, str]]) -> dict[str, str]:
     if len(asked) != len(fields):
         raise InvalidInputError("a parameter was given twice")
     return asked
-
-
-def _unless_known(request: Request, page: HTMLResponse) -> Response:
-    """The page, or only that it is still the one that the browser has: pages are asked for again every other second."""
-    mark = f'"{hashlib.blake2b(page.body, digest_size=12).hexdigest()}"'
-    if request.headers.get("if-none-match") == mark:
-        return Response(status_code=304, headers={"ETag": mark})
-    page.headers["ETag"] = mark
-    return page

@@ -53,20 +53,24 @@ class Keys:
     def __init__(self) -> None:
         self.room = secrets.token_urlsafe(12)
         """The first part of the path of everything that needs a session."""
-        self._links: set[str] = set()
+        self._links: dict[str, int | None] = {}
         self._sessions: set[str] = set()
 
-    def new_link(self) -> str:
-        """A secret that begins one session."""
-        self._links.add(secret := secrets.token_urlsafe(32))
+    def new_link(self, user: int | None = None) -> str:
+        """A secret that begins one session, of anybody or of one user."""
+        self._links[secret := secrets.token_urlsafe(32)] = user
         return secret
 
-    def begin(self, secret: str) -> str | None:
-        """The cookie of a new session, if the secret was not used before."""
+    def works(self, secret: str) -> bool:
+        """Whether a secret was not used yet."""
+        return any(_same(link, secret) for link in self._links)
+
+    def begin(self, secret: str, user: int | None) -> str | None:
+        """The cookie of a new session for a user, if the secret was not used before and is not for somebody else."""
         found = next((link for link in self._links if _same(link, secret)), None)
-        if found is None:
+        if found is None or self._links[found] not in (None, user):
             return None
-        self._links.discard(found)
+        del self._links[found]
         self._sessions.add(session := secrets.token_urlsafe(32))
         return session
 

@@ -1,20 +1,17 @@
-"""A state as a conversation: who said what, which tools were called with what outcome, what came along. Pure; touches search.
+"""A conversation as a page shows it: messages with their calls, outcomes and files, pictures only if they are such. Pure.
 
-Reads our messages, those of providers and those of LangGraph, and takes nothing for granted: a state may hold anything.
+What a message says is read by `transcript`; here it becomes text. Touches transcript, shown.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from savegame.search import PATHS
+from savegame.transcript import Call, file_kind, file_name, files_of, messages_in, said_in
 from savegame.web.shown import clipped, plain
-
-ROLES: Final = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
-"""What other frameworks call whom."""
 
 IMAGES: Final = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -65,17 +62,6 @@ class MessageView:
     """The id of the call that it is the result of."""
 
 
-def messages_in(state: Any) -> Sequence[Any] | None:
-    """The messages of a state, None if it holds no conversation."""
-    for path in PATHS:
-        found = state
-        for name in path:
-            found = found.get(name) if isinstance(found, Mapping) else None
-        if isinstance(found, (list, tuple)):
-            return found
-    return None
-
-
 def viewed(messages: Sequence[Any], first: int, end: int) -> list[MessageView]:
     """Messages from `first` up to `end`; a result is shown at its call, if that is among them.
 
@@ -108,9 +94,9 @@ def preview(state: Any) -> str | None:
 
 def attached(messages: Sequence[Any], message: int, place: int) -> tuple[str, bytes] | None:
     """The name and the bytes of something attached to a message; None if they are not there."""
-    parts = _file_parts(messages[message]) if 0 <= message < len(messages) else []
+    parts = files_of(messages[message]) if 0 <= message < len(messages) else []
     data = _bytes_of(parts[place]) if 0 <= place < len(parts) else None
-    return None if data is None else (_name_of(parts[place], place), data)
+    return None if data is None else (file_name(parts[place], place), data)
 
 
 def image_type(data: bytes) -> str | None:
@@ -121,22 +107,19 @@ def image_type(data: bytes) -> str | None:
 
 
 def _view(message: Any, place: int) -> MessageView:
-    if not isinstance(message, Mapping):
-        return MessageView(place, "message", plain(message))
-    role = message.get("role", message.get("type"))
-    given = role if isinstance(role, str) else "message"
-    answers = message.get("tool_call_id")
-    time, tokens = message.get("timestamp"), message.get("tokens")
+    said = said_in(message)
+    known = message if isinstance(message, Mapping) else {}
+    time, tokens = known.get("timestamp"), known.get("tokens")
     return MessageView(
         place,
-        ROLES.get(given, given),
-        _text(message.get("content", message.get("text"))),
-        tuple(_calls(message)),
-        tuple(_file(part, number) for number, part in enumerate(_file_parts(message))),
-        _has_failed(message),
+        said.role,
+        "\n".join(map(plain, said.parts)),
+        tuple(map(_call, said.calls)),
+        tuple(_file(part, number) for number, part in enumerate(said.files)),
+        said.failed,
         tokens if isinstance(tokens, int) else None,
         None if time is None else str(time),
-        answers if isinstance(answers, str) else None,
+        said.answers,
     )
 
 
@@ -146,74 +129,23 @@ def _with_result(view: MessageView, number: int, answer: MessageView) -> Message
     return replace(view, calls=tuple(calls))
 
 
-def _text(content: Any) -> str:
-    """What is said: text, or the texts among the parts of a content; anything else as it is."""
-    if content is None:
-        return ""
-    if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
-        texts = [part.get("text", part.get("thinking")) for part in content if not _is_file(part) and not _is_call(part)]
-        return "\n".join(plain(text) for text in texts if text is not None)
-    return plain(content)
-
-
-def _calls(message: Mapping[str, Any]) -> Iterator[CallView]:
-    """The calls of a message, which some providers tell among the parts of its content."""
-    calls, content = message.get("tool_calls"), message.get("content")
-    listed = calls if isinstance(calls, (list, tuple)) else []
-    parts = content if isinstance(content, list) and not listed else []
-    return (_call(call) for call in (*listed, *filter(_is_call, parts)) if isinstance(call, Mapping))
-
-
-def _call(call: Mapping[str, Any]) -> CallView:
-    inner = call.get("function")
-    known = {**call, **inner} if isinstance(inner, Mapping) else call
-    given, name = known.get("id"), known.get("name")
-    arguments = known.get("arguments", known.get("args", known.get("input")))
-    result = known.get("result") if known.get("error") is None else known["error"]
-    return CallView(
-        given if isinstance(given, str) else None,
-        name if isinstance(name, str) else "call",
-        "" if arguments is None else plain(arguments),
-        None if result is None else plain(result),
-        known.get("status") == "failed",
-    )
-
-
-def _is_call(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") == "tool_use"
-
-
-def _is_file(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") in ("image", "image_url", "document", "file", "input_audio")
-
-
-def _file_parts(message: Any) -> list[Mapping[str, Any]]:
-    """What is attached to a message, and the parts of its content that are files."""
-    if not isinstance(message, Mapping):
-        return []
-    content, attachments = message.get("content"), message.get("attachments")
-    parts = [part for part in content if _is_file(part)] if isinstance(content, list) else []
-    return parts + ([part for part in attachments if isinstance(part, Mapping)] if isinstance(attachments, list) else [])
+def _call(call: Call) -> CallView:
+    arguments, result = (None if value is None else plain(value) for value in (call.arguments, call.result))
+    return CallView(call.id, call.name, arguments or "", result, call.failed)
 
 
 def _file(part: Mapping[str, Any], place: int) -> FileView:
     data = _bytes_of(part)
-    kind = part.get("mime_type", part.get("attachment_type", part.get("type")))
     url, length = part.get("url"), part.get("size")
     return FileView(
         place,
-        _name_of(part, place),
-        kind if isinstance(kind, str) else "file",
+        file_name(part, place),
+        file_kind(part),
         len(data) if data is not None else length if isinstance(length, int) else None,
         data is not None,
         data is not None and image_type(data) is not None,
         url if isinstance(url, str) and data is None else None,
     )
-
-
-def _name_of(part: Mapping[str, Any], place: int) -> str:
-    name = part.get("name", part.get("filename"))
-    return name if isinstance(name, str) and name else f"attachment {place + 1}"
 
 
 def _bytes_of(part: Mapping[str, Any]) -> bytes | None:
@@ -233,8 +165,3 @@ def _bytes_of(part: Mapping[str, Any]) -> bytes | None:
         return base64.b64decode(encoded, validate=True) if isinstance(encoded, str) else None
     except ValueError:
         return None
-
-
-def _has_failed(message: Mapping[str, Any]) -> bool:
-    metadata = message.get("metadata")
-    return bool(message.get("is_error") or (isinstance(metadata, Mapping) and metadata.get("is_error")))

@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Literal, TypeVar
 
-from savegame.errors import SavegameError
+from savegame.errors import CorruptionError, SavegameError
 from savegame.model import ThreadInfo
 from savegame.runner import RunInfo
 from savegame.runs.ledger import CallEntry
+from savegame.store import fingerprint
 from savegame.usage import Usage
 from savegame.vault import Stats, Vault
 
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("savegame")
 
-PATIENCE_S: Final = 0.3
+PATIENCE_S: Final = 0.2
 """How long a page waits for the first reading."""
 
 GLANCE_S: Final = 0.05
@@ -38,7 +39,9 @@ SLICE_S: Final = 0.01
 PAUSE_S: Final = 0.002
 
 MANY: Final = 100
-"""If more threads than this have changed, the infos of all are listed, in pages: quicker than one by one."""
+"""If more threads than this have changed, those of all are listed, in pages: quicker than one by one."""
+
+PAGE: Final = 500
 
 SILENCE_S: Final = 5.0
 """A store that has not answered for so long is said to be silent."""
@@ -47,6 +50,9 @@ PATIENCE_AT_END_S: Final = 5.0
 
 REST: Final = 10
 """A reading that took long is followed by so many times as long without one."""
+
+RETRY_S: Final = 1.0
+"""How long after a reading that failed there is another: whoever is back is to be seen soon, however long that one took."""
 
 QUICK_S: Final = 0.1
 """A reading that took no longer is done whenever a page asks."""
@@ -116,6 +122,7 @@ class Kept(Generic[T]):
         self.error: Exception | None = None
         self.ready = False
         self.read_at: dt.datetime | None = None
+        self.changes = 0
         self._moved = time.monotonic()
 
     def get(self, patience: float = PATIENCE_S) -> T:
@@ -125,7 +132,8 @@ class Kept(Generic[T]):
                 self._idle.clear()
                 self.moved()
                 threading.Thread(target=self._work, name="savegame ui reads", daemon=True).start()
-        self._idle.wait(min(patience, GLANCE_S) if self._slow and self.ready else patience)
+        hopeless = self.ready and (self._slow or self.trouble() is not None)
+        self._idle.wait(min(patience, GLANCE_S) if hopeless else patience)
         return self._value
 
     def moved(self) -> None:
@@ -150,7 +158,8 @@ class Kept(Generic[T]):
     def _work(self) -> None:
         begun = time.monotonic()
         try:
-            self._value = self._read()
+            before, self._value = self._value, self._read()
+            self.changes += before != self._value
             self.error, self.ready, self.read_at = None, True, dt.datetime.now(dt.UTC)
         except Exception as error:  # pages say it; else they would wait for ever
             logger.warning("the page could not read what it shows: %s", error, exc_info=not isinstance(error, SavegameError))
@@ -159,7 +168,8 @@ class Kept(Generic[T]):
             ended = time.monotonic()
             took = ended - begun
             self._slow = took > QUICK_S
-            self._next = max(self._next, ended + took * REST * self._slow)
+            rest = RETRY_S if self.error is not None else took * REST if self._slow else 0.0
+            self._next = max(self._next, ended + rest)
             self._idle.set()
 
 
@@ -170,6 +180,7 @@ class Overview:
         self._vault = vault
         self._entries: dict[str, Entry] = {}
         self._total: int | None = None
+        self._changes = 0
         self._threads: Kept[None] = Kept(self._catch_up, None)
         self._runs: Kept[list[RunInfo]] = Kept(lambda: list(vault.runs()), [])
         self._usage: Kept[list[Usage]] = Kept(lambda: vault.usage(by="day"), [])
@@ -187,6 +198,12 @@ class Overview:
         self._threads.get(patience)
         entries = tuple(self._entries.copy().values())
         return Snapshot(entries, None if self._total is None else max(self._total, len(entries)))
+
+    def version(self, patience: float = PATIENCE_S) -> object:
+        """Another one whenever something was read that is new: threads, tags, calls, runs, or that reading fails."""
+        self._threads.get(patience)
+        self._runs.get(min(patience, GLANCE_S))
+        return self._changes, self._runs.changes, self.trouble()
 
     def trouble(self) -> tuple[dt.datetime | None, str] | None:
         """Since when threads were not read (None: never), and why; None if all is well."""
@@ -225,18 +242,24 @@ class Overview:
             kept.rest()
 
     def _catch_up(self) -> None:
-        """Read what changed: infos first, so that lists are whole soon, then tags and calls."""
+        """Read what changed: infos first, so that lists are whole soon, then tags and calls, the newest threads first."""
         marks = self._vault.fingerprints()
-        self._total = len(marks)
         for gone in self._entries.keys() - marks.keys():
             del self._entries[gone]
+            self._changes += 1
+        self._changes += self._total != len(marks)
+        self._total = len(marks)
         changed = {name: mark for name, mark in marks.items() if not mark or not self._knows(name, mark)}
         for name, info in self._gently(self._infos(changed)):
-            known = self._entries.get(name) or Entry(b"", None)
-            self._entries[name] = replace(known, mark=marks[name], info=info, detailed=False)
-        left = [name for name in marks if name in self._entries and not self._entries[name].detailed]
-        for name in self._gently(left):
-            self._entries[name] = _detailed(self._vault, self._entries[name])
+            self._keep(name, _listed(self._entries.get(name), marks[name], info))
+        left = [info for entry in self._entries.values() if not entry.detailed and (info := entry.info) is not None]
+        bare = self._bare() if len(left) > MANY else set()
+        for info in self._gently(sorted(left, key=lambda info: info.updated_at, reverse=True)):
+            self._keep(info.id, _detailed(self._vault, self._entries[info.id], info, bare))
+
+    def _keep(self, thread_id: str, entry: Entry) -> None:
+        self._changes += self._entries.get(thread_id) != entry
+        self._entries[thread_id] = entry
 
     def _knows(self, thread_id: str, mark: bytes) -> bool:
         known = self._entries.get(thread_id)
@@ -253,6 +276,20 @@ class Overview:
                 yield info.id, info
         yield from missing.items()  # those without a head
 
+    def _bare(self) -> set[bytes]:
+        """The marks of threads with neither notes nor records: nothing of these needs to be read, and most are so."""
+        marks: set[bytes] = set()
+        after: str | None = ""
+        while after is not None:
+            try:
+                found = self._vault.store.threads(self._vault.namespace, after=after, limit=PAGE)
+            except CorruptionError:  # a damaged row: those after it are read one by one
+                break
+            marks.update(fingerprint(row, (), ()) for row in found.items)
+            self._threads.moved()
+            after = found.next
+        return marks
+
     def _gently(self, items: Iterable[S]) -> Iterator[S]:
         """Items with short pauses: whoever waits for a page goes first."""
         begun = time.monotonic()
@@ -264,15 +301,20 @@ class Overview:
                 begun = time.monotonic()
 
 
-def _detailed(vault: Vault, entry: Entry) -> Entry:
-    info = entry.info
+def _listed(known: Entry | None, mark: bytes, info: ThreadInfo | None) -> Entry:
+    """A thread whose info was read; its tags and calls, if it can have any, are those known before until they are read."""
     if info is None or info.damage is not None:
-        return replace(entry, tags=frozenset(), pending=(), detailed=True)
-    thread = vault.thread(info.id)
-    tags = frozenset(tag for noted in thread.noted() for tag in noted.tags)
+        return Entry(mark, info, detailed=True)
+    return Entry(mark, info) if known is None else replace(known, mark=mark, info=info, detailed=False)
+
+
+def _detailed(vault: Vault, entry: Entry, info: ThreadInfo, bare: Collection[bytes]) -> Entry:
+    if entry.mark in bare:
+        return Entry(entry.mark, info, detailed=True)
+    tags = frozenset(tag for noted in vault.thread(info.id).noted() for tag in noted.tags)
     calls = [call for call in vault.calls(info.id) if not call.settled]
     pending = tuple(Pending(info.id, info.agent_id, call) for call in calls)
-    return replace(entry, tags=tags, pending=pending, detailed=True)
+    return Entry(entry.mark, info, tags, pending, detailed=True)
 
 
 def needing(pending: Iterable[Pending], what: Literal["answer", "outcome"], held: Collection[str]) -> list[Pending]:

@@ -8,14 +8,14 @@ from typing import Any
 from starlette.responses import Response
 
 from savegame.errors import InvalidInputError, SavegameError
-from savegame.web.overview import PATIENCE_S, needing
+from savegame.web.overview import needing
 from savegame.web.ui import Asked, Ui, needed, said_done
 
 
 def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
     """What runs, and what does not and why."""
-    found = ui.overview.snapshot()
-    runs = ui.overview.runs(PATIENCE_S)
+    ui.overview.runs(0.0)  # both are read at once
+    found, runs = ui.overview.snapshot(), ui.overview.runs()
     held = [run for run in runs if not run.stale]
     busy = {run.thread_id for run in held}
     infos = [entry.info for entry in found.entries if entry.info is not None]

@@ -18,6 +18,7 @@ from savegame.opening import shown_address
 from savegame.vault import Vault
 from savegame.web.app import make_app
 from savegame.web.guard import Guard, Keys
+from savegame.web.peers import myself
 from savegame.web.ui import Ui
 
 PATIENCE_S: Final = 30.0
@@ -53,8 +54,9 @@ class Server:
         address, port = self._socket.getsockname()[:2]
         self.authority = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         self.keys = Keys()
+        self._say, self._told = say, ""
         self._ui = Ui(vault, self.keys, name=shown_address(name), read_only=read_only, patience=patience)
-        app = make_app(self._ui, self.keys, opened=lambda: say(self.link()))
+        app = make_app(self._ui, self.keys, opened=self.tell)
         guarded: Any = Guard(app, self.keys, self.authority, read_only=read_only)
         config = uvicorn.Config(
             guarded,
@@ -70,9 +72,15 @@ class Server:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self.run, name="savegame ui", daemon=True)
 
-    def link(self) -> str:
-        """A link that opens the page once. The secret is behind the #, which browsers send to nobody."""
-        return f"http://{self.authority}/#{self.keys.new_link()}"
+    def link(self, user: int | None = None) -> str:
+        """A link that opens the page once, for anybody or for one user. Browsers send what is behind the # to nobody."""
+        return f"http://{self.authority}/#{self.keys.new_link(user)}"
+
+    def tell(self) -> None:
+        """Say a link that works, unless the last one that was said still does."""
+        if not self.keys.works(self._told.partition("#")[2]):
+            self._say(told := self.link())
+            self._told = told
 
     def run(self) -> None:
         """Serve until `stop`, or in the main thread until Ctrl-C."""
@@ -110,14 +118,16 @@ def serve(
     read_only: bool = False,
     open_browser: bool = False,
 ) -> None:
-    """Serve the page until Ctrl-C. `say` gets every link, one at the start and another whenever one was used.
+    """Serve the page until Ctrl-C. `say` gets a link at the start, and another whenever that was used.
 
-    `open_browser` opens the first link. Raises InvalidInputError for an address that others can reach.
+    `open_browser` opens one of its own, which other users who see it on a command line cannot use. Raises
+    InvalidInputError for an address that others can reach.
     """
     server = Server(vault, host=host, port=port, name=name, read_only=read_only, say=say)
-    say(link := server.link())
+    server.tell()
     if open_browser:
-        threading.Thread(target=webbrowser.open, args=[link], name="savegame ui opens", daemon=True).start()
+        handed = server.link(myself())
+        threading.Thread(target=webbrowser.open, args=[handed], name="savegame ui opens", daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):  # how people end it
         server.run()
 

@@ -17,11 +17,15 @@ from urllib.parse import quote
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response
 
-from savegame.changes import Diff
+from savegame.changes import changes_between
 from savegame.errors import CorruptionError, InvalidInputError, NotFoundError, SavegameError, ThreadNotFound
-from savegame.model import Checkpoint, ThreadInfo
+from savegame.lanes import start
+from savegame.model import Checkpoint, ThreadInfo, ThreadKey
+from savegame.naming import left_behind
+from savegame.runner import RunInfo
 from savegame.runs.ledger import CallEntry
 from savegame.thread import Thread
+from savegame.transcript import messages_in
 from savegame.web import messages as conversation
 from savegame.web import plots, timeline, values
 from savegame.web.ui import Asked, Ui, needed, number, said_done
@@ -58,6 +62,8 @@ class Window(NamedTuple):
     """A page of the timeline: what it shows, and how to get to the next."""
 
     drawing: timeline.Drawing
+    states: dict[str, Checkpoint]
+    """Its checkpoints with their states, by id, but for those whose states are large."""
     previews: dict[str, str]
     newest: bool
     before: str | None
@@ -65,12 +71,21 @@ class Window(NamedTuple):
     lanes: str
 
 
+def mark(ui: Ui, asked: Asked) -> object:
+    """Another one whenever this page would be; that of the bars of calls always is, since they grow."""
+    thread_id = needed(asked, "id")
+    (found,) = ui.vault.store.fingerprints([ThreadKey(ui.vault.namespace, thread_id)])
+    overview = ui.overview
+    beside = ui.waiting(), overview.trouble(), _run(ui, thread_id), overview.forks(thread_id)
+    return object() if asked.get("view") == "calls" or not found else (found, beside)
+
+
 def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
     """The thread, with a point of it: the one that was asked for, or the head."""
     thread, info = _thread(ui, asked)
     at = asked.get("at") or info.head
     window = _window(thread, info, asked)
-    point, damage = _point(thread, at)
+    point, damage = _point(thread, window, at)
     view = asked["view"] if asked.get("view") in VIEWS else _first_view(point)
     doing = asked["do"] if asked.get("do") in ACTIONS and point is not None and not ui.read_only else None
     return ui.show(
@@ -90,11 +105,11 @@ def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
         doing=doing,
         asked=asked,
         forks=ui.overview.forks(info.id),
-        run=next((run for run in ui.overview.runs() if run.thread_id == info.id), None),
+        run=_run(ui, info.id),
         done=said_done(asked),
         error=error,
-        **(_shown(ui, thread, point, view, asked) if point is not None else {}),
-        **(_moving(thread, info, point) if point is not None and doing == "rewind" else {}),
+        **(_shown(ui, thread, window, point, view, asked) if point is not None else {}),
+        **(_moving(thread, point) if point is not None and doing == "rewind" else {}),
     )
 
 
@@ -110,7 +125,7 @@ def state(ui: Ui, asked: Asked) -> Response:
 def attachment(ui: Ui, asked: Asked) -> Response:
     """What is attached to a message: a picture to look at, anything else only to be kept as a file."""
     thread, _ = _thread(ui, asked)
-    said = conversation.messages_in(thread.load(needed(asked, "at")).state) or []
+    said = messages_in(thread.load(needed(asked, "at")).state) or []
     found = conversation.attached(said, number(asked, "message", 0), number(asked, "place", 0))
     if found is None:
         raise NotFoundError("the message has no such attachment, or only its address is kept")
@@ -197,15 +212,19 @@ def _thread(ui: Ui, asked: Asked) -> tuple[Thread, ThreadInfo]:
     return ui.vault.thread(thread_id), info
 
 
-def _point(thread: Thread, at: str) -> tuple[Checkpoint | None, CorruptionError | None]:
+def _run(ui: Ui, thread_id: str) -> RunInfo | None:
+    return next((run for run in ui.overview.runs() if run.thread_id == thread_id), None)
+
+
+def _point(thread: Thread, window: Window, at: str) -> tuple[Checkpoint | None, CorruptionError | None]:
     try:
-        return thread.load(at), None
+        return window.states.get(at) or thread.load(at), None
     except CorruptionError as error:
         return None, error
 
 
 def _first_view(point: Checkpoint | None) -> str:
-    return "state" if point is None or conversation.messages_in(point.state) is None else "conversation"
+    return "state" if point is None or messages_in(point.state) is None else "conversation"
 
 
 def _window(thread: Thread, info: ThreadInfo, asked: Asked) -> Window:
@@ -213,14 +232,16 @@ def _window(thread: Thread, info: ThreadInfo, asked: Asked) -> Window:
     before, lanes = asked.get("before") or None, asked.get("lanes", "").split(",") if asked.get("lanes") else []
     rows = list(thread.history(branches=True, before=before, limit=PAGE + 1))
     if before is None:
-        lanes = timeline.start(info.head)
+        lanes = start(info.head)
         at = asked.get("at")
         if at and all(row.id != at for row in rows[:PAGE]):
-            before, lanes = _above(thread, at), timeline.start(at)
+            before, lanes = _above(thread, at), start(at)
             rows = list(thread.history(branches=True, before=before, limit=PAGE + 1))
     drawing = timeline.draw(rows[:PAGE], lanes)
     older = rows[PAGE - 1].id if len(rows) > PAGE else None
-    return Window(drawing, _previews(thread, rows[:PAGE]), before is None, before, older, ",".join(drawing.waiting))
+    states = _states(thread, rows[:PAGE])
+    previews = {name: text for name, point in states.items() if (text := conversation.preview(point.state))}
+    return Window(drawing, states, previews, before is None, before, older, ",".join(drawing.waiting))
 
 
 def _above(thread: Thread, at: str) -> str | None:
@@ -229,26 +250,25 @@ def _above(thread: Thread, at: str) -> str | None:
     return newer[ABOVE].id if len(newer) > ABOVE else None
 
 
-def _previews(thread: Thread, rows: Sequence[Checkpoint]) -> dict[str, str]:
-    small = [row for row in rows if row.size_bytes <= MOST_PREVIEWED]
+def _states(thread: Thread, rows: Sequence[Checkpoint]) -> dict[str, Checkpoint]:
+    """One after the other, which costs hardly more than one of them: what they have in common is there once."""
     try:
-        found = {point.id: conversation.preview(point.state) for point in thread.replay(small)}
+        return {point.id: point for point in thread.replay(row for row in rows if row.size_bytes <= MOST_PREVIEWED)}
     except (CorruptionError, NotFoundError):  # the point itself tells what is damaged; what is gone is gone
         return {}
-    return {name: text for name, text in found.items() if text}
 
 
-def _shown(ui: Ui, thread: Thread, point: Checkpoint, view: str, asked: Asked) -> dict[str, Any]:
+def _shown(ui: Ui, thread: Thread, window: Window, point: Checkpoint, view: str, asked: Asked) -> dict[str, Any]:
     """What one view of a point needs."""
     if view == "conversation":
-        return _said(conversation.messages_in(point.state) or [], asked)
+        return _said(messages_in(point.state) or [], asked)
     if view == "state":
         first = number(asked, "first", 0)
         count = values.count_of(point.state)
         whole = point.state if count else {"state": point.state}  # what has no children is shown by itself
         return {"branches": values.branches(whole, "", first, depth=2), "place": "", **_rest(count, first)}
     if view == "changes":
-        return _changed(ui, thread, point, asked.get("with"))
+        return _changed(ui, thread, window, point, asked.get("with"))
     if view == "calls":
         return _called(ui, thread, asked)
     return {"labels": list(islice((noted for noted in thread.noted() if noted.label), LABELS))}
@@ -266,18 +286,18 @@ def _said(said: Sequence[Any], asked: Asked) -> dict[str, Any]:
     return {"said": conversation.viewed(said, first, end), "first": first, "end": end, "count": len(said)}
 
 
-def _changed(ui: Ui, thread: Thread, point: Checkpoint, other: str | None) -> dict[str, Any]:
+def _changed(ui: Ui, thread: Thread, window: Window, point: Checkpoint, other: str | None) -> dict[str, Any]:
     """What changed up to a point since the one before it, or between it and another one; the older is on the left."""
     if other is None and (point.parent_id is None or point.forked_from is not None):
         return {"changes": [], "changed": 0, "old": None, "new": point}
     try:
-        compared = thread.load(other or str(point.parent_id))
+        compared = window.states.get(name := other or str(point.parent_id)) or thread.load(name)
     except NotFoundError:
         if other is not None:
             raise
         return {"changes": [], "changed": 0, "old": None, "new": point}
     old, new = sorted((compared, point), key=lambda one: one.seq)
-    diff: Diff = thread.diff(old.id, new.id)
+    diff = changes_between(ui.vault.codec, old.state, new.state)
     return {"changes": values.differences(diff[:CHANGES]), "changed": len(diff), "old": old, "new": new}
 
 
@@ -295,9 +315,7 @@ def _called(ui: Ui, thread: Thread, asked: Asked) -> dict[str, Any]:
     return {"spans": spans, "begun": begun, "took": took, "first": max(0, end - CALLS), "count": len(calls), "needs": needs}
 
 
-def _moving(thread: Thread, info: ThreadInfo, point: Checkpoint) -> dict[str, Any]:
+def _moving(thread: Thread, point: Checkpoint) -> dict[str, Any]:
     """What a rewind would do: which checkpoints would be left behind as a branch."""
-    steps = info.step - point.step
-    line = list(thread.history(limit=min(max(steps, 0), MOST_LEFT) + 1))
-    back = line[-1].id == point.id
-    return {"left": line[:-1] if back else [], "back": back, "far": steps > MOST_LEFT}
+    left = list(islice(left_behind(thread, point), MOST_LEFT + 1))
+    return {"left": left, "far": len(left) > MOST_LEFT}

@@ -28,6 +28,11 @@ SORTS: Final[dict[str, tuple[str, Callable[[ThreadInfo], Any], bool]]] = {
 }
 
 
+def mark(ui: Ui, asked: Asked) -> object:
+    """Another one whenever this page would be: all that it shows is of the overview."""
+    return ui.overview.version()
+
+
 def show(ui: Ui, asked: Asked) -> Response:
     """Threads that fit what was asked for, a page of them."""
     found = ui.overview.snapshot()

@@ -29,6 +29,9 @@ Asked = Mapping[str, str]
 
 Handler = Callable[["Ui", Asked], Response]
 
+MOST_SEEN: Final = 500
+HURRIED_S: Final = 3.0
+
 DONE: Final = {
     "label": "The label was changed.",
     "tag": "The tags were changed.",
@@ -47,9 +50,11 @@ class Ui:
 
     def __init__(self, vault: Vault, keys: Keys, *, name: str, read_only: bool, patience: float) -> None:
         self.vault, self.name, self.read_only = vault, name, read_only
-        self.room, self.patience = keys.room, patience
+        self.room, self._patience = keys.room, patience
         self.overview = Overview(vault)
         self.checking = Checking(vault)
+        self.seen: dict[tuple[object, ...], object] = {}
+        """By the address of a page: its mark when it was shown last, and what the browser was told to know it by."""
         self._templates = _environment()
 
     def now(self) -> dt.datetime:
@@ -68,10 +73,20 @@ class Ui:
         text = self._templates.get_template(template).render(at_hand | data)
         return HTMLResponse(text.encode(errors="replace"), status)
 
+    def remember(self, place: tuple[object, ...], shown: object) -> None:
+        """Keep in `seen` how a page was shown; not of ever more pages."""
+        if len(self.seen) >= MOST_SEEN:
+            self.seen.clear()
+        self.seen[place] = shown
+
     def go(self, page: str, **parameters: object) -> Response:
         """After something was changed: the browser asks for a page."""
         self.overview.forget()
         return RedirectResponse(self.url(page, **parameters), 303)
+
+    def patience(self) -> float:
+        """How many seconds a page waits for the store: few, while it is known to be in trouble."""
+        return self._patience if self.overview.trouble() is None else min(self._patience, HURRIED_S)
 
     def waiting(self) -> int:
         """How many calls need a person, as far as is known."""

@@ -1,0 +1,37 @@
+"""Whose process is at the other end of a connection on this machine, where the system tells (Linux). Touches nothing.
+
+A link that is handed to a browser stands on a command line, and everybody on the machine can list those. So it is made for
+processes of one user: whoever else reads it cannot use it, nor use it up.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+_TABLES: Final = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
+
+
+def myself() -> int | None:
+    """The user of this process; None where the system does not tell whose a connection is."""
+    return os.getuid() if _TABLES[4].exists() else None
+
+
+def user_of(peer: tuple[str, int], ours: tuple[str, int]) -> int | None:
+    """The user whose process connected from `peer` to `ours`; None if that cannot be found out."""
+    ends = [_written(*peer), _written(*ours)]
+    try:
+        lines = _TABLES[ipaddress.ip_address(peer[0]).version].read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return None
+    return next((int(fields[7]) for fields in map(str.split, lines) if fields[1:3] == ends), None)
+
+
+def _written(host: str, port: int) -> str:
+    """One end of a connection as the kernel writes it: words of four bytes in the order of this machine."""
+    packed = ipaddress.ip_address(host).packed
+    words = (int.from_bytes(packed[place : place + 4], sys.byteorder) for place in range(0, len(packed), 4))
+    return "".join(f"{word:08X}" for word in words) + f":{port:04X}"
