@@ -8,12 +8,14 @@ result. Never more calls at once than the width. No event loop is started, and n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from savegame.errors import ClosedError
 
@@ -35,11 +37,18 @@ class Offload:
 
     async def read(self, call: Callable[[], T]) -> T:
         """What `call` gives; if the caller is cancelled, nobody waits for it."""
-        return await asyncio.wrap_future(self._submit(call))
+        return await asyncio.wrap_future(self._submit(partial(_told, call)))
 
     async def write(self, call: Callable[[], T]) -> T:
         """What `call` gives; if the caller is cancelled after a worker began it, it ends first."""
-        return await _ended(self._submit(call), droppable=True)
+        outcome: _Outcome[T] = _Outcome()
+        outcome.work = self._submit(partial(_deliver, call, outcome))
+        try:
+            return await outcome
+        except asyncio.CancelledError as error:
+            if outcome.cancelled():
+                raise
+            raise error from outcome.exception()
 
     async def close(self, last: Callable[[], None]) -> None:
         """Take no more calls, let those that were taken end, then do `last`. A second call does it again."""
@@ -47,7 +56,7 @@ class Offload:
         doorman = ThreadPoolExecutor(1, thread_name_prefix="savegame-close")  # whoever waits for the workers is none of them
         closing = doorman.submit(self._shut, last)
         doorman.shutdown(wait=False)
-        await _ended(closing, droppable=False)
+        await undisturbed(asyncio.wrap_future(closing))
 
     def _shut(self, last: Callable[[], None]) -> None:
         self._pool.shutdown()
@@ -55,7 +64,7 @@ class Offload:
 
     def _submit(self, call: Callable[[], T]) -> Future[T]:
         try:
-            return self._pool.submit(contextvars.copy_context().run, _told, call)
+            return self._pool.submit(contextvars.copy_context().run, call)
         except RuntimeError as error:
             if not self._closed:
                 raise
@@ -67,6 +76,25 @@ class Offload:
             self._begin_life()
 
 
+class _Outcome(asyncio.Future[T]):
+    """What a worker will have to say. It is cancelled only if no worker has begun: else its task hears of it afterwards."""
+
+    work: Future[None]
+
+    def cancel(self, msg: Any = None) -> bool:
+        return self.work.cancel() and super().cancel(msg)
+
+
+def _deliver(call: Callable[[], T], outcome: _Outcome[T]) -> None:
+    """Make a call in a worker, and tell the loop what came of it."""
+    try:
+        tell = partial(outcome.set_result, _told(call))
+    except BaseException as error:  # noqa: BLE001 - whoever awaits it gets it
+        tell = partial(outcome.set_exception, error)
+    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        outcome.get_loop().call_soon_threadsafe(tell)
+
+
 def _told(call: Callable[[], T]) -> T:
     try:
         return call()
@@ -74,23 +102,13 @@ def _told(call: Callable[[], T]) -> T:
         raise RuntimeError("what was called in a worker raised StopIteration") from error
 
 
-async def _ended(work: Future[T], *, droppable: bool) -> T:
-    """The result of a call, which is not left before it ended; `droppable`: unless it can be taken back before it began.
-
-    A cancellation that came meanwhile is delivered at the end. Its cause is what the call raised, if it did.
-    """
-    return await undisturbed(asyncio.wrap_future(work), work.cancel if droppable else None)
-
-
-async def undisturbed(ended: asyncio.Future[T], take_back: Callable[[], bool] | None = None) -> T:
-    """What a future gives. A cancellation waits for its end, unless `take_back()` says that it never began."""
+async def undisturbed(ended: asyncio.Future[T]) -> T:
+    """What a future gives. A cancellation waits for its end; its cause is what the future raised, if it did."""
     cancelled: asyncio.CancelledError | None = None
     while not ended.done():
         try:
             await asyncio.wait([ended])
         except asyncio.CancelledError as error:
-            if take_back is not None and take_back():
-                raise
             cancelled = error
     if cancelled is not None:
         raise cancelled from ended.exception()

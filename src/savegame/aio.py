@@ -14,12 +14,11 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, nullcontext, suppress
-from copy import copy
 from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar
 
-from savegame._offload import Offload, _ended
+from savegame._offload import Offload, undisturbed
 from savegame.agents import AgentSaves
 from savegame.autosave import AutomaticSaves, Reporting, release
 from savegame.errors import Busy, ClosedError, ConflictError, Fenced, InvalidInputError, UnsupportedError
@@ -142,7 +141,9 @@ class AsyncThread(_Face[Thread]):
         return f"<AsyncThread {self.id!r} step {self.step}>"
 
     def _lend(self) -> Thread:
-        return copy(self._sync)
+        twin = Thread.__new__(Thread)
+        vars(twin).update(vars(self._sync))  # what copy() would give, for a tenth of the time
+        return twin
 
     def _turn(self) -> asyncio.Lock:
         """One operation after the other; a lock is of one loop, so another loop gets another."""
@@ -370,7 +371,7 @@ class _Running(AbstractAsyncContextManager[AsyncRun]):
 
     async def _leave(self, *error: Any) -> None:
         leaving = in_thread(lambda: self._entered.__exit__(*error))  # a worker might be long in coming, and the lease held
-        await _ended(leaving, droppable=False)
+        await undisturbed(asyncio.wrap_future(leaving))
 
 
 class AsyncVault(_Face[Vault]):
