@@ -43,6 +43,9 @@ logger = logging.getLogger("savegame")
 ENTRY_OVERHEAD = 2048
 """What an entry of the cache takes besides its encoded state."""
 
+STRETCH = 64
+"""So many neighbours are read at once where one state after the other is wanted."""
+
 STRIPES = 4096
 
 
@@ -204,14 +207,19 @@ class Engine:
         """Checkpoints with their states, in the order given (oldest first); each found from one before where that helps."""
         node: Node | None = None
         before = 0
-        for frame in frames:
+        read: dict[int, Frame] = {}
+        for place, frame in enumerate(frames):
             if before and frame.base == before:
                 meta = load_meta(frame.meta)
-                found = self.store.frames(key, low=frame.seq, high=frame.seq, deltas=True)
-                if not found or found[0].id != frame.id:
+                if frame.seq not in read:
+                    last = max(other.seq for other in frames[place : place + STRETCH] if other.seq < frame.seq + STRETCH)
+                    found = self.store.frames(key, low=frame.seq, high=last, deltas=True)
+                    read = {other.seq: other for other in found}
+                stored = read.get(frame.seq)
+                if stored is None or stored.id != frame.id:
                     raise CheckpointNotFound(f"checkpoint not found: {frame.id!r} was deleted")
                 try:
-                    node = deltas.apply_stored(node, deltas.parse(self._payload(key, found[0].delta or b"")))
+                    node = deltas.apply_stored(node, deltas.parse(self._payload(key, stored.delta or b"")))
                 except CorruptionError as error:
                     raise _located(error, key, frame) from error
                 point = Point(frame.seq, frame.id, meta.step, meta.digest, node, 0, 0, meta.agent_id)
