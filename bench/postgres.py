@@ -128,6 +128,7 @@ async def _rates(url: str, sizes: Sizes) -> dict[str, Any]:
 async def _rate(vault: savegame.AsyncVault, name: str, tasks: int, each: int) -> float:
     pairs = list(corpus.steps(1, each, name))
     threads = [vault.thread(f"{name} {number}") for number in range(tasks)]
+    await asyncio.gather(*(_append_all(thread, pairs[:1]) for thread in threads))  # that begins them
     settle()
     began = time.perf_counter()
     await asyncio.gather(*(_append_all(thread, pairs) for thread in threads))
