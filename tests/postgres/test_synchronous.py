@@ -109,6 +109,28 @@ def test_one_that_no_standby_gets_in_time_is_unknown(pair: tuple[Cluster, Cluste
         assert found.state == "second"
 
 
+def test_one_whose_server_is_shut_down_at_once_while_it_waits_is_unknown(pair: tuple[Cluster, Cluster]) -> None:
+    """The rows have come already then, and that there was no commit comes after them."""
+    primary, standby = pair
+    with savegame.open(f"{primary.url()}?deadline=2") as vault:
+        thread = vault.thread("t")
+        thread.save("first")
+        told: list[bool] = []
+
+        def save() -> None:
+            with pytest.raises(UnavailableError) as raised:
+                thread.save("second")
+            told.append(raised.value.unknown)
+
+        with receiving_nothing(standby):
+            worker = threading.Thread(target=save, daemon=True)
+            worker.start()
+            until(lambda: primary.execute(WAITING))
+            primary.stop(signal.SIGQUIT)
+            worker.join(PATIENCE_S)
+        assert told == [True]
+
+
 def test_without_listening_to_the_warning_a_commit_is_acknowledged_and_lost(pair: tuple[Cluster, Cluster]) -> None:
     """The negative control: what the tests above are about does happen to whoever takes success for success."""
     primary, standby = pair

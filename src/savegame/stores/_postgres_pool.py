@@ -245,19 +245,25 @@ def _binary(value: Any) -> bytes | None:
 
 
 def _answer(pgconn: PGconn, statement: bytes, values: Sequence[Any]) -> PQGen[PGresult]:
-    """Send a statement, and read the rows that it is answered with."""
+    """Send a statement, and read its rows and what follows them: what goes wrong with its commit comes last."""
     given = [_binary(value) for value in values]
     pgconn.send_query_params(statement, given, None, (Format.BINARY,) * len(given), Format.BINARY)
     while pgconn.flush():
         if (yield Wait.RW) & Ready.R:
             pgconn.consume_input()
-    while pgconn.is_busy():
-        yield Wait.R
-        pgconn.consume_input()
-    result, *_ = iter(pgconn.get_result, None)
-    if result.status != ExecStatus.TUPLES_OK:
-        raise error_from_result(result, encoding="utf-8")
-    return result
+    results: list[PGresult] = []
+    while True:
+        while pgconn.is_busy():
+            yield Wait.R
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:
+            break
+        results.append(result)
+    for result in results:
+        if result.status != ExecStatus.TUPLES_OK:
+            raise error_from_result(result, encoding="utf-8")
+    return results[0]
 
 
 def _connected(conninfo: str, sql: dict[str, str], limit: Any) -> Link:
