@@ -8,7 +8,6 @@ result. Never more calls at once than the width. No event loop is started, and n
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import os
 import weakref
@@ -46,9 +45,12 @@ class Offload:
         try:
             return await outcome
         except asyncio.CancelledError as error:
-            if outcome.cancelled():
+            cause = None if outcome.cancelled() else outcome.exception()
+            if cause is None or cause is error:
                 raise
-            raise error from outcome.exception()
+            raise error from cause
+        finally:
+            del outcome, call  # an error that is raised holds this frame, and must not hold what it came of
 
     async def close(self, last: Callable[[], None]) -> None:
         """Take no more calls, let those that were taken end, then do `last`. A second call does it again."""
@@ -91,8 +93,12 @@ def _deliver(call: Callable[[], T], outcome: _Outcome[T]) -> None:
         tell = partial(outcome.set_result, _told(call))
     except BaseException as error:  # noqa: BLE001 - whoever awaits it gets it
         tell = partial(outcome.set_exception, error)
-    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+    try:
         outcome.get_loop().call_soon_threadsafe(tell)
+    except RuntimeError:  # the loop was closed: nobody waits any more
+        return
+    finally:
+        del call, outcome, tell  # as above
 
 
 def _told(call: Callable[[], T]) -> T:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -44,7 +45,10 @@ ENTRY_OVERHEAD = 2048
 """What an entry of the cache takes besides its encoded state."""
 
 STRETCH = 64
-"""So many neighbours are read at once where one state after the other is wanted."""
+"""So many neighbours are read at once, at most, where one state after the other is wanted."""
+
+STRETCH_BYTES = 1 << 20
+"""After a stretch with more than this they are read one by one again."""
 
 STRIPES = 4096
 
@@ -208,14 +212,16 @@ class Engine:
         node: Node | None = None
         before = 0
         read: dict[int, Frame] = {}
+        stretch = 1
         for place, frame in enumerate(frames):
             if before and frame.base == before:
                 meta = load_meta(frame.meta)
                 if frame.seq not in read:
-                    last = max(other.seq for other in frames[place : place + STRETCH] if other.seq < frame.seq + STRETCH)
-                    found = self.store.frames(key, low=frame.seq, high=last, deltas=True)
-                    read = {other.seq: other for other in found}
-                stored = read.get(frame.seq)
+                    last = max(other.seq for other in frames[place : place + stretch] if other.seq < frame.seq + stretch)
+                    read = self._stretch(key, frame.seq, last, with_deltas=True)
+                    small = sum(len(other.delta or b"") for other in read.values()) < STRETCH_BYTES
+                    stretch = min(2 * stretch, STRETCH) if small else 1
+                stored = read.pop(frame.seq, None)
                 if stored is None or stored.id != frame.id:
                     raise CheckpointNotFound(f"checkpoint not found: {frame.id!r} was deleted")
                 try:
@@ -247,10 +253,26 @@ class Engine:
 
     def frame(self, key: ThreadKey, seq: int) -> Frame:
         """One frame without its delta. Raises CheckpointNotFound."""
-        found = self.store.frames(key, low=seq, high=seq)
-        if not found:
-            raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
-        return found[0]
+        return next(self.frames(key, [seq]))
+
+    def frames(self, key: ThreadKey, seqs: Sequence[int]) -> Iterator[Frame]:
+        """Some frames without their deltas, by sequence numbers in order. Raises CheckpointNotFound."""
+        read: dict[int, Frame] = {}
+        for seq in seqs:
+            if seq not in read:
+                last = seqs[bisect_left(seqs, seq + STRETCH) - 1]
+                read = self._stretch(key, seq, last)
+            if seq not in read:
+                raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
+            yield read[seq]
+
+    def _stretch(self, key: ThreadKey, low: int, high: int, *, with_deltas: bool = False) -> dict[int, Frame]:
+        """Neighbouring frames by their numbers; only the first if one of them is damaged, which the others are not."""
+        try:
+            found = self.store.frames(key, low=low, high=high, deltas=with_deltas)
+        except CorruptionError:
+            found = self.store.frames(key, low=low, high=low, deltas=with_deltas)
+        return {frame.seq: frame for frame in found}
 
     def _replay(self, key: ThreadKey, chain: Chain, cached: Point | None) -> Node | None:
         if chain.keyframe is None and chain.keyframe_seq:

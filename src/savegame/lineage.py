@@ -23,7 +23,10 @@ T = TypeVar("T")
 def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE) -> Iterator[Frame]:
     """The frame with a sequence number and its ancestors, newest first; pages underneath."""
     while seq:
-        frames = engine.store.frames(key, high=seq, limit=page, newest_first=True)
+        try:
+            frames = engine.store.frames(key, high=seq, limit=page, newest_first=True)
+        except CorruptionError:  # of this one, or of one on another line that does not matter here
+            frames = engine.store.frames(key, low=seq, high=seq)
         for frame in frames:
             if frame.seq == seq:
                 yield frame

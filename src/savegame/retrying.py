@@ -12,16 +12,24 @@ T = TypeVar("T")
 TRIES: Final = 1000
 """How often a read-modify-write is tried again when others keep moving the head."""
 
+LOOKS: Final = 3
+"""How often something is looked for that somebody may just have removed: what is not there then never was."""
 
-def retried(attempt: Callable[[], T], *, gone: bool = False) -> T:
-    """What `attempt` gives; done again after a conflict and, with `gone`, when a checkpoint went away meanwhile."""
+
+def retried(attempt: Callable[[], T], *, gone: bool = False, moved: bool = True) -> T:
+    """What `attempt` gives; done again if the head `moved` and, with `gone`, if a checkpoint went away meanwhile."""
+    looks = LOOKS
     for _ in range(TRIES):
         try:
             return attempt()
         except (Busy, Fenced):
             raise
-        except (ConflictError, CheckpointNotFound) as error:
-            if isinstance(error, CheckpointNotFound) and not gone:
+        except CheckpointNotFound:
+            looks -= 1
+            if not gone or not looks:
+                raise
+        except ConflictError as error:
+            if not moved:
                 raise
             last = error
     raise last

@@ -368,7 +368,7 @@ class Thread:
         Items of lists that these states have in common are the same objects.
         """
         shared: Shared = {}
-        frames = [self._engine.frame(self._key, entry.seq) for entry in sorted(entries, key=lambda entry: entry.seq)]
+        frames = list(self._engine.frames(self._key, sorted(entry.seq for entry in entries)))
         for frame, point in self._engine.points(self._key, frames):
             found = self._checkpoint(frame, node=point.node, shared=shared)
             _ = found.state
@@ -386,7 +386,7 @@ class Thread:
         """Make another checkpoint the head. What came after stays as a branch; `discard` deletes all but its ancestors.
 
         A run that goes on from there takes the results of tool calls that were made already, unless `rerun_tools`: then
-        they are new calls, with new keys. With `expect`, raises ConflictError if the head is another one by now.
+        they are new calls, with new keys. With `expect`, raises ConflictError if the head is another one by now; None is any.
         """
         wanted = self._expectation(expect, None, force=True, otherwise=None)
 
@@ -402,7 +402,7 @@ class Thread:
             self._engine.store.commit(changes)
             return found
 
-        found = retried(attempt, gone=True) if wanted == ANY else attempt()
+        found = retried(attempt, gone=True, moved=wanted == ANY)
         logger.info("rewound thread %r to %s%s", self.id, found.id, ", discarding the rest" if discard else "")
         self._known, self._step = found.id, found.step
         return found

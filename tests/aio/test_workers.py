@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,6 +90,25 @@ async def test_context_variables_reach_the_worker(vault: AsyncVault) -> None:
 
     assert all(given == found for given, found in await asyncio.gather(*(who(f"user {number}") for number in range(20))))
     assert user.get() == "nobody"
+
+
+@on_a_loop
+async def test_a_write_that_failed_keeps_nothing_alive(tmp_path: Path) -> None:
+    class Change:
+        def __call__(self, state: object) -> object:
+            raise ValueError("refused")
+
+    async with savegame.open_async(tmp_path / "a.db") as vault:
+        change = Change()
+        seen = weakref.ref(change)
+        gc.disable()
+        try:
+            with pytest.raises(ValueError, match="refused"):
+                await vault.thread("t").modify(change)
+            del change
+            assert seen() is None, "what was written is held by its error, until the garbage collector comes"
+        finally:
+            gc.enable()
 
 
 @on_a_loop

@@ -289,6 +289,26 @@ def _bodies(path: Path, table: str, column: str) -> set[Any]:
     return {value for (value,) in sql(path, f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL")}
 
 
+@pytest.mark.parametrize("column", ["meta", "delta"])
+def test_states_one_after_the_other_are_not_held_up_by_damage_beside_them(column: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with savegame.open(path) as vault:
+        thread = vault.thread("t")
+        for number in range(6):
+            thread.update(append={"n": [number]}, id=f"main-{number}")
+        thread.save({"n": "beside"}, id="beside", parent="main-5")
+        thread.rewind("main-5")
+        for number in range(6, 12):
+            thread.update(append={"n": [number]}, id=f"main-{number}")
+    assert damage(path, "frame", column, 6, random.Random(1))
+    with savegame.open(path) as vault:
+        thread = vault.thread("t")
+        line = list(thread.history(newest_first=False))
+        assert [point.state["n"] for point in thread.replay(line)] == [list(range(number + 1)) for number in range(12)]
+        with pytest.raises(CorruptionError):
+            thread.load("beside")
+
+
 def test_repair_twice_changes_nothing_more(copy: Sample) -> None:
     sql(copy.path, "UPDATE frame SET delta = zeroblob(length(delta)) WHERE key IN (SELECT key FROM frame LIMIT 2 OFFSET 3)")
     with savegame.open(copy.path) as vault:

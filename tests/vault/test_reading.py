@@ -16,6 +16,7 @@ from savegame import (
     NotFoundError,
     ThreadNotFound,
 )
+from savegame.retrying import LOOKS, retried
 from savegame.stores.memory import MemoryStore
 from savegame.thread import Thread
 from savegame.vault import Vault
@@ -255,6 +256,36 @@ def test_a_rewind_that_expects_a_head_moves_no_other(vault: Vault, discard: bool
     assert steps(vault.thread("t"), branches=True) == [6, 5, 4, 3, 2, 1]
     assert thread.rewind(2, discard=discard, expect="since").step == 2
     assert steps(vault.thread("t"), branches=True) == ([2, 1] if discard else [6, 5, 4, 3, 2, 1])
+
+
+def test_what_is_not_there_is_not_looked_for_a_thousand_times() -> None:
+    looks = []
+
+    def attempt() -> None:
+        looks.append(1)
+        raise CheckpointNotFound("nothing")
+
+    with pytest.raises(CheckpointNotFound):
+        retried(attempt, gone=True)
+    assert len(looks) == LOOKS
+
+
+# -- replay ----------------------------------------------------------------------------------------
+
+
+def test_states_one_after_the_other_across_branches(vault: Vault) -> None:
+    thread = vault.thread("t")
+    for number in range(40):
+        thread.update(append={"n": [number]}, id=f"main-{number}")
+        thread.save({"n": [-number]}, id=f"beside-{number}", parent=f"main-{number}")
+        thread.rewind(f"main-{number}")
+    line = list(thread.history(newest_first=False))
+    assert [point.state["n"] for point in thread.replay(line)] == [list(range(number + 1)) for number in range(40)]
+    chosen = [line[3], line[4], line[20], line[39]]
+    assert [len(point.state["n"]) for point in thread.replay(chosen)] == [4, 5, 21, 40]
+    thread.remove("beside-7", "main-39")
+    with pytest.raises(CheckpointNotFound):
+        list(thread.replay(line))
 
 
 # -- fork ------------------------------------------------------------------------------------------

@@ -32,3 +32,4 @@ def test_the_user_of_a_connection_is_found(family: socket.AddressFamily) -> None
             peer = connected.getsockname()[:2]
             assert user_of(peer, ours) == os.getuid()
             assert user_of(peer, (ours[0], 1)) is None
+        assert user_of(peer, ours) is None, "closed: the kernel says that it is the root's"

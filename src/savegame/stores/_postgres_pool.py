@@ -221,11 +221,13 @@ class _Limited(Generator[Wait, Ready | int, T]):
 
     def __init__(self, gen: PQGen[T], link: Link, until: float) -> None:
         self._gen, self._link, self._until = gen, link, until
+        self._begun = False
         self._look = min(until, time.monotonic() + link.look_after)
 
     def send(self, ready: Any) -> Wait:
-        """Go on; what is waited for next."""
-        wanted = self._gen.send(ready)
+        """Go on; what is waited for next. psycopg sends nothing when it goes on after Ctrl-C, which generators take amiss."""
+        wanted = self._gen.send(Ready.NONE if ready is None and self._begun else ready)
+        self._begun = True
         if time.monotonic() >= self._look:
             self._look = self._link.look(self._until)
         return wanted
@@ -236,7 +238,7 @@ class _Limited(Generator[Wait, Ready | int, T]):
 
 
 def _binary(value: Any) -> bytes | None:
-    """A parameter as it travels: integers as `bigint`, which is what functions take."""
+    """A parameter as it travels: integers as `bigint`, which is what functions take. Exact types only."""
     if type(value) is int:
         return value.to_bytes(8, signed=True)
     if type(value) is str:
@@ -249,7 +251,7 @@ def _answer(pgconn: PGconn, statement: bytes, values: Sequence[Any]) -> PQGen[PG
     given = [_binary(value) for value in values]
     pgconn.send_query_params(statement, given, None, (Format.BINARY,) * len(given), Format.BINARY)
     while pgconn.flush():
-        if (yield Wait.RW) & Ready.R:
+        if (yield Wait.RW) in (Ready.R, Ready.RW):
             pgconn.consume_input()
     results: list[PGresult] = []
     while True:

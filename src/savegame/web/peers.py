@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+_ESTABLISHED: Final = "01"
 _TABLES: Final = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
 
 
@@ -21,13 +22,17 @@ def myself() -> int | None:
 
 
 def user_of(peer: tuple[str, int], ours: tuple[str, int]) -> int | None:
-    """The user whose process connected from `peer` to `ours`; None if that cannot be found out."""
+    """The user whose process connected from `peer` to `ours`; None if that cannot be found out.
+
+    Only of a connection that is open at both ends: the kernel lists those that were closed as the root's.
+    """
     ends = [_written(*peer), _written(*ours)]
     try:
         lines = _TABLES[ipaddress.ip_address(peer[0]).version].read_text(encoding="ascii").splitlines()[1:]
     except OSError:
         return None
-    return next((int(fields[7]) for fields in map(str.split, lines) if fields[1:3] == ends), None)
+    rows = map(str.split, lines)
+    return next((int(fields[7]) for fields in rows if fields[1:4] == [*ends, _ESTABLISHED] and fields[9] != "0"), None)
 
 
 def _written(host: str, port: int) -> str:
