@@ -17,9 +17,17 @@ import savegame
 from savegame.errors import UnavailableError
 from savegame.testing.faults import PATIENCE_S
 from savegame.testing.postgres import Cluster, Server
+from savegame.testing.proxy import Proxy
 
 SLOW = """CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN PERFORM pg_sleep(0.3); RETURN coalesce(NEW, OLD); END $$"""
+REFUSING = """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE EXCEPTION 'at the commit' USING ERRCODE = '40001'; END $$"""
+AT_COMMIT = """CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON savegame.frame DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION refuse()"""
+ONE_ROW, READY = b"SELECT 1\0", b"Z\0\0\0\5I"
+"""How an answer says that it had one row, and that it is over."""
+
 LOCKED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
@@ -55,6 +63,33 @@ def test_a_save_may_take_as_long_as_the_deadline(url: str) -> None:
         Server(url).execute("CREATE TRIGGER slow BEFORE INSERT ON savegame.frame FOR EACH ROW EXECUTE FUNCTION slow()")
         vault.thread("t").save("second")
         assert [entry.load().state for entry in vault.thread("t").history(branches=True)] == ["second", "first"]
+
+
+def test_what_fails_at_the_commit_itself_is_not_overlooked(url: str) -> None:
+    """PostgreSQL tells of the rows first, and of the commit after them."""
+    with savegame.open(f"{url}?deadline=1") as vault:
+        thread = vault.thread("t")
+        thread.save("first")
+        Server(url).execute(REFUSING)
+        Server(url).execute(AT_COMMIT)
+        with pytest.raises(UnavailableError):
+            thread.save("second")
+        Server(url).execute("DROP TRIGGER refuse ON savegame.frame")
+        assert [entry.load().state for entry in vault.thread("t").history(branches=True)] == ["first"]
+        assert thread.save("second").step == 2
+
+
+def test_an_answer_whose_end_never_comes_does_not_outlast_the_deadline(url: str) -> None:
+    server = urlsplit(url)
+    with Proxy(str(server.hostname), server.port or 5432) as proxy:
+        with savegame.open(f"{url.replace(str(server.port), str(proxy.port))}?deadline=1") as vault:
+            thread = vault.thread("t")
+            thread.save("first")
+            proxy.rewrite = lambda reply: reply.removesuffix(READY) if ONE_ROW in reply else reply
+            with pytest.raises(UnavailableError) as raised:
+                thread.save("second")
+            assert raised.value.unknown
+            proxy.rewrite = bytes
 
 
 @pytest.mark.parametrize("known", [True, False])
