@@ -81,15 +81,16 @@ def test_what_fails_at_the_commit_itself_is_not_overlooked(url: str) -> None:
 
 def test_an_answer_whose_end_never_comes_does_not_outlast_the_deadline(url: str) -> None:
     server = urlsplit(url)
-    with Proxy(str(server.hostname), server.port or 5432) as proxy:
-        with savegame.open(f"{url.replace(str(server.port), str(proxy.port))}?deadline=1") as vault:
-            thread = vault.thread("t")
-            thread.save("first")
-            proxy.rewrite = lambda reply: reply.removesuffix(READY) if ONE_ROW in reply else reply
-            with pytest.raises(UnavailableError) as raised:
-                thread.save("second")
-            assert raised.value.unknown
-            proxy.rewrite = bytes
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(str(server.hostname), server.port or 5432))
+        vault = stack.enter_context(savegame.open(f"{url.replace(str(server.port), str(proxy.port))}?deadline=1"))
+        thread = vault.thread("t")
+        thread.save("first")
+        proxy.rewrite = lambda reply: reply.removesuffix(READY) if ONE_ROW in reply else reply
+        with pytest.raises(UnavailableError) as raised:
+            thread.save("second")
+        assert raised.value.unknown
+        proxy.rewrite = bytes
 
 
 @pytest.mark.parametrize("known", [True, False])
