@@ -243,7 +243,7 @@ def contents(vault: Vault) -> Iterator[Finding]:
     threads = list(vault.threads(limit=None))
     damaged = [info.id for info in threads if info.damage is not None]
     if damaged:
-        told = f"{len(damaged)} threads, {damaged[0]!r} among them"
+        told = f"thread {damaged[0]!r}" + (f" and {len(damaged) - 1:,} more" if len(damaged) > 1 else "")
         yield Finding("damage", Level.PROBLEM, told, "savegame verify, then savegame repair or a backup")
     newest = max((info.updated_at for info in threads), default=None)
     now = dt.datetime.fromtimestamp(vault.store.clock() / 1e6, dt.UTC)

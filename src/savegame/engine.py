@@ -431,8 +431,9 @@ if hasattr(os, "register_at_fork"):
 def _located(error: CorruptionError, key: ThreadKey, frame: Frame) -> CorruptionError:
     """The same error naming thread and checkpoint."""
     place = error.place or f"state of frame {frame.seq}"
+    own = (error.thread_id, error.checkpoint_id) == (key.id, frame.id)
     return CorruptionError(
-        f"thread {key.id!r}: checkpoint {frame.id} cannot be loaded: {error}",
+        str(error) if own else f"thread {key.id!r}: checkpoint {frame.id} cannot be loaded: {error}",
         thread_id=key.id,
         checkpoint_id=error.checkpoint_id or frame.id,
         place=place,

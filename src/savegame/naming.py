@@ -1,5 +1,5 @@
 """What every surface asks before it acts: which threads and checkpoints begin with what somebody has typed so far, and what a
-rewind would leave behind. Touches vault, thread, model.
+rewind would leave behind. Touches vault, thread, model, errors.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import chain, takewhile
 from typing import Final
 
+from savegame.errors import CorruptionError
 from savegame.model import Checkpoint
 from savegame.thread import Thread
 from savegame.vault import Vault
@@ -17,8 +18,11 @@ NEWEST: Final = 100
 
 
 def is_there(thread: Thread) -> bool:
-    """Whether a thread has a checkpoint, be it without a head."""
-    return any(True for _ in thread.history(branches=True, limit=1))
+    """Whether a thread has a checkpoint, be it without a head. What is damaged is there: what can be read of it, others say."""
+    try:
+        return any(True for _ in thread.history(branches=True, limit=1))
+    except CorruptionError:
+        return True
 
 
 def threads_named(vault: Vault, begun: str) -> Iterator[str]:

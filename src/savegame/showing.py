@@ -13,6 +13,8 @@ from typing import Any, Final
 
 _STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
 _MONTH_S: Final = 30 * 86_400
+_SKEW_S: Final = 5
+"""By so much clocks may differ: what happened just now on another machine is not in the future."""
 
 
 class _Key(str):
@@ -29,11 +31,11 @@ def plain_text(value: Any, *, indent: int | None = None) -> str:
 
 
 def ago(when: dt.datetime, now: dt.datetime) -> str:
-    """How long ago: `just now`, `5 min ago`, `3 h ago`, `12 d ago`, then the date. In the future: `in 5 min`."""
+    """How long ago: `just now`, `5 min ago`, `3 h ago`, `12 d ago`, then the date. In the future: `in 25 s`, `in 5 min`."""
     seconds = (now - when).total_seconds()
     far = abs(seconds)
     if far < 60:
-        return "just now"
+        return f"in {far:.0f} s" if seconds < -_SKEW_S else "just now"
     if far >= _MONTH_S:
         return f"{when.day} {when:%b}" if when.year == now.year else f"{when.day} {when:%b %Y}"
     unit, name = next(step for step in _STEPS if far >= step[0])

@@ -295,7 +295,7 @@ class Store(ABC):
 
     def backup(self, path: str, progress: Callable[[int, int], None]) -> None:
         """Copy the whole store to a new file, consistently, while others write."""
-        raise UnsupportedError(f"a {self.scheme} store has no backup; use copy_to")
+        raise UnsupportedError(f"a {self.scheme} store has no backup; copy it to another store (savegame copy, or copy_to)")
 
     def index(self) -> Index:
         """The index of words beside this store, always the same one. Nothing is made before something is put into it."""

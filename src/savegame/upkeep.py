@@ -46,6 +46,18 @@ def thread_rows(engine: Engine, namespace: str) -> Iterator[ThreadRow]:
             yield row
 
 
+def countable_rows(engine: Engine, namespace: str, damaged: set[str]) -> Iterator[ThreadRow]:
+    """Like `thread_rows`, but past those that are damaged, whose ids it adds to a set."""
+    for thread_id, _ in engine.store.heads(namespace):
+        try:
+            row = engine.store.thread(ThreadKey(namespace, thread_id))
+        except CorruptionError:
+            damaged.add(thread_id)
+            continue
+        if row is not None and row.frames:
+            yield row
+
+
 def records(engine: Engine, key: ThreadKey, kind: str) -> Iterator[Record]:
     """Every record of a kind beside a thread; pages underneath."""
     page = engine.store.records(key, kind)

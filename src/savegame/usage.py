@@ -6,13 +6,17 @@ Reads metadata only, page by page, never a state. Touches upkeep, lineage and wh
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from dataclasses import dataclass
 
 from savegame.engine import Engine
-from savegame.errors import InvalidInputError
+from savegame.errors import CorruptionError, InvalidInputError
 from savegame.frames import Meta, load_meta
 from savegame.lineage import everything, visible
-from savegame.upkeep import thread_rows
+from savegame.model import ThreadRow
+from savegame.upkeep import countable_rows
+
+logger = logging.getLogger("savegame")
 
 Key = str | dt.date | None
 
@@ -37,17 +41,29 @@ def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
     if by not in ("agent", "day"):
         raise InvalidInputError(f"usage by {by!r} is unknown; one of: agent, day")
     found: dict[Key, Usage] = {}
-    for row in thread_rows(engine, namespace):
-        met: set[Key] = set()
-        for frame in everything(engine, row.key, newest_first=False):
-            if not visible(engine, row, frame):
-                continue
+    damaged: set[str] = set()
+    for row in countable_rows(engine, namespace, damaged):
+        try:
+            used = _of_thread(engine, row, by)
+        except CorruptionError:
+            damaged.add(row.key.id)
+            continue
+        for key, one in used.items():
+            found[key] = _sum(found[key], one) if key in found else one
+    if damaged:
+        logger.warning("damaged threads are left out of the usage: %s; verify says more", ", ".join(sorted(damaged)))
+    return sorted(found.values(), key=lambda usage: (usage.key is None, usage.key))
+
+
+def _of_thread(engine: Engine, row: ThreadRow, by: str) -> dict[Key, Usage]:
+    found: dict[Key, Usage] = {}
+    for frame in everything(engine, row.key, newest_first=False):
+        if visible(engine, row, frame):
             meta = load_meta(frame.meta)
             key = meta.agent_id if by == "agent" else meta.created_at.date()
-            one = _of(meta, key, threads=0 if key in met else 1)
+            one = _of(meta, key, threads=0 if key in found else 1)
             found[key] = _sum(found[key], one) if key in found else one
-            met.add(key)
-    return sorted(found.values(), key=lambda usage: (usage.key is None, usage.key))
+    return found
 
 
 def _of(meta: Meta, key: Key, *, threads: int) -> Usage:

@@ -75,6 +75,8 @@ class Stats:
     """The messages of those."""
     sizes: Mapping[str, int]
     cache_bytes: int
+    damaged: int = 0
+    """Threads that are damaged so that nothing of them is in these counts."""
 
     @property
     def total_bytes(self) -> int:
@@ -446,7 +448,8 @@ class Vault:
 
     def stats(self) -> Stats:
         """How much there is."""
-        rows = list(upkeep.thread_rows(self._engine, self.namespace))
+        damaged: set[str] = set()
+        rows = list(upkeep.countable_rows(self._engine, self.namespace, damaged))
         conversations = list(self._conversations.infos(None, read=False))
         return Stats(
             threads=sum(row.head > 0 for row in rows),
@@ -456,12 +459,14 @@ class Vault:
             messages=sum(info.message_count for info in conversations),
             sizes=self._sizes(),
             cache_bytes=self._engine.cache.bytes,
+            damaged=len(damaged),
         )
 
     def usage(self, *, by: str = "agent") -> list[Usage]:
         """Tokens and cost by "agent" or by "day" (UTC): the sums over all checkpoints, branches too, in the order of the keys.
 
         `tokens_used` of a checkpoint counts as what was used for that checkpoint alone, not up to it; likewise `cost`.
+        Damaged threads are left out, and named on the logger `savegame`.
         """
         return usage(self._engine, self.namespace, by)
 

@@ -98,9 +98,9 @@ def snippet(text: str, pattern: re.Pattern[str], markers: tuple[str, str]) -> st
     low, high = _stretch(text, max(spans, key=lambda span: _terms_near(spans, span[0]), default=(0, 0, 0))[:2])
     parts, at = ["… " if low else ""], low
     for start, end, _ in spans:
-        if at <= start and end <= high:
-            parts += [text[at:start], markers[0], text[start:end], markers[1]]
-            at = end
+        if at <= start < high:
+            parts += [text[at:start], markers[0], text[start : min(end, high)], markers[1]]
+            at = min(end, high)
     parts += [text[at:high], " …" if high < len(text) else ""]
     return " ".join("".join(parts).split())
 
@@ -115,9 +115,9 @@ def _stretch(text: str, span: tuple[int, int]) -> tuple[int, int]:
     low = max(0, min(start - WIDTH // 3, len(text) - WIDTH))
     if low:
         low = text.find(" ", low, start) + 1 or low
-    high = max(end, low + WIDTH)
+    high = low + WIDTH
     if high < len(text):
-        space = text.rfind(" ", end, high)
+        space = text.rfind(" ", end, high)  # none in a word that is longer than a snippet
         high = space if space > end else high
     return low, min(high, len(text))
 

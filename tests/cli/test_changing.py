@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 
 import pytest
@@ -10,6 +11,7 @@ from commands import run, typed
 from filled import model, wait_for_person
 
 import savegame
+from savegame.cli.vaults import _given, _options, command
 
 
 def test_rewinding_forking_and_labelling(store: str) -> None:
@@ -17,7 +19,7 @@ def test_rewinding_forking_and_labelling(store: str) -> None:
         old = vault.thread("support-42").load().id
     done = run("rewind", "support-42", "1", "-s", store)
     assert "2 checkpoints stay as a branch" in done.out
-    assert f"undo: savegame rewind support-42 {old[:8]}\n" in done.out
+    assert f"undo: savegame rewind support-42 {old[:8]} --store " in done.out
     assert run("fork", "support-42", "second", "-s", store).code == 0
     assert run("fork", "support-42", "second", "-s", store).code == savegame.AlreadyExistsError.exit_code
     assert "«first» #good" in run("label", "support-42", "head", "first", "--tag", "good", "-s", store).out
@@ -27,6 +29,22 @@ def test_rewinding_forking_and_labelling(store: str) -> None:
         assert thread.load().step == 1
         assert vault.thread("second").state() == thread.state()
         thread.rewind(old)
+
+
+def test_a_hint_can_be_typed_as_it_is(on_disk: str) -> None:
+    with savegame.open(on_disk, namespace="my work") as vault:
+        for number in range(2):
+            vault.thread("it's two words").save(number)
+    done = run("rewind", "it's two words", "1", "-s", on_disk, "--namespace", "my work")
+    _, *undo = shlex.split(done.out.splitlines()[-1].removeprefix("undo: "))
+    assert run(*undo).code == 0
+    assert run("show", "it's two words", "-s", on_disk, "--namespace", "my work", "--json").json["step"] == 2
+    assert "--store" not in run("rewind", "support-42", "1", SAVEGAME_STORE=on_disk).out, "it is there already"
+
+
+def test_a_hint_tells_no_secret() -> None:
+    _given.set(_options("postgresql://me:secret@localhost/agents", "default"))
+    assert command("ls") == "savegame ls --store URL"
 
 
 def test_a_dry_run_changes_nothing(store: str) -> None:
@@ -142,8 +160,8 @@ def test_label_and_tags_change_together_or_not_at_all(store: str) -> None:
 def test_a_call_that_was_answered_is_shown_so(store: str) -> None:
     asked = run("calls", "-s", store).out
     assert "invoice-7  wire  waiting for an answer\n" in asked
-    assert "savegame answer invoice-7 --approve, or --reject WHY\n" in asked
-    assert "savegame resolve invoice-8 --result JSON, or --error TEXT\n" in asked
+    assert re.search("    savegame answer invoice-7 --store .+ --approve, or --reject WHY\n", asked)
+    assert re.search("    savegame resolve invoice-8 --store .+ --result JSON, or --error TEXT\n", asked)
     assert run("answer", "invoice-7", "--approve", "-s", store).code == 0
     assert "invoice-7  wire  answered\n" in run("calls", "-s", store).out
     (entry,) = run("calls", "invoice-7", "--json", "-s", store).json
@@ -159,7 +177,7 @@ def test_of_several_calls_each_is_named_by_its_key(on_disk: str) -> None:
     keys = [call["key"] for call in run("calls", "invoice-7", "--json", "-s", on_disk).json]
     shown = run("calls", "invoice-7", "-s", on_disk).out
     assert len(keys) == 2
-    assert all(f"savegame answer invoice-7 {key} --approve" in shown for key in keys)
+    assert all(f"savegame answer invoice-7 {key} --store {on_disk} --approve" in shown for key in keys)
 
 
 def test_a_call_that_is_being_made_needs_nobody(on_disk: str) -> None:

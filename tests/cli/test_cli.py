@@ -88,6 +88,19 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     assert json.loads(results.read_text())
 
 
+def test_an_interrupt_while_it_starts_is_no_traceback() -> None:
+    script = (
+        "import sys, savegame.cli\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "savegame.cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_importing_savegame_does_not_import_the_command_line() -> None:
     script = "import sys, savegame; sys.exit(any(name in sys.modules for name in ('rich', 'typer', 'savegame.cli')))"
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -30,12 +32,13 @@ def test_a_sound_vault_is_intact(store: str) -> None:
 
 
 def test_damage_is_found_then_set_aside_when_somebody_agrees(damaged: str) -> None:
-    for command in (["verify"], ["repair", "--dry-run"]):
+    for command, following in ((["verify"], "repair --dry-run"), (["repair", "--dry-run"], "repair")):
         done = run(*command, "-s", damaged)
         assert done.code == CorruptionError.exit_code
-        assert "thread 'broken'" in done.err
-        assert "✗ damaged  1 place; next: savegame repair" in done.out
-    assert run("show", "broken", "-s", damaged).code == CorruptionError.exit_code
+        assert re.fullmatch(r"thread 'broken' \w{32}: delta of frame 3\n", done.err), "said once"
+        assert done.out == f"✗ damaged  1 place; next: savegame {following} --store {damaged}\n"
+    done = run("show", "broken", "-s", damaged)
+    assert (done.code, done.err.count("thread 'broken'")) == (CorruptionError.exit_code, 1)
     assert run("repair", "-s", damaged).code == InvalidInputError.exit_code
     assert run("repair", "--yes", "-s", damaged).out.splitlines()[-1].startswith("✓ intact")
     assert run("show", "broken", "-s", damaged, "--json").json["state"] == {"number": 1}
@@ -49,6 +52,29 @@ def test_a_damaged_thread_does_not_hide_the_others(on_disk: str) -> None:
     assert listed.code == 0
     assert sum("✗ damaged" in line for line in listed.out.splitlines()) == 1
     assert len(listed.out.splitlines()) == 7
+    assert listed.err == f"savegame verify --store {on_disk} says what is damaged\n"
+
+
+def test_a_damaged_thread_that_is_not_searched_is_told_once(damaged: str) -> None:
+    done = run("search", "parcel", "-s", damaged)
+    assert done.err == f"not searched, because it is damaged: broken; savegame verify --store {damaged} says more\n"
+    assert "support-42" in done.out
+
+
+def test_a_damaged_thread_is_not_counted_and_told(on_disk: str) -> None:
+    with savegame.open(on_disk) as vault, vault.connection() as db:
+        db.execute("UPDATE thread SET sum = sum + 1 WHERE id = 'report'")
+    done = run("stats", "-s", on_disk)
+    assert done.code == 0
+    assert done.err.endswith(f"damaged and not counted: 1 thread; savegame verify --store {on_disk} says more\n")
+    assert json.loads(run("stats", "-s", on_disk, "--json").out)["damaged"] == 1
+
+
+def test_the_search_index_is_no_part_of_the_size(on_disk: str) -> None:
+    run("search", "parcel", "-s", on_disk)
+    first, *others = run("stats", "-s", on_disk).out.splitlines()
+    assert re.fullmatch(r".+  [\d.]+ kB, and beside it a search index of [\d.]+ kB", first)
+    assert not any("search" in line for line in others)
 
 
 def test_compacting_and_backing_up(on_disk: str, tmp_path: Path) -> None:

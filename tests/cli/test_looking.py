@@ -42,7 +42,9 @@ def test_people_see_what_was_said_what_was_found_and_how_much_there_is(store: st
     assert [line.strip() for line in told[1::2]] == ["assistant  I refund it.", "assistant  A new one is on its way."]
     found = run("search", "parcel", "-s", store).out
     assert "support-42  message 1  user\n    My [parcel] 1017 never came.\n" in found
-    assert run("search", "nobody said this", "-s", store).out == "nothing found\n"
+    assert run("search", "nobody said this", "-s", store).out.startswith(
+        "nothing found in the messages at the head of any thread"
+    )
     counted = run("stats", "--by", "agent", "-s", store).out
     assert "  6 threads   11 checkpoints   2 conversations with " in counted, "those of the two runs"
     assert [line.split()[:4] for line in counted.splitlines() if line.startswith("helper")] == [["helper", "5", "2", "120"]]
@@ -91,7 +93,8 @@ def test_a_checkpoint_has_many_names(on_disk: str) -> None:
     assert run("diff", entries[2], fork, "-s", on_disk, "--json").json["changes"] == []
     for name in ("4", "head~9", entries[2][:5], "before"):
         done = run("show", "support-42", name, "-s", on_disk)
-        assert (done.code, done.err.endswith("savegame log support-42 lists them\n")) == (3, True), name
+        hint = f"savegame log support-42 --store {on_disk} lists them\n"
+        assert (done.code, done.err.endswith(hint)) == (3, True), name
 
 
 def test_a_thread_is_named_by_a_unique_beginning_where_nothing_changes(on_disk: str) -> None:
@@ -125,6 +128,23 @@ def test_long_and_multiline_texts_are_cut_unless_all_is_asked_for(on_disk: str) 
     changed = run("diff", "long", "-s", on_disk).out.splitlines()
     assert changed[2] == "~ text"
     assert [line.strip() for line in changed[4:-1]] == ["line 18", "line 19", "-line 20", "+another", "line 21", "line 22"]
+
+
+def test_a_damaged_branch_does_not_hide_the_thread(on_disk: str) -> None:
+    with savegame.open(on_disk) as vault:
+        thread = vault.thread("tree")
+        for number in range(3):
+            thread.save({"messages": [f"said {number}"]})
+        thread.rewind(2)
+        with vault.connection() as db:
+            db.execute("UPDATE frame SET meta = zeroblob(length(meta)) WHERE key = (SELECT max(key) FROM frame)")
+    for command in (["show", "tree"], ["show", "tree", "head"], ["diff", "tree"], ["log", "tree"]):
+        assert run(*command, "-s", on_disk).code == 0, command
+    for command in (["log", "tree", "--graph"], ["tail", "tree"]):
+        done = run(*command, "-s", on_disk)
+        assert (done.code, sum("step" in line for line in done.out.splitlines())) == (0, 2), command
+        assert f"branches are left out; savegame verify --store {on_disk} says more" in done.err
+        assert run(*command, "--json", "-s", on_disk).code == savegame.CorruptionError.exit_code, "programs get all or nothing"
 
 
 def test_nothing_there_is_said(tmp_path: object) -> None:

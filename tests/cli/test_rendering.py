@@ -29,6 +29,7 @@ from savegame.testing.strategies import values
         ),
         ({"role": "user", "attachments": [{"name": "a.png", "mime_type": "image/png"}]}, "      user  + a.png (image/png)"),
         ({"role": 5, "content": {"a": b"xyz"}, "tool_calls": 7}, '   message  {"a": "(3 bytes)"}'),
+        ({"role": "user", "content": b"x"}, "      user  (1 byte)"),
         ("just text", "   message  just text"),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ from commands import ENTRY, PLAIN, run, typed
 
 import savegame
 from savegame.cli.printing import json_text, one_line
+from savegame.model import ThreadKey
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202egnp.exe\u2066"
 ESCAPES = re.compile("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\x1b(?!\\[[0-9;]*m)")
@@ -53,6 +54,14 @@ def test_stored_text_stays_text(evil: str) -> None:
         assert not ESCAPES.search(done.out + done.err), arguments
         assert "\\x1b" in done.out + done.err, arguments
     assert not ESCAPES.search(run("show", "evil", "1", "--json", "-s", evil).out)
+
+
+def test_stored_text_in_a_warning_stays_text(evil: str) -> None:
+    with savegame.open(evil) as vault, vault.connection() as db:
+        db.execute("UPDATE thread SET sum = sum + 1 WHERE id LIKE 'evil%'")
+    done = run("stats", "--by", "agent", "-s", evil)
+    assert "left out" in done.err
+    assert not ESCAPES.search(done.err)
 
 
 def test_stored_text_stays_text_on_a_terminal(evil: str) -> None:
@@ -114,8 +123,13 @@ def test_a_bar_for_people_only(on_disk: str) -> None:
 
 def test_nothing_is_cut_in_a_pipe(on_disk: str) -> None:
     with savegame.open(on_disk) as vault:
-        vault.thread("n" * 60, agent="a" * 30).save(1)
-    assert f"{'n' * 60}  {'a' * 30}" in run("ls", "-s", on_disk, COLUMNS="40").out
+        thread = vault.thread("n" * 200, agent="a" * 200)
+        thread.save(1, label="l" * 200)
+        thread.fork("fork")
+        vault.store.lease(ThreadKey(vault.namespace, thread.id), "somebody", 1)
+    assert f"{'n' * 200}  {'a' * 200}" in run("ls", "-s", on_disk, COLUMNS="40").out
+    assert f"{'n' * 200}  {'a' * 200}" in run("stale", "-s", on_disk, COLUMNS="40").out
+    assert f"«{'l' * 200}» forked from {'n' * 200}" in run("log", "fork", "-s", on_disk, COLUMNS="40").out
 
 
 def test_a_reader_that_goes_away_is_no_error(on_disk: str) -> None:

@@ -26,6 +26,19 @@ def test_the_option_then_the_environment_then_the_platform(tmp_path: Path) -> No
     assert [info["id"] for info in run("ls", "--json", **here).json] == ["platform"]
 
 
+def test_an_option_before_the_command_is_told_its_place() -> None:
+    for option in ("-s", "--store"):
+        done = run(option, "agents.db", "ls")
+        assert (done.code, "put --store and what follows it after the command" in done.err) == (2, True)
+    assert "savegame ls --namespace …" in run("--namespace", "mine", "ls").err
+
+
+def test_migrating_what_the_environment_names(tmp_path: Path) -> None:
+    address = tmp_path / "environment.db"
+    assert run("migrate", SAVEGAME_STORE=str(address)).out.startswith("the tables were made")
+    assert address.exists()
+
+
 def test_a_vault_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     here = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
     for arguments in (["ls"], ["rewind", "a", "head"], ["prune", "--keep", "1"], ["ui", "--no-open"]):

@@ -244,6 +244,14 @@ def test_a_snippet_is_the_stretch_with_most_of_the_words(vault: Vault) -> None:
     assert len(vault.search("退款")[0].snippet) < 100
 
 
+def test_a_word_without_end_is_cut(vault: Vault) -> None:
+    say(vault, "t", f"before {'ü' * 10_000} after")
+    (hit,) = vault.search("ü")
+    assert hit.snippet.startswith("before [üüü")
+    assert hit.snippet.endswith("] …")
+    assert len(hit.snippet) < 100
+
+
 # -- catching up -----------------------------------------------------------------------------------
 
 

@@ -385,7 +385,7 @@ def test_backup(on_disk: Opener, tmp_path: Path) -> None:
 
 
 def test_a_memory_vault_has_no_backup(tmp_path: Path) -> None:
-    with savegame.open("memory:") as vault, pytest.raises(UnsupportedError, match="copy_to"):
+    with savegame.open("memory:") as vault, pytest.raises(UnsupportedError, match="savegame copy, or copy_to"):
         vault.backup(str(tmp_path / "b.db"))
 
 

@@ -251,6 +251,54 @@ def test_what_was_opened_and_typed_stays_while_new_things_arrive(page: Page, ser
     expect(call.locator("pre").first).to_be_visible()
 
 
+def test_a_long_conversation_is_read_from_its_end(page: Page, server: Server, vault: Vault) -> None:
+    thread = vault.thread("long")
+
+    def said(text: str) -> None:
+        thread.update(append={"messages": [{"role": "user", "content": text}]})
+
+    for number in range(50):
+        said(f"number {number} " + "and so on " * 60)
+    go(page, server, "thread?id=long")
+    message = page.locator("#view article")
+    expect(message.last).to_be_in_viewport()
+    page.locator("#timeline a.pick").nth(10).click()
+    expect(message.last).to_contain_text("number 39")
+    expect(message.last).to_be_in_viewport()
+
+    go(page, server, "thread?id=long")
+    said("this is new")
+    expect(message.last).to_contain_text("this is new")
+    expect(message.last).to_be_in_viewport()
+
+    page.locator("#m30").scroll_into_view_if_needed()
+    said("this is newer")
+    expect(message.last).to_contain_text("this is newer")
+    expect(page.locator("#m30")).to_be_in_viewport()
+    expect(message.last).not_to_be_in_viewport()
+
+
+def test_a_thread_that_is_deleted_meanwhile_is_said_to_be_and_stays_to_be_read(
+    browser: Browser, server: Server, vault: Vault
+) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(server.link())
+        page.wait_for_url("**/threads")
+        go(page, server, "thread?id=support-42")
+        vault.thread("support-42").delete()
+        expect(page.locator("#lost")).to_contain_text("there is no thread 'support-42': it was deleted")
+        expect(page.locator("#timeline")).to_contain_text("A new parcel is on its way.")
+        expect(page.locator(".actions")).to_have_count(0)
+        expect(page.locator(".live")).to_have_count(0)
+
+
+def test_what_was_done_is_not_said_again_after_a_reload(page: Page, server: Server) -> None:
+    go(page, server, "thread?id=support-42&done=rewind&undo=0")
+    expect(page.get_by_role("status").first).to_contain_text("The head was moved")
+    page.wait_for_url("**/thread?id=support-42")
+
+
 def test_a_state_opens_place_by_place(page: Page, server: Server, vault: Vault) -> None:
     vault.thread("deep").save({"a": {"b": {"c": {"d": "at the bottom"}}}})
     go(page, server, "thread?id=deep&view=state")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 import pytest
-from pages_site import Site, converse, one_call, site_on, texts
+from pages_site import Site, converse, fill, one_call, site_on, texts
 
 import savegame
 from savegame.store import Capability
@@ -67,6 +68,13 @@ def test_threads_are_sorted_and_paged(quick_vault: Vault, quick_site: Site) -> N
     assert "many-49" not in following
 
 
+def test_the_thread_whose_id_was_typed_comes_first(quick_vault: Vault, quick_site: Site) -> None:
+    for name in ("my-support-42", "support-42-fork"):
+        quick_vault.thread("support-42").fork(name)
+    page = texts(quick_site.get("threads", q="Support-42").text.partition('id="results"')[2])
+    assert page.index(" support-42 ") < page.index(" support-42-fork ") < page.index(" my-support-42 ")
+
+
 def test_messages_are_searched(site: Site, vault: Vault) -> None:
     hits = site.get("hits", q="parcel").text
     if Capability.SEARCH not in vault.store.capabilities:
@@ -74,7 +82,8 @@ def test_messages_are_searched(site: Site, vault: Vault) -> None:
         return
     assert "<mark>parcel</mark>" in hits
     assert "support-42" in hits
-    assert "No message says that" in site.get("hits", q="zebra").text
+    nothing = site.get("hits", q="voucher").text  # said on a branch only
+    assert "No message says that. Searched are the messages at the head of every thread" in nothing
 
 
 def test_a_thread_shows_its_timeline_and_the_conversation_at_its_head(site: Site) -> None:
@@ -156,6 +165,15 @@ def test_attachments_are_shown_only_if_they_are_pictures(site: Site, vault: Vaul
     assert site.get("attachment", id="files", at="head", message=0, place=3).status == 404
 
 
+def test_of_a_very_long_text_the_page_says_how_much_it_shows(quick_vault: Vault, quick_site: Site) -> None:
+    calls = [{"id": "c1", "name": "put", "arguments": "y" * 300_000}]
+    quick_vault.thread("long").save({"messages": [{"role": "assistant", "content": "x" * 500_000, "tool_calls": calls}]})
+    page = quick_site.get("thread", id="long").text
+    assert "Show the first 100,000 of 500,000 characters" in page
+    assert "… and 400,000 characters more; Export has all" in page
+    assert "… and 200,000 characters more; Export has all" in page
+
+
 def test_keys_that_are_no_text_are_shown(site: Site, vault: Vault) -> None:
     call = {"id": "c", "name": "t", "arguments": {(1, 2): 3}}
     vault.thread("odd").save({"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}]})
@@ -170,7 +188,9 @@ def test_a_thread_leads_to_its_forks_and_back(site: Site, vault: Vault) -> None:
     site.get("threads")
     page = site.get("thread", id="support-42").text
     assert "id=another+try" in page
-    assert "id=support-42" in site.get("thread", id="another try").text
+    fork = site.get("thread", id="another try").text
+    assert "id=support-42" in fork
+    assert "fork of support-42" in texts(fork[fork.index('class="rows"') :])
 
 
 # -- what can be done ------------------------------------------------------------------------------
@@ -204,8 +224,11 @@ def test_what_a_rewind_does_is_said_before_and_then_happens(site: Site, vault: V
     said = texts(site.get("thread", id="support-42", at=point.id, do="rewind").text)
     assert "The head moves from step 3 to step 2 before the voucher" in said
     assert "1 checkpoint stays as a branch" in said
-    assert site.post("rewind", id="support-42", at=point.id, head=head.id).status == 303
+    done = site.post("rewind", id="support-42", at=point.id, head=head.id)
+    assert done.status == 303
     assert vault.info("support-42").head == point.id  # type: ignore[union-attr]
+    page = site.ask("GET", done.url, None, {"Cookie": site.cookie}).text
+    assert f'at={head.id}&amp;do=rewind">Undo' in page
 
 
 def test_a_rewind_is_refused_if_the_thread_went_on_meanwhile(site: Site, vault: Vault) -> None:
@@ -220,10 +243,14 @@ def test_a_rewind_is_refused_if_the_thread_went_on_meanwhile(site: Site, vault: 
 
 def test_a_rewind_is_refused_while_a_run_holds_the_thread(site: Site, vault: Vault) -> None:
     point = vault.thread("order").load(1)
-    with vault.run("order"):
+    with vault.run("order") as run:
+        run.user("Where is it now?")
         head = vault.thread("order").load("head")
+        until(lambda: "running" in texts(site.get("thread", id="order").text))
+        assert "disabled>Rewind" in site.get("thread", id="order", at=point.id, do="rewind").text
         refused = site.post("rewind", id="order", at=point.id, head=head.id)
     assert refused.status == 409
+    assert re.search(r"a run holds this thread \(\S+ process \d+\)", texts(refused.text))
     assert vault.thread("order").load("head").id == head.id
 
 
@@ -300,8 +327,12 @@ def test_a_wrong_form_says_what_is_wrong_and_changes_nothing(
 
 
 def test_pages_of_what_is_not_there_say_so(quick_site: Site) -> None:
-    assert quick_site.get("thread", id="nobody").status == 404
-    assert quick_site.get("thread", id="plain", at="nothing-like-that").status == 404
+    for asked in ({"id": "nobody"}, {"id": "plain", "at": "nothing-like-that"}):
+        page = quick_site.get("thread", **asked)
+        assert page.status == 404
+        assert "there is no" in page.text
+        assert "history()" not in page.text
+        assert "Nothing was changed" not in page.text
     assert quick_site.get("thread").status == 400
     assert quick_site.get("threads", first="x").status == 400
     assert quick_site.ask("GET", f"{quick_site.room}threads?q=a&q=b", None, {"Cookie": quick_site.cookie}).status == 400
@@ -340,9 +371,23 @@ def test_the_store_shows_sizes_counts_and_plots(site: Site) -> None:
         assert expected in texts(page)
 
 
+def test_the_search_index_is_told_beside_the_size_of_the_store(vault: Vault, site: Site) -> None:
+    vault.search("parcel")
+    while "Still counting" in (page := site.get("store").text):
+        pass
+    assert ("Beside it: the search index" in page) == bool(vault.stats().sizes.get("search"))
+    assert ">search</th>" not in page
+
+
 def test_the_check_tells_that_the_store_is_intact(site: Site) -> None:
     site.post("check")
     assert "Intact" in until_checked(site)
+
+
+def harm(path: Path, sql: str, what: object) -> None:
+    db = apsw.Connection(str(path))
+    db.execute(sql, (what,))
+    db.close()
 
 
 def test_what_is_damaged_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
@@ -350,9 +395,7 @@ def test_what_is_damaged_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
     with savegame.open(path) as vault:
         thread = vault.thread("hurt")
         first, hurt, last = (thread.save({"messages": [{"role": "user", "content": f"number {n}"}]}) for n in range(3))
-    db = apsw.Connection(str(path))
-    db.execute("UPDATE frame SET delta = zeroblob(length(delta)) WHERE id = ?", (bytes.fromhex(hurt.id),))
-    db.close()
+    harm(path, "UPDATE frame SET delta = zeroblob(length(delta)) WHERE id = ?", bytes.fromhex(hurt.id))
     with savegame.open(path) as vault, site_on(vault) as site:
         assert "hurt" in site.get("threads").text
         page = site.get("thread", id="hurt", at=last.id)
@@ -362,6 +405,66 @@ def test_what_is_damaged_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
         assert "number 0" in site.get("thread", id="hurt", at=first.id).text
         site.post("check")
         assert "problem" in until_checked(site)
+
+
+def test_a_damaged_point_takes_no_preview_from_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "vault.db"
+    with savegame.open(path) as vault:
+        thread = vault.thread("hurt")
+        saved = [thread.save({"messages": [{"role": "user", "content": f"number {n}"}]}) for n in range(4)]
+    harm(path, "UPDATE frame SET delta = zeroblob(length(delta)) WHERE id = ?", bytes.fromhex(saved[2].id))
+    with savegame.open(path) as vault, site_on(vault) as site:
+        page = texts(site.get("thread", id="hurt", at=saved[0].id).text)
+        assert "user: number 1" in page
+        assert "user: number 2" not in page
+
+
+def test_a_branch_that_is_damaged_leaves_the_line_of_the_head(tmp_path: Path) -> None:
+    path = tmp_path / "vault.db"
+    with savegame.open(path) as vault:
+        fill(vault)
+        voucher = next(point for point in vault.thread("support-42").history(branches=True) if point.seq == 3)
+        first = vault.thread("support-42").load(1)
+    harm(path, "UPDATE frame SET meta = zeroblob(length(meta)) WHERE id = ?", bytes.fromhex(voucher.id))
+    with savegame.open(path) as vault, site_on(vault) as site:
+        page = site.get("thread", id="support-42")
+        assert page.status == 200
+        said = texts(page.text)
+        assert "Branches are left out: " in said
+        assert "other" in [used.key for used in vault.usage()]
+        assert "assistant: A new parcel is on its way." in said
+        assert "before the voucher" in said
+        assert "My parcel never came." in texts(site.get("thread", id="support-42", at=first.id).text)
+        assert "2 checkpoints stay as a branch" in texts(site.get("thread", id="support-42", at=first.id, do="rewind").text)
+
+
+def test_a_line_that_is_damaged_is_shown_as_far_as_it_can_be_read_and_left_by_a_rewind(tmp_path: Path) -> None:
+    path = tmp_path / "vault.db"
+    with savegame.open(path) as vault:
+        saved = [vault.thread("hurt").save({"messages": [{"role": "user", "content": f"number {n}"}]}) for n in range(4)]
+    harm(path, "UPDATE frame SET meta = zeroblob(length(meta)) WHERE id = ?", bytes.fromhex(saved[1].id))
+    with savegame.open(path) as vault, site_on(vault) as site:
+        page = texts(site.get("thread", id="hurt").text)
+        assert "step 4 head" in page
+        assert "step 3 manual" in page
+        asked = {"id": "hurt", "at": saved[0].id}
+        assert "It cannot be counted" in texts(site.get("thread", **asked, do="rewind").text)
+        assert site.post("rewind", **asked, head=saved[3].id).status == 303
+        assert "number 0" in site.get("thread", id="hurt").text
+
+
+def test_the_store_is_counted_past_a_damaged_thread(tmp_path: Path) -> None:
+    path = tmp_path / "vault.db"
+    with savegame.open(path) as vault:
+        fill(vault)
+        threads = vault.stats().threads
+    harm(path, "UPDATE thread SET sum = sum + 1 WHERE id = ?", "plain")
+    with savegame.open(path) as vault, site_on(vault) as site:
+        while "Still counting" in (page := site.get("store").text):
+            pass
+        assert "1 thread is damaged and not counted" in page
+        assert vault.stats().threads == threads - 1
+        assert "Checkpoints a day" in page
 
 
 def test_a_page_that_is_known_already_is_not_sent_again(quick_site: Site, quick_vault: Vault) -> None:

@@ -24,6 +24,7 @@ class TroubledStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.error: Exception | None = None
+        self.refused = 0
         self.answers, self.ledgers = threading.Event(), threading.Event()
         self.answers.set()
         self.ledgers.set()
@@ -50,6 +51,7 @@ class TroubledStore(MemoryStore):
     def _trouble(self) -> None:
         self.answers.wait()
         if self.error is not None:
+            self.refused += 1
             raise self.error
 
 
@@ -102,6 +104,15 @@ def test_pages_say_since_when_and_why_they_are_old(site: Site, store: TroubledSt
     store.error = None
     while "What you see is old" in site.get("threads").text:
         pass
+
+
+def test_the_log_says_once_what_every_attempt_meets(site: Site, store: TroubledStore, caplog: pytest.LogCaptureFixture) -> None:
+    store.error = UnavailableError("the server is gone")
+    attempts = store.refused
+    while store.refused < attempts + 3:
+        site.get("threads")
+    said = [record for record in caplog.records if "the server is gone" in record.getMessage()]
+    assert len(said) == 1
 
 
 def test_a_silent_store_does_not_keep_a_page_waiting(site: Site, store: TroubledStore) -> None:

@@ -120,8 +120,8 @@ def test_changed_words_are_marked() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(3, "just now"), (-3, "just now"), (300, "5 min ago"), (-300, "in 5 min"), (7200, "2 h ago"), (86400 * 9, "9 d ago"),
-     (86400 * 40, "20 Jan"), (86400 * 400, "25 Jan 2025")],
+    [(3, "just now"), (-3, "just now"), (-25, "in 25 s"), (300, "5 min ago"), (-300, "in 5 min"), (7200, "2 h ago"),
+     (86400 * 9, "9 d ago"),  (86400 * 40, "20 Jan"), (86400 * 400, "25 Jan 2025")],
 )  # fmt: skip
 def test_times_are_told_as_people_do(seconds: int, said: str) -> None:
     assert ago(NOW - dt.timedelta(seconds=seconds), NOW) == said

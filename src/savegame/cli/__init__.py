@@ -1,39 +1,21 @@
-"""The command `savegame`. The one room that reads the environment, prints and exits. Touches opening, vault, errors."""
+"""The command `savegame`. The one room that reads the environment, prints and exits. Touches opening, vault, errors.
+
+Nothing is imported before `main` is called: somebody may press Ctrl-C meanwhile.
+"""
 
 from __future__ import annotations
 
-import io
 import sys
-from typing import Any, Final
+from typing import Final
 
-import typer
-
-from savegame.cli.app import made
-from savegame.cli.printing import err, json_text, one_line
-from savegame.cli.shapes import failure
-from savegame.errors import InvalidInputError, SavegameError
-
-WRONG_USE: Final[Any] = typer.BadParameter.__mro__[2]
-"""What is raised for options that there are not, and the like; typer does not give it a name, and may bring its own click."""
+INTERRUPTED: Final = 130
 
 
 def main() -> None:
-    """Run the command line; errors of ours become one line, with `--json` a document, and their exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # where the terminal has no such letter
-    as_json = "--json" in sys.argv
+    """Run the command line; interrupted, it ends without a word."""
     try:
-        sys.exit(made(next(iter(sys.argv[1:]), None))(standalone_mode=not as_json))
-    except SavegameError as error:
-        _end(error, as_json=as_json)
-    except WRONG_USE as error:  # else shown by typer, with a box around it
-        _end(InvalidInputError(error.format_message()), as_json=as_json)
+        from savegame.cli.running import run
 
-
-def _end(error: SavegameError, *, as_json: bool) -> None:
-    if as_json:
-        sys.stderr.write(f"{json_text(failure(error))}\n")
-    else:
-        err.print(f"savegame: {one_line(error)}", markup=False, style="red")
-    sys.exit(error.exit_code)
+        run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from savegame.cli.printing import say
+from savegame.errors import InvalidInputError
 
 COMMANDS: Final = {
     "Look": "threads.ls history.log checkpoints.show checkpoints.diff history.tail threads.search health.stats",
@@ -53,7 +54,15 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _misplaced(_: typer.Context, parameter: typer.CallbackParam, value: str | None) -> None:
+    if value is not None:
+        option = f"--{str(parameter.name).strip('_')}"
+        raise InvalidInputError(f"put {option} and what follows it after the command, as in: savegame ls {option} …")
+
+
 def root(
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")] = False,
+    _store: Annotated[str | None, typer.Option("--store", "-s", hidden=True, callback=_misplaced, is_eager=True)] = None,
+    _namespace: Annotated[str | None, typer.Option("--namespace", hidden=True, callback=_misplaced, is_eager=True)] = None,
 ) -> None:
     """Save games for AI agents: every step durable, rewindable, forkable, resumable."""

@@ -9,15 +9,15 @@ from rich.text import Text
 
 from savegame.cli import shapes
 from savegame.cli.printing import ago, ask, bar, one_line, out, plural, print_json, print_table, say, warn
-from savegame.cli.vaults import AsJson, DryRun, Namespace, Store, Yes, opened, shown
+from savegame.cli.vaults import AsJson, DryRun, Namespace, Store, Yes, command, opened, shown
 from savegame.errors import CorruptionError
-from savegame.model import Report
+from savegame.model import Problem, Report
 from savegame.showing import size_text
 from savegame.usage import Usage
 from savegame.vault import Stats
 
 BAR: Final = 24
-PARTS: Final = ("deltas", "keyframes", "blobs", "metadata", "notes", "records", "aside", "search")
+PARTS: Final = ("deltas", "keyframes", "blobs", "metadata", "notes", "records", "aside")
 """The sizes that people look at; programs get all."""
 
 
@@ -41,7 +41,9 @@ def stats(
     if as_json:
         print_json(shapes.stats(counted, shown(store), used))
         return
-    say((shown(store), "bold"), f"  {size_text(counted.total_bytes)}")
+    search = counted.sizes.get("search", 0)
+    beside = f", and beside it a search index of {size_text(search)}" if search else ""
+    say((shown(store), "bold"), f"  {size_text(counted.total_bytes)}{beside}")
     _counts(counted)
     _sizes(counted)
     if by is not None:
@@ -55,6 +57,8 @@ def _counts(counted: Stats) -> None:
     if counted.conversations:
         counts.append(f"{plural(counted.conversations, 'conversation')} with {plural(counted.messages, 'message')}")
     say("  ", "   ".join(counts), hang=2)
+    if counted.damaged:
+        warn(f"damaged and not counted: {plural(counted.damaged, 'thread')}; {one_line(command('verify'))} says more")
 
 
 def _sizes(counted: Stats) -> None:
@@ -90,7 +94,7 @@ def verify(store: Store = None, namespace: Namespace = "default", as_json: AsJso
     """
     with opened(store, namespace) as vault, bar("verifying") as progress:
         report = vault.verify(progress)
-    _end(report, as_json=as_json)
+    _end(report, command("repair", "--dry-run"), as_json=as_json)
 
 
 def repair(
@@ -110,10 +114,10 @@ def repair(
             ask(f"{plural(len(report.problems), 'damaged place')} will be set aside. Go on?", yes=yes)
             with bar("repairing") as progress:
                 report = vault.repair(progress)
-    _end(report, as_json=as_json)
+    _end(report, command("repair") if dry_run else "restore a backup", as_json=as_json)
 
 
-def _end(report: Report, *, as_json: bool) -> None:
+def _end(report: Report, following: str, *, as_json: bool) -> None:
     if as_json:
         print_json(shapes.checked(report))
     else:
@@ -124,11 +128,17 @@ def _end(report: Report, *, as_json: bool) -> None:
             say(("✓ intact  ", "bold green"), counts)
         else:
             _problems(report)
-            say(("✗ damaged  ", "bold red"), f"{plural(len(report.problems), 'place')}; next: savegame repair --dry-run")
+            say(("✗ damaged  ", "bold red"), f"{plural(len(report.problems), 'place')}; next: {one_line(following)}")
     if not report.ok:
         raise typer.Exit(CorruptionError.exit_code)
 
 
 def _problems(report: Report) -> None:
     for problem in report.problems:
-        warn(one_line(problem))
+        warn(one_line(_problem(problem)))
+
+
+def _problem(problem: Problem) -> str:
+    """Where something is wrong, and what it is unless its place says so already."""
+    told = str(problem)
+    return told.removesuffix(f": {problem.message}") if f"({problem.place})" in problem.message else told

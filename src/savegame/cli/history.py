@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from savegame.cli import shapes
 from savegame.cli.graph import Row, drawn
-from savegame.cli.printing import print_json_line, print_json_list, print_lines, say
+from savegame.cli.printing import one_line, print_json_line, print_json_list, print_lines, say, warn
 from savegame.cli.rendering import SAID, checkpoint_line, message_text
-from savegame.cli.vaults import AnyThread, AsJson, Namespace, Store, opened, thread_named
-from savegame.errors import CheckpointNotFound
+from savegame.cli.vaults import AnyThread, AsJson, Namespace, Store, command, opened, thread_named
+from savegame.errors import CheckpointNotFound, CorruptionError
 from savegame.model import Checkpoint
 from savegame.thread import Thread
 from savegame.transcript import messages_in
@@ -43,7 +44,7 @@ def log(
     with opened(store, namespace) as vault:
         found = thread_named(vault, thread)
         head = _head_of(found)
-        entries = found.history(branches=branches or graph, limit=number, tag=tag, label=label)
+        entries = _entries(found, whole=as_json, branches=branches or graph, limit=number, tag=tag, label=label)
         if as_json:
             print_json_list({**shapes.point(vault.codec, entry), "head": entry.id == head} for entry in entries)
         elif graph:
@@ -68,7 +69,7 @@ def tail(
     """
     with opened(store, namespace) as vault:
         found = thread_named(vault, thread)
-        entries = list(found.history(limit=number, branches=True))[::-1]
+        entries = list(_entries(found, whole=as_json, branches=True, limit=number))[::-1]
         since = entries[-1] if entries else None
         told = _Told(vault, as_json=as_json)
         for entry in found.replay(entries):
@@ -99,6 +100,18 @@ class _Told:
             say(message_text(message, full=False), hang=SAID)
         self._last, self._count = entry.id, len(messages)
         sys.stdout.flush()
+
+
+def _entries(thread: Thread, *, whole: bool, branches: bool, **wanted: Any) -> Iterable[Checkpoint]:
+    """Checkpoints as `history` lists them; of a thread with a damaged branch the line of its head, unless `whole`."""
+    if whole or not branches:
+        return thread.history(branches=branches, **wanted)
+    try:
+        return list(thread.history(branches=True, **wanted))
+    except CorruptionError as error:
+        line = list(thread.history(**wanted))
+        warn(f"{one_line(error)}\nbranches are left out; {one_line(command('verify'))} says more")
+        return line
 
 
 def _head_of(thread: Thread) -> str | None:

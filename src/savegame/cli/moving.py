@@ -19,6 +19,7 @@ from savegame.cli.vaults import (
     ThreadName,
     Yes,
     by_reference,
+    command,
     complete_ref,
     opened,
     thread_named,
@@ -82,7 +83,7 @@ def rewind(
             else "nothing is left behind"
         )
         if old is not None and left and not discard and not dry_run:
-            say((f"undo: savegame rewind {one_line(found.id)} {short(old.id)}", "dim"))
+            say((f"undo: {one_line(command('rewind', found.id, short(old.id)))}", "dim"))
 
 
 def _fate(left: int, *, discard: bool, dry_run: bool) -> str:

@@ -53,6 +53,11 @@ def one_line(text: object, width: int = 0) -> str:
     return flat if not width or len(flat) <= width else f"{flat[: width - 1]}…"
 
 
+def clipped(text: object, width: int) -> str:
+    """A stored text on one line, for people cut at `width` characters; programs that read it get all of it."""
+    return one_line(text, width if out.is_terminal else 0)
+
+
 def say(*parts: str | Text | tuple[str, str], hang: int = 0) -> None:
     """One line for people, of texts and (text, style); nothing in them is markup, and nothing moves the cursor."""
     line = Text()

@@ -14,7 +14,7 @@ from typing import Any, Final
 from rich.text import Text
 from rich.tree import Tree
 
-from savegame.cli.printing import ago, is_narrow, one_line, safe, short
+from savegame.cli.printing import ago, clipped, is_narrow, one_line, plural, safe, short
 from savegame.codec import format_path
 from savegame.model import MISSING, Change, Checkpoint, Status
 from savegame.showing import plain_text
@@ -59,7 +59,7 @@ def checkpoint_line(found: Checkpoint, *, head: bool) -> Text:
     if spent := costs(found):
         line.append(f"{spent} ", "dim")
     if found.forked_from is not None:
-        line.append(f"forked from {one_line(found.forked_from, 40)}", "cyan")
+        line.append(f"forked from {clipped(found.forked_from, 40)}", "cyan")
     line.rstrip()
     return line
 
@@ -75,9 +75,9 @@ def label_and_tags(found: Checkpoint) -> Text:
     """The notes pinned on a checkpoint, each followed by a space."""
     text = Text()
     if found.label:
-        text.append(f"«{one_line(found.label, 60)}» ", "bold yellow")
+        text.append(f"«{clipped(found.label, 60)}» ", "bold yellow")
     for tag in found.tags:
-        text.append(f"#{one_line(tag, 30)} ", "blue")
+        text.append(f"#{clipped(tag, 30)} ", "blue")
     return text
 
 
@@ -117,6 +117,8 @@ def value_text(value: Any, *, full: bool) -> str:
     """A value: text as it is, other things as JSON where that can be; cut unless everything is asked for."""
     if isinstance(value, str):
         return safe(value) if full else _cut_lines(safe(value))
+    if isinstance(value, (bytes, bytearray)):
+        return f"({plural(len(value), 'byte')})"
     return one_line(plain_text(value), 0 if full else WIDTH)
 
 

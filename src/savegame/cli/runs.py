@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
 from savegame.cli import shapes
-from savegame.cli.printing import ago, one_line, print_json, print_json_list, print_lines, print_table, safe, say
+from savegame.cli.printing import ago, clipped, one_line, print_json, print_json_list, print_lines, print_table, safe, say
 from savegame.cli.rendering import call_text, value_text
-from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, complete_thread, opened, thread_named
+from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, command, complete_thread, opened, thread_named
 from savegame.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from savegame.runner import StaleRun
 from savegame.runs.ledger import CallEntry, CallStatus
@@ -54,8 +53,8 @@ def stale(store: Store = None, namespace: Namespace = "default", as_json: AsJson
 
 
 def _cells(run: StaleRun) -> tuple[str | Text, ...]:
-    name = Text(one_line(run.thread_id, 60), "bold")
-    return name, one_line(run.agent_id or "", 30), ago(run.expired_at), str(run.takeovers), one_line(run.owner, 60)
+    name = Text(clipped(run.thread_id, 60), "bold")
+    return name, clipped(run.agent_id or "", 30), ago(run.expired_at), str(run.takeovers), clipped(run.owner, 60)
 
 
 def calls(
@@ -100,7 +99,7 @@ def _settled(entry: CallEntry) -> Text:
 
 def _tell(thread_id: str, entry: CallEntry, need: str | None, *, alone: bool) -> None:
     """A call that is not settled: everything that somebody needs to decide, and how to say it."""
-    means, command, how = HOW[need] if need else ("", "", "")
+    means, verb, how = HOW[need] if need else ("", "", "")
     status = "answered" if entry.answered else entry.status.value
     name = (one_line(entry.name), "bold cyan")
     say((one_line(thread_id), "bold"), "  ", name, "  ", (status, STYLES[status]), (means, "dim"), hang=4)
@@ -109,8 +108,7 @@ def _tell(thread_id: str, entry: CallEntry, need: str | None, *, alone: bool) ->
     for argument, value in entry.arguments.items():
         shown = safe(plain_text(value, indent=2)).replace("\n", "\n    ")
         say("    ", (f"{one_line(argument)}: ", "cyan"), shown, hang=4)
-    key = "" if alone else f" {shlex.quote(entry.key)}"
-    said = f"savegame {command} {one_line(shlex.quote(thread_id))}{one_line(key)} {how}"
+    said = f"{one_line(command(verb, thread_id, *([] if alone else [entry.key])))} {how}"
     after = "it is being made" if entry.status == CallStatus.STARTED else "call the agent again: it goes on"
     say((f"    {said if need else after}", "dim"))
 
@@ -147,7 +145,7 @@ def answer(
         raise InvalidInputError("say --approve or --reject WHY")
     with opened(store, namespace, change=True) as vault:
         name = thread_named(vault, thread, whole=True).id
-        entry = _chosen(vault.calls(name), call, (CallStatus.WAITING,))
+        entry = _chosen(vault, name, call, (CallStatus.WAITING,))
         if not vault.answer(name, entry, True if reject is None else reject or False, comment=comment):
             raise AlreadyExistsError(f"call {entry.key} of {entry.name!r} waits for no answer any more; the first one counts")
     _told(name, entry, "refused" if reject is not None else "approved", as_json=as_json)
@@ -177,7 +175,7 @@ def resolve(
     value = None if result is None else _json(result)
     with opened(store, namespace, change=True) as vault:
         name = thread_named(vault, thread, whole=True).id
-        entry = _chosen(vault.calls(name), call, (CallStatus.UNKNOWN, CallStatus.STARTED))
+        entry = _chosen(vault, name, call, (CallStatus.UNKNOWN, CallStatus.STARTED))
         vault.resolve(name, entry, value, error=error)
     _told(name, entry, "resolved", as_json=as_json)
 
@@ -189,9 +187,9 @@ def _json(text: str) -> Any:
         raise InvalidInputError(f"--result is not JSON ({error}); a text needs quotes: --result '\"done\"'") from error
 
 
-def _chosen(entries: Iterable[CallEntry], key: str | None, statuses: tuple[CallStatus, ...]) -> CallEntry:
+def _chosen(vault: Vault, thread_id: str, key: str | None, statuses: tuple[CallStatus, ...]) -> CallEntry:
     """The call that a key, its beginning, or nothing at all means. Raises NotFoundError, InvalidInputError."""
-    known = list(entries)
+    known = list(vault.calls(thread_id))
     if key is not None:
         found = [entry for entry in known if entry.key == key] or [entry for entry in known if entry.key.startswith(key)]
     else:
@@ -200,7 +198,7 @@ def _chosen(entries: Iterable[CallEntry], key: str | None, statuses: tuple[CallS
         return found[0]
     if not found:
         wanted = f"call {key!r}" if key is not None else f"call that is {' or '.join(statuses)}"
-        raise NotFoundError(f"there is no {wanted}; savegame calls THREAD lists them")
+        raise NotFoundError(f"there is no {wanted}; {command('calls', thread_id)} lists them")
     several = ", ".join(f"{entry.key} ({entry.name})" for entry in found[:5])
     raise InvalidInputError(f"which of them? {several}; give the key or more of it")
 

@@ -233,7 +233,7 @@ class Used(TypedDict):
 
 
 class Stats(TypedDict):
-    """Counts of the namespace, sizes of the whole store; `usage` with --by."""
+    """Counts of the namespace without threads that are too `damaged` to count, sizes of the whole store; `usage` with --by."""
 
     store: str
     threads: int
@@ -241,6 +241,7 @@ class Stats(TypedDict):
     agents: int
     conversations: int
     messages: int
+    damaged: int
     total_bytes: int
     sizes: dict[str, int]
     usage: list[Used]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated, Final
@@ -13,6 +14,7 @@ from savegame.cli import shapes
 from savegame.cli.printing import (
     ago,
     bar,
+    clipped,
     one_line,
     out,
     plural,
@@ -23,12 +25,14 @@ from savegame.cli.printing import (
     warn,
 )
 from savegame.cli.rendering import status_text
-from savegame.cli.vaults import AsJson, Namespace, Store, opened
+from savegame.cli.vaults import AsJson, Namespace, Store, command, opened
 from savegame.model import ThreadInfo
 from savegame.showing import size_text
 
 MARKS: Final = ("\ue000", "\ue001")
 """What stands around found words until they are coloured: for private use, so no text that people search holds them."""
+
+NOTHING: Final = "nothing found in the messages at the head of any thread; earlier checkpoints and branches are not searched"
 
 Agent = Annotated[str | None, typer.Option(help="Only threads of this agent.")]
 
@@ -59,17 +63,20 @@ def ls(
             print_json_list(map(shapes.thread, found))
             return
         columns = ("thread", "agent", ">steps", ">saved", ">state", "last activity", "status")
+        shown = list(found)
         nothing = "no threads" if agent is status is tag is None else "no thread fits"
-        print_table(columns, map(_cells, found), nothing=nothing, spare=(">state", ">saved", "agent", ">steps"))
+        print_table(columns, map(_cells, shown), nothing=nothing, spare=(">state", ">saved", "agent", ">steps"))
+        if any(info.damage is not None for info in shown):
+            warn(f"{command('verify')} says what is damaged")
 
 
 def _cells(info: ThreadInfo) -> list[str | Text]:
-    name = Text(one_line(info.id, 60), "bold")
+    name = Text(clipped(info.id, 60), "bold")
     if info.damage is not None:
-        return [name, "", "", "", "", "", Text(f"✗ damaged: {one_line(info.damage, 60)}; run savegame verify", "bold red")]
+        return [name, "", "", "", "", "", Text("✗ damaged", "bold red")]
     return [
         name,
-        one_line(info.agent_id or "", 30),
+        clipped(info.agent_id or "", 30),
         f"{info.step:,}",
         f"{info.checkpoints:,}",
         size_text(info.size_bytes),
@@ -90,10 +97,12 @@ def search(
 ) -> None:
     """Find threads by what was said in them.
 
-    The best hit comes first. What is new is indexed before; the index is kept beside the store.
+    Searched are the messages at the head of every thread; the best hit comes first. What is new is indexed before; the
+    index is kept beside the store.
 
     Example: savegame search "refund parcel"
     """
+    logging.getLogger("savegame").addFilter(lambda record: "not searched" not in str(record.msg))  # it is said below
     with opened(store, namespace, change=True) as vault:  # the index is kept
         with bar("indexing") as progress:
             marks = ("[", "]") if as_json else MARKS
@@ -106,9 +115,9 @@ def search(
             say((one_line(hit.thread_id), "bold"), (f"  message {hit.message + 1}  {one_line(hit.role or '')}{more}", "dim"))
             say("    ", _coloured(hit.snippet), hang=4)
         if not hits:
-            say(("nothing found", "dim"))
+            say((NOTHING, "dim"))
         for thread_id in hits.skipped:
-            warn(f"not searched, because it is damaged: {one_line(thread_id)}; run savegame verify")
+            warn(f"not searched, because it is damaged: {one_line(thread_id)}; {one_line(command('verify'))} says more")
 
 
 def _coloured(snippet: str) -> Text:

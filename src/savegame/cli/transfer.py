@@ -10,7 +10,7 @@ import typer
 import savegame
 from savegame.cli import shapes
 from savegame.cli.printing import bar, plural, print_json, say
-from savegame.cli.vaults import AsJson, Namespace, Store, complete_thread, new_file, opened
+from savegame.cli.vaults import ENVIRONMENT, AsJson, Namespace, Store, complete_thread, new_file, opened
 from savegame.opening import open_store
 from savegame.showing import size_text
 from savegame.vault import Vault
@@ -77,7 +77,7 @@ def copy(
 
 
 def migrate(
-    address: Annotated[str, typer.Argument(metavar="STORE", help="A path or URL.")],
+    address: Annotated[str, typer.Argument(metavar="STORE", envvar=ENVIRONMENT, help="A path or URL.")],
     as_json: AsJson = False,
 ) -> None:
     """Bring the tables of a store up to date, or make them.

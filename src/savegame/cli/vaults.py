@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -48,6 +50,9 @@ MANY: Final = 5
 OFFERED: Final = 200
 """How many a shell is offered."""
 
+_given: ContextVar[tuple[str, ...]] = ContextVar("_given", default=())
+"""The options that name the vault this command is about, as another command needs them."""
+
 
 def default_address() -> str:
     """Where the vault is that nobody named: `agents.db` in the platform's directory for data."""
@@ -71,6 +76,17 @@ def shown(store: str | None) -> str:
     return shown_address(address(store))
 
 
+def command(*words: str) -> str:
+    """A command about the same vault, as it is typed: quoted, and with what named the vault unless that may be a secret."""
+    return f"savegame {shlex.join([*words, *_given.get()])}"
+
+
+def _options(store: str | None, namespace: str) -> tuple[str, ...]:
+    url = "URL" if store is not None and shown(store) != store else store
+    named = () if url is None or store == os.environ.get(ENVIRONMENT) else ("--store", url)
+    return named if namespace == "default" else (*named, "--namespace", namespace)
+
+
 def new_file(path: Path) -> Path:
     """A path where something can be made. Raises NotFoundError if its directory is not there."""
     if not path.parent.is_dir():
@@ -86,6 +102,7 @@ def opened(
 
     `hurried`: a server that does not answer is not waited for. Once it did, all its patience is there.
     """
+    _given.set(_options(store, namespace))
     where = hurry(address(store), HURRY_S) if hurried else address(store)
     reached = patient(where)
     try:
@@ -127,7 +144,7 @@ def thread_named(vault: Vault, name: str, *, whole: bool = False) -> Thread:
     if len(near) == 1 and not whole:
         return vault.thread(near[0])
     if not near:
-        raise ThreadNotFound(f"thread not found: {name!r}; savegame ls lists them")
+        raise ThreadNotFound(f"thread not found: {name!r}; {command('ls')} lists them")
     several = f"{', '.join(map(repr, near))}{', …' if len(near) == MANY else ''}"
     if whole:
         raise ThreadNotFound(f"thread not found: {name!r}; what changes a thread needs its whole id: {several}")
@@ -139,7 +156,7 @@ def by_reference(thread: Thread, text: str, verb: Callable[[Ref], T]) -> T:
     try:
         return by_text(text, verb)
     except CheckpointNotFound as error:
-        told = f"checkpoint not found: {text!r} in thread {thread.id!r}; savegame log {thread.id} lists them"
+        told = f"checkpoint not found: {text!r} in thread {thread.id!r}; {command('log', thread.id)} lists them"
         raise CheckpointNotFound(told) from error
 
 

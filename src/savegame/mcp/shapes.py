@@ -273,7 +273,8 @@ class Statistics(BaseModel):
     messages: int
     threads: int
     checkpoints: int
-    total_bytes: int
+    damaged: int = Field(description="Threads that are damaged and not counted.")
+    total_bytes: int = Field(description="What the store takes; the search index beside it (sizes.search) comes on top.")
     sizes: dict[str, int] = Field(description="Bytes by what they are used for.")
 
 

@@ -32,6 +32,8 @@ LEVELS: Final = ((WHOLE, WHOLE, WHOLE), (4000, 200, 60), (1000, 50, 30), (250, 1
 
 LONGEST_PATH: Final = 300
 _SAFE_INT: Final = 2**63
+_LONG_INT: Final = 10_000
+"""Bits of a number that is not written with decimal digits any more: Python refuses that for numbers that are much longer."""
 
 
 class Cut(BaseModel):
@@ -205,7 +207,7 @@ def _opened(value: Any) -> Any:
     if value is None or isinstance(value, bool | str):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, int):
-        return int(value) if -_SAFE_INT <= value < _SAFE_INT else hex(value)
+        return int(value) if -_SAFE_INT <= value < _SAFE_INT else str(value) if value.bit_length() < _LONG_INT else hex(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     if isinstance(value, bytes | bytearray):

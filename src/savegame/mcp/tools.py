@@ -297,7 +297,7 @@ class Tools:
     def persistence_stats(self) -> shapes.Statistics:
         """Get storage statistics: how many agents, conversations, messages, threads and checkpoints; bytes."""
         stats = self._vault.stats()
-        counts = ("agents", "conversations", "messages", "threads", "checkpoints", "total_bytes")
+        counts = ("agents", "conversations", "messages", "threads", "checkpoints", "damaged", "total_bytes")
         return shapes.Statistics(**{name: getattr(stats, name) for name in counts}, sizes=dict(stats.sizes))
 
     # -- time travel -------------------------------------------------------------------------------

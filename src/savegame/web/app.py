@@ -125,13 +125,13 @@ def _endpoint(ui: Ui, page: Page) -> Endpoint:
         try:
             asked = await _form(request) if page.method == "POST" else _once(list(request.query_params.multi_items()))
         except InvalidInputError as error:
-            return ui.show("error.html", status=error.http_status, error=error)
+            return _refused(ui, page, error)
         patience = ui.patience() if page.method == "GET" and not page.slow else None
         with move_on_after(patience):
             known = request.headers.get("if-none-match")
             return await to_thread.run_sync(_answered, ui, page, asked, known, abandon_on_cancel=patience is not None)
         silent = UnavailableError(f"the store has not answered for {patience:g} s; reload the page to try again")
-        return ui.show("error.html", status=silent.http_status, error=silent)
+        return _refused(ui, page, silent)
 
     return answer
 
@@ -140,12 +140,15 @@ def _answered(ui: Ui, page: Page, asked: Asked, known: str | None) -> Response:
     try:
         return _unless_known(ui, page, asked, known) if page.method == "GET" else _tried(ui, page, asked)
     except SavegameError as error:
-        return ui.show("error.html", status=error.http_status, error=error)
+        return _refused(ui, page, error)
     except Exception as error:  # a person looks at it, and the other pages go on
         logger.exception("the page %s could not be shown", page.path)
-        return ui.show(
-            "error.html", status=500, error=f"something unexpected happened ({error!r}); the log of savegame ui says more"
-        )
+        text = f"something unexpected happened ({error!r}); the log of savegame ui says more"
+        return ui.show("error.html", status=500, error=text, posted=page.method == "POST")
+
+
+def _refused(ui: Ui, page: Page, error: SavegameError) -> Response:
+    return ui.show("error.html", status=error.http_status, error=error, posted=page.method == "POST")
 
 
 def _unless_known(ui: Ui, page: Page, asked: Asked, known: str | None) -> Response:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from savegame.transcript import Call, file_kind, file_name, files_of, messages_in, said_in
-from savegame.web.shown import clipped, plain
+from savegame.web.shown import clipped, whole
 
 IMAGES: Final = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -113,7 +113,7 @@ def _view(message: Any, place: int) -> MessageView:
     return MessageView(
         place,
         said.role,
-        "\n".join(map(plain, said.parts)),
+        "\n".join(map(whole, said.parts)),
         tuple(map(_call, said.calls)),
         tuple(_file(part, number) for number, part in enumerate(said.files)),
         said.failed,
@@ -130,7 +130,7 @@ def _with_result(view: MessageView, number: int, answer: MessageView) -> Message
 
 
 def _call(call: Call) -> CallView:
-    arguments, result = (None if value is None else plain(value) for value in (call.arguments, call.result))
+    arguments, result = (None if value is None else whole(value) for value in (call.arguments, call.result))
     return CallView(call.id, call.name, arguments or "", result, call.failed)
 
 

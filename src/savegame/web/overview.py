@@ -112,8 +112,9 @@ class Snapshot:
 class Kept(Generic[T]):
     """A value that takes a while to read: the one read last, read again in the background whenever somebody asks for it."""
 
-    def __init__(self, read: Callable[[], T], value: T) -> None:
+    def __init__(self, read: Callable[[], T], value: T, told: dict[str, object]) -> None:
         self._read, self._value = read, value
+        self._told = told  # what the log was told of: shared, because one trouble meets all
         self._lock = threading.Lock()
         self._idle = threading.Event()
         self._idle.set()
@@ -160,9 +161,13 @@ class Kept(Generic[T]):
         try:
             before, self._value = self._value, self._read()
             self.changes += before != self._value
+            self._told.pop(str(self.error), None)
             self.error, self.ready, self.read_at = None, True, dt.datetime.now(dt.UTC)
         except Exception as error:  # pages say it; else they would wait for ever
-            logger.warning("the page could not read what it shows: %s", error, exc_info=not isinstance(error, SavegameError))
+            first = object()
+            if self._told.setdefault(str(error), first) is first:
+                known = isinstance(error, SavegameError)
+                logger.warning("the page could not read what it shows: %s", error, exc_info=not known)
             self.error = error
         finally:
             ended = time.monotonic()
@@ -181,10 +186,11 @@ class Overview:
         self._entries: dict[str, Entry] = {}
         self._total: int | None = None
         self._changes = 0
-        self._threads: Kept[None] = Kept(self._catch_up, None)
-        self._runs: Kept[list[RunInfo]] = Kept(lambda: list(vault.runs()), [])
-        self._usage: Kept[list[Usage]] = Kept(lambda: vault.usage(by="day"), [])
-        self._stats: Kept[Stats | None] = Kept(vault.stats, None)
+        told: dict[str, object] = {}
+        self._threads: Kept[None] = Kept(self._catch_up, None, told)
+        self._runs: Kept[list[RunInfo]] = Kept(lambda: list(vault.runs()), [], told)
+        self._usage: Kept[list[Usage]] = Kept(lambda: vault.usage(by="day"), [], told)
+        self._stats: Kept[Stats | None] = Kept(vault.stats, None, told)
 
     def snapshot(self) -> Snapshot:
         """All threads. Raises what reading them raised, if there is nothing to show."""
@@ -230,6 +236,10 @@ class Overview:
     def stats(self) -> tuple[Stats | None, bool]:
         """How much there is, and whether it was read already."""
         return self._stats.get(GLANCE_S), self._stats.ready
+
+    def uncounted(self) -> str | None:
+        """Why usage or sizes were not read; None if all is well."""
+        return self._stats.trouble() or self._usage.trouble()
 
     def forget(self) -> None:
         """The page changed something: look again."""
@@ -311,7 +321,10 @@ def _listed(known: Entry | None, mark: bytes, info: ThreadInfo | None) -> Entry:
 def _detailed(vault: Vault, entry: Entry, info: ThreadInfo, bare: Collection[bytes]) -> Entry:
     if entry.mark in bare:
         return Entry(entry.mark, info, detailed=True)
-    tags = frozenset(tag for noted in vault.thread(info.id).noted() for tag in noted.tags)
+    try:
+        tags = frozenset(tag for noted in vault.thread(info.id).noted() for tag in noted.tags)
+    except CorruptionError:  # its page says what is damaged; the other threads are read
+        tags = frozenset()
     calls = [call for call in vault.calls(info.id) if not call.settled]
     pending = tuple(Pending(info.id, info.agent_id, call) for call in calls)
     return Entry(entry.mark, info, tags, pending, detailed=True)

@@ -48,5 +48,20 @@ def clipped(text: str, most: int) -> str:
 
 def plain(value: Any) -> str:
     """Any stored value as text, of a long one the beginning."""
-    text = plain_text(value, indent=2)
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}\n… and {len(text) - MOST_TEXT} characters more"
+    text = whole(value)
+    return (
+        text
+        if len(text) <= MOST_TEXT
+        else f"{text[:MOST_TEXT]}\n… and {len(text) - MOST_TEXT:,} characters more; Export has all"
+    )
+
+
+def whole(value: Any) -> str:
+    """Any stored value as text, however long."""
+    return plain_text(value, indent=2)
+
+
+def holder(owner: str) -> str:
+    """Who holds a thread, by the name of a lease's owner: the machine, and the process there if it is told."""
+    machine, *rest = owner.split("/")
+    return f"{machine} process {rest[1]}" if len(rest) > 1 else machine

@@ -33,6 +33,8 @@ def show(ui: Ui, asked: Asked) -> Response:
         biggest=sorted(infos, key=lambda info: info.size_bytes, reverse=True)[:BIGGEST],
         longest=sorted(infos, key=lambda info: info.checkpoints, reverse=True)[:BIGGEST],
         check=ui.checking.now,
+        uncounted=ui.overview.uncounted(),
+        beside=0 if stats is None else stats.sizes.get("search", 0),
         sizes=[] if stats is None else _parts(dict(stats.sizes)),
     )
 
@@ -50,7 +52,7 @@ def start_check(ui: Ui, asked: Asked) -> Response:
 
 def _parts(sizes: dict[str, int]) -> list[tuple[str, int, float]]:
     """What the store is made of, the largest first: name, bytes, and its share of the largest."""
-    wanted = ("deltas", "keyframes", "blobs", "metadata", "notes", "records", "search", "aside", "wal")
+    wanted = ("deltas", "keyframes", "blobs", "metadata", "notes", "records", "aside", "wal")
     parts = sorted(((name, sizes[name]) for name in wanted if sizes.get(name)), key=lambda part: part[1], reverse=True)
     most = max((count for _, count in parts), default=1)
     return [(name, count, round(count / most * 100, 2)) for name, count in parts]

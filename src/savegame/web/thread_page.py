@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,7 +18,15 @@ from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response
 
 from savegame.changes import changes_between
-from savegame.errors import CorruptionError, InvalidInputError, NotFoundError, SavegameError, ThreadNotFound
+from savegame.errors import (
+    Busy,
+    CheckpointNotFound,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    SavegameError,
+    ThreadNotFound,
+)
 from savegame.lanes import start
 from savegame.model import Checkpoint, ThreadInfo, ThreadKey
 from savegame.naming import left_behind
@@ -27,7 +35,7 @@ from savegame.runs.ledger import CallEntry
 from savegame.thread import Thread
 from savegame.transcript import messages_in
 from savegame.web import messages as conversation
-from savegame.web import plots, timeline, values
+from savegame.web import plots, shown, timeline, values
 from savegame.web.ui import Asked, Ui, needed, number, said_done
 
 PAGE: Final = 40
@@ -69,6 +77,8 @@ class Window(NamedTuple):
     before: str | None
     older: str | None
     lanes: str
+    damage: CorruptionError | None
+    """Why it shows one line without its branches."""
 
 
 def mark(ui: Ui, asked: Asked) -> object:
@@ -84,8 +94,11 @@ def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
     """The thread, with a point of it: the one that was asked for, or the head."""
     thread, info = _thread(ui, asked)
     at = asked.get("at") or info.head
-    window = _window(thread, info, asked)
-    point, damage = _point(thread, window, at)
+    try:
+        window = _window(thread, info, asked)
+        point, damage = _point(thread, window, at)
+    except CheckpointNotFound as missing:
+        raise CheckpointNotFound(f"there is no checkpoint {at!r} in {info.id!r}, or not any more") from missing
     view = asked["view"] if asked.get("view") in VIEWS else _first_view(point)
     doing = asked["do"] if asked.get("do") in ACTIONS and point is not None and not ui.read_only else None
     return ui.show(
@@ -107,6 +120,7 @@ def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
         forks=ui.overview.forks(info.id),
         run=_run(ui, info.id),
         done=said_done(asked),
+        undo=ui.url("thread", id=info.id, at=asked["undo"], do="rewind") if asked.get("undo") and not ui.read_only else None,
         error=error,
         **(_shown(ui, thread, window, point, view, asked) if point is not None else {}),
         **(_moving(thread, point) if point is not None and doing == "rewind" else {}),
@@ -194,9 +208,14 @@ def fork(ui: Ui, asked: Asked) -> Response:
 
 def rewind(ui: Ui, asked: Asked) -> Response:
     """Move the head to a point, if it still is where the person saw it; else the page again, as it is now."""
-    thread = ui.vault.thread(needed(asked, "id"))
-    thread.rewind(needed(asked, "at"), rerun_tools=asked.get("rerun") == "yes", expect=needed(asked, "head"))
-    return ui.go("thread", id=thread.id, done="rewind")
+    thread, head = ui.vault.thread(needed(asked, "id")), needed(asked, "head")
+    try:
+        thread.rewind(needed(asked, "at"), rerun_tools=asked.get("rerun") == "yes", expect=head)
+    except Busy as busy:
+        run = _run(ui, thread.id)
+        by = f" ({shown.holder(run.owner)})" if run is not None else ""
+        raise Busy(f"a run holds this thread{by}; nothing was changed; rewind when it is done") from busy
+    return ui.go("thread", id=thread.id, done="rewind", undo=head)
 
 
 # -- what is shown ---------------------------------------------------------------------------------
@@ -206,9 +225,9 @@ def _thread(ui: Ui, asked: Asked) -> tuple[Thread, ThreadInfo]:
     thread_id = needed(asked, "id")
     info = ui.vault.info(thread_id)
     if info is None:
-        raise ThreadNotFound(f"thread not found: {thread_id!r} has no head")
+        raise ThreadNotFound(f"there is no thread {thread_id!r}: it was deleted, or nothing was saved yet")
     if info.damage is not None:
-        raise CorruptionError(f"{info.damage}; savegame verify and repair look after it", thread_id=thread_id)
+        raise CorruptionError(info.damage, thread_id=thread_id)
     return ui.vault.thread(thread_id), info
 
 
@@ -230,18 +249,33 @@ def _first_view(point: Checkpoint | None) -> str:
 def _window(thread: Thread, info: ThreadInfo, asked: Asked) -> Window:
     """The page of the timeline that was asked for, else the newest, else that around the point."""
     before, lanes = asked.get("before") or None, asked.get("lanes", "").split(",") if asked.get("lanes") else []
-    rows = list(thread.history(branches=True, before=before, limit=PAGE + 1))
+    rows, damage = _rows(thread, before)
     if before is None:
         lanes = start(info.head)
         at = asked.get("at")
         if at and all(row.id != at for row in rows[:PAGE]):
-            before, lanes = _above(thread, at), start(at)
-            rows = list(thread.history(branches=True, before=before, limit=PAGE + 1))
+            before, lanes = at if damage else _above(thread, at), start(at)
+            rows, damage = _rows(thread, before)
     drawing = timeline.draw(rows[:PAGE], lanes)
     older = rows[PAGE - 1].id if len(rows) > PAGE else None
     states = _states(thread, rows[:PAGE])
     previews = {name: text for name, point in states.items() if (text := conversation.preview(point.state))}
-    return Window(drawing, states, previews, before is None, before, older, ",".join(drawing.waiting))
+    return Window(drawing, states, previews, before is None, before, older, ",".join(drawing.waiting), damage)
+
+
+def _rows(thread: Thread, before: str | None) -> tuple[list[Checkpoint], CorruptionError | None]:
+    """A page of the timeline and one more; if something there is damaged, of one line only, as far as it can be read."""
+    try:
+        return list(thread.history(branches=True, before=before, limit=PAGE + 1)), None
+    except CorruptionError as error:
+        return list(_line(thread, before)), error
+
+
+def _line(thread: Thread, before: str | None) -> Iterator[Checkpoint]:
+    try:
+        yield from thread.history(before=before, limit=PAGE + 1)
+    except CorruptionError:  # the window says it
+        return
 
 
 def _above(thread: Thread, at: str) -> str | None:
@@ -252,10 +286,20 @@ def _above(thread: Thread, at: str) -> str | None:
 
 def _states(thread: Thread, rows: Sequence[Checkpoint]) -> dict[str, Checkpoint]:
     """One after the other, which costs hardly more than one of them: what they have in common is there once."""
+    small = [row for row in rows if row.size_bytes <= MOST_PREVIEWED]
+    found: dict[str, Checkpoint] = {}
     try:
-        return {point.id: point for point in thread.replay(row for row in rows if row.size_bytes <= MOST_PREVIEWED)}
-    except (CorruptionError, NotFoundError):  # the point itself tells what is damaged; what is gone is gone
-        return {}
+        found.update((point.id, point) for point in thread.replay(small))
+    except (CorruptionError, NotFoundError):  # the others are read one by one
+        found.update((row.id, point) for row in small if row.id not in found and (point := _sound(thread, row.id)) is not None)
+    return found
+
+
+def _sound(thread: Thread, name: str) -> Checkpoint | None:
+    try:
+        return thread.load(name)
+    except (CorruptionError, NotFoundError):  # who chooses it is told; what is gone is gone
+        return None
 
 
 def _shown(ui: Ui, thread: Thread, window: Window, point: Checkpoint, view: str, asked: Asked) -> dict[str, Any]:
@@ -317,5 +361,8 @@ def _called(ui: Ui, thread: Thread, asked: Asked) -> dict[str, Any]:
 
 def _moving(thread: Thread, point: Checkpoint) -> dict[str, Any]:
     """What a rewind would do: which checkpoints would be left behind as a branch."""
-    left = list(islice(left_behind(thread, point), MOST_LEFT + 1))
-    return {"left": left, "far": len(left) > MOST_LEFT}
+    try:
+        left = list(islice(left_behind(thread, point), MOST_LEFT + 1))
+    except CorruptionError as error:
+        return {"left": [], "far": False, "uncounted": error}
+    return {"left": left, "far": len(left) > MOST_LEFT, "uncounted": None}

@@ -41,6 +41,7 @@ def show(ui: Ui, asked: Asked) -> Response:
     _, key, backwards = SORTS[sort]
     fitting = sorted((pair for pair in entries if _fits(*pair, asked)), key=lambda pair: pair[1].id)
     fitting.sort(key=lambda pair: key(pair[1]), reverse=backwards)
+    fitting.sort(key=lambda pair: _far(pair[1].id, asked))
     first, held = number(asked, "first", 0), ui.overview.held()
     return ui.show(
         "threads.html",
@@ -80,6 +81,12 @@ def _fits(entry: Entry, info: ThreadInfo, asked: Asked) -> bool:
         and asked.get("status", "") in ("", "damaged" if info.damage else str.__str__(info.status))
         and (not asked.get("tag") or asked["tag"] in entry.tags)
     )
+
+
+def _far(thread_id: str, asked: Asked) -> int:
+    """How far an id is from what was typed: that itself, one that begins so, another."""
+    text, name = asked.get("q", "").strip().casefold(), thread_id.casefold()
+    return 0 if not text or name == text else 1 if name.startswith(text) else 2
 
 
 def _choices(names: Iterable[str]) -> list[str]:

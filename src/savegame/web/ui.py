@@ -69,7 +69,15 @@ class Ui:
     def show(self, template: str, *, status: int = 200, **data: Any) -> Response:
         """A page, or a part of one."""
         now = self.now()
-        at_hand = {"ui": self, "url": self.url, "now": now, "ago": partial(ago, now=now), "done": None, "error": None}
+        at_hand = {
+            "ui": self,
+            "url": self.url,
+            "now": now,
+            "ago": partial(ago, now=now),
+            "done": None,
+            "undo": None,
+            "error": None,
+        }
         text = self._templates.get_template(template).render(at_hand | data)
         return HTMLResponse(text.encode(errors="replace"), status)
 
@@ -122,9 +130,19 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (shown.exact, shown.brief, shown.money, shown.lasting, shown.clipped, shown.plain):
+    for function in (
+        shown.exact,
+        shown.brief,
+        shown.money,
+        shown.lasting,
+        shown.clipped,
+        shown.plain,
+        shown.whole,
+        shown.holder,
+    ):
         made.filters[function.__name__] = function
     made.filters["size"] = size_text
+    made.globals["most_text"] = shown.MOST_TEXT
     return made
 
 

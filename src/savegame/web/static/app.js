@@ -23,11 +23,12 @@ if (door) openDoor(door).catch(() => { door.textContent = "Not connected. Was sa
 
 const marks = new Map();
 const lost = document.getElementById("lost");
+let ended = false;
 
 document.addEventListener("htmx:config:request", (event) => {
   const { ctx } = event.detail;
   if (!ctx.sourceElement.hasAttribute("data-live") || ctx.sourceEvent?.type !== "every") return;
-  if (document.hidden) event.preventDefault();
+  if (document.hidden || ended) event.preventDefault();
   else if (marks.has(ctx.request.action)) ctx.request.headers["If-None-Match"] = marks.get(ctx.request.action);
 });
 
@@ -38,16 +39,37 @@ document.addEventListener("htmx:after:request", (event) => {
     marks.clear();
     marks.set(ctx.request.action, mark);
   }
-  if (lost) lost.hidden = ctx.response.status < 500;
-  if (lost && !lost.hidden) lost.textContent = "The store does not answer, or something went wrong. Reload the page to see what.";
-  if (ctx.response.status === 403) location.reload();
+  const { status } = ctx.response;
+  if (status === 403) location.reload();
+  else if (status < 400) lost.hidden = true;
+  else say(status < 500 ? refusal(ctx.text) : "The store does not answer, or something went wrong. Reload the page to see what.");
+  if (status === 404 && ctx.sourceElement.hasAttribute("data-live")) end();
 });
 
-document.addEventListener("htmx:error", () => {
-  if (!lost) return;
-  lost.textContent = "Not connected. Was savegame ui stopped?";
+document.addEventListener("htmx:error", () => say("Not connected. Was savegame ui stopped?"));
+
+function say(text) {
+  lost.textContent = text;
   lost.hidden = false;
-});
+}
+
+function refusal(page) {
+  return new DOMParser().parseFromString(page, "text/html").querySelector("[role=alert]")?.textContent ?? "That did not work.";
+}
+
+// What the page shows was deleted: it stays to be read, but nothing is asked for or offered any more.
+function end() {
+  ended = true;
+  for (const offer of document.querySelectorAll(".live, .actions, form.act, a[download]")) offer.remove();
+}
+
+// -- what was done is said once, not again after a reload
+
+const address = new URL(location.href);
+if (address.searchParams.has("done")) {
+  for (const said of ["done", "undo"]) address.searchParams.delete(said);
+  history.replaceState(history.state, "", address);
+}
 
 // -- light and dark
 

@@ -1,0 +1,51 @@
+"""One command from its arguments to its exit code: errors of ours end it with one line. Touches app, printing, errors."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from typing import Any, Final
+
+import typer
+
+from savegame.cli.app import made
+from savegame.cli.printing import err, json_text, one_line, warn
+from savegame.cli.shapes import failure
+from savegame.errors import CorruptionError, InvalidInputError, SavegameError
+
+WRONG_USE: Final[Any] = typer.BadParameter.__mro__[2]
+"""What is raised for options that there are not, and the like; typer does not give it a name, and may bring its own click."""
+
+
+class _Warned(logging.Handler):
+    """What the library logs, as lines for people: nothing in them moves the cursor."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(self.format(record))
+
+
+def run() -> None:
+    """Run the command line; errors of ours become one line, with `--json` a document, and their exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # where the terminal has no such letter
+    logging.getLogger("savegame").addHandler(_Warned(logging.WARNING))
+    as_json = "--json" in sys.argv
+    try:
+        sys.exit(made(next(iter(sys.argv[1:]), None))(standalone_mode=not as_json))
+    except SavegameError as error:
+        _end(error, as_json=as_json)
+    except WRONG_USE as error:  # else shown by typer, with a box around it
+        _end(InvalidInputError(error.format_message()), as_json=as_json)
+
+
+def _end(error: SavegameError, *, as_json: bool) -> None:
+    cause = error.__cause__
+    if isinstance(cause, CorruptionError) and cause.thread_id is not None:
+        error = cause  # it names thread, checkpoint and place by itself
+    if as_json:
+        sys.stderr.write(f"{json_text(failure(error))}\n")
+    else:
+        err.print(f"savegame: {one_line(error)}", markup=False, style="red")
+    sys.exit(error.exit_code)
