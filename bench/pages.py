@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -70,7 +71,7 @@ def pages(address: str, sizes: Sizes) -> dict[str, Any]:
         return {"pages": {}}
     with savegame.open(address) as vault:
         _fill(vault, sizes.listed)
-        asked = _pages(vault)
+        asked = dict(islice(_pages(vault).items(), sizes.looked_at))
     found: dict[str, Took] = {}
     with _browser() as look:
         for name, path in asked.items():

@@ -39,6 +39,7 @@ class Sizes:
     per_agent: int = 100
     said: int = 50  # messages of each conversation
     listed: int = 10_000  # threads that the web page lists, and checkpoints of its longest thread
+    looked_at: int | None = None  # pages of it that are opened; all
 
     def to_text(self) -> str:
         """As an argument for a contestant's process."""
@@ -77,5 +78,6 @@ QUICK = Sizes(
     per_agent=10,
     said=10,
     listed=200,
+    looked_at=2,
 )
 """For a smoke test: the figures mean little, and limits may be missed."""
