@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from bench import corpus, plot, report
 from bench.contestant import DBOS, POSTGRES, SAVERS
-from bench.rounds import PLAN, ROOT, play
+from bench.rounds import PLAN, ROOT, Results, Turn, play, turns
 from bench.rows import rows
 from bench.sizes import QUICK, Sizes
 
@@ -47,9 +47,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     sizes = QUICK if options.quick else Sizes()
     rounds = options.rounds or (1 if options.quick else 3)
     described = corpus.describe()
-    with console.status("starting") as status:
-        say = status.update if console.is_terminal else partial(print, file=sys.stderr, flush=True)
-        results = play(sizes, rounds, contestants, set(options.only), options.dir, say)
+    results = _played(turns(rounds, contestants, set(options.only)), sizes, options.dir, console)
     found = rows(results)
     report.print_report(console, found, results, described, timings=not options.brief)
     report.write_json(options.json, found, results, described, sizes, rounds)
@@ -65,6 +63,21 @@ def run(argv: Sequence[str] | None = None) -> int:
     if missed:
         console.print(f"missed: {', '.join(missed)}", style="bold", highlight=False)
     return 1 if results.crashes or (options.check and missed) else 0
+
+
+def _played(order: list[Turn], sizes: Sizes, where: Path | None, console: Console) -> Results:
+    """Play, with a bar for whoever watches, and a line for each turn else."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task("starting", total=len(order), completed=-1)  # the first turn only begins
+
+        def say(turn: Turn) -> None:
+            told = f"round {turn.round} of {order[-1].round}: {turn.task}, {turn.contestant}"
+            bar.update(shown, description=told, advance=1)
+            if not console.is_terminal:
+                print(told, file=sys.stderr, flush=True)
+
+        return play(order, sizes, where, say)
 
 
 def _installed(module: str) -> bool:

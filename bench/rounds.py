@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.sizes import Sizes
 
@@ -72,21 +73,35 @@ class Results:
         return self.found.get((contestant, task), [])
 
 
-def play(
-    sizes: Sizes, rounds: int, contestants: set[str], only: set[str], where: Path | None, say: Callable[[str], None]
-) -> Results:
+class Turn(NamedTuple):
+    """One contestant at one task in one round."""
+
+    round: int
+    task: str
+    contestant: str
+
+
+def turns(rounds: int, contestants: set[str], only: set[str]) -> list[Turn]:
+    """Whose turn it is, and at what, from the first to the last."""
+    return [
+        Turn(number, task.name, name)
+        for number in range(1, rounds + 1)
+        for task in PLAN
+        if (not only or task.name in only) and (number == 1 or not task.once)
+        for name in task.contestants
+        if name in contestants
+    ]
+
+
+def play(order: list[Turn], sizes: Sizes, where: Path | None, say: Callable[[Turn], None]) -> Results:
     """Run everything in a temporary directory on a real disk, which is removed afterwards."""
     results = Results()
-    with workplace(where) as work, _postgres(contestants) as server:
-        for number in range(1, rounds + 1):
+    with workplace(where) as work, _postgres({turn.contestant for turn in order}) as server:
+        for number, round_ in groupby(order, key=lambda turn: turn.round):
             room = work / f"round-{number}"
-            for task in PLAN:
-                if (only and task.name not in only) or (task.once and number > 1):
-                    continue
-                for name in task.contestants:
-                    if name in contestants:
-                        say(f"round {number} of {rounds}: {task.name}, {name}")
-                        _turn(results, name, task.name, room / name, sizes, server)
+            for turn in round_:
+                say(turn)
+                _turn(results, turn.contestant, turn.task, room / turn.contestant, sizes, server)
             shutil.rmtree(room, ignore_errors=True)
     return results
 

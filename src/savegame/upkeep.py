@@ -38,20 +38,17 @@ class Deleted(NamedTuple):
     left: tuple[str, ...]
 
 
-def thread_rows(engine: Engine, namespace: str) -> Iterator[ThreadRow]:
-    """Every thread of a namespace that has a checkpoint, those without a head too. Raises CorruptionError."""
-    for thread_id, _ in engine.store.heads(namespace):
-        row = engine.store.thread(ThreadKey(namespace, thread_id))
-        if row is not None and row.frames:
-            yield row
+def thread_rows(engine: Engine, namespace: str, damaged: set[str] | None = None) -> Iterator[ThreadRow]:
+    """Every thread of a namespace that has a checkpoint, those without a head too.
 
-
-def countable_rows(engine: Engine, namespace: str, damaged: set[str]) -> Iterator[ThreadRow]:
-    """Like `thread_rows`, but past those that are damaged, whose ids it adds to a set."""
+    Raises CorruptionError for one whose row is damaged; with `damaged`, its id is put there, and the others are gone through.
+    """
     for thread_id, _ in engine.store.heads(namespace):
         try:
             row = engine.store.thread(ThreadKey(namespace, thread_id))
         except CorruptionError:
+            if damaged is None:
+                raise
             damaged.add(thread_id)
             continue
         if row is not None and row.frames:
@@ -224,12 +221,17 @@ def verify(engine: Engine, namespace: str, progress: Progress) -> Report:
 
 
 def _sound_rows(engine: Engine, namespace: str, problems: list[Problem]) -> list[ThreadRow]:
+    """The rows of threads that can be looked into; of the others there is a problem already, or is now."""
+    damaged: set[str] = set()
     try:
-        return list(thread_rows(engine, namespace))
-    except CorruptionError:
+        rows = list(thread_rows(engine, namespace, damaged))
+    except CorruptionError:  # it cannot even be told which threads there are
         if problems:
             return []
         raise
+    told = {problem.thread_id for problem in problems}
+    problems += [Problem(name, None, "thread row", "it cannot be read") for name in sorted(damaged - told)]
+    return rows
 
 
 def _check_history(engine: Engine, key: ThreadKey) -> Iterator[Problem]:

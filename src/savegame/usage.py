@@ -14,7 +14,7 @@ from savegame.errors import CorruptionError, InvalidInputError
 from savegame.frames import Meta, load_meta
 from savegame.lineage import everything, visible
 from savegame.model import ThreadRow
-from savegame.upkeep import countable_rows
+from savegame.upkeep import thread_rows
 
 logger = logging.getLogger("savegame")
 
@@ -42,7 +42,7 @@ def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
         raise InvalidInputError(f"usage by {by!r} is unknown; one of: agent, day")
     found: dict[Key, Usage] = {}
     damaged: set[str] = set()
-    for row in countable_rows(engine, namespace, damaged):
+    for row in thread_rows(engine, namespace, damaged):
         try:
             used = _of_thread(engine, row, by)
         except CorruptionError:

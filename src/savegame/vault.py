@@ -449,7 +449,7 @@ class Vault:
     def stats(self) -> Stats:
         """How much there is."""
         damaged: set[str] = set()
-        rows = list(upkeep.countable_rows(self._engine, self.namespace, damaged))
+        rows = list(upkeep.thread_rows(self._engine, self.namespace, damaged))
         conversations = list(self._conversations.infos(None, read=False))
         return Stats(
             threads=sum(row.head > 0 for row in rows),

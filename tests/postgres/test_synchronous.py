@@ -63,6 +63,20 @@ def cancel_the_wait(primary: Cluster) -> int:
     return int(pid)
 
 
+def failing_save(thread: savegame.Thread, state: str) -> tuple[threading.Thread, list[UnavailableError]]:
+    """A save that must fail, in a thread of its own, and where its error will be."""
+    told: list[UnavailableError] = []
+
+    def save() -> None:
+        with pytest.raises(UnavailableError) as raised:
+            thread.save(state)
+        told.append(raised.value)
+
+    worker = threading.Thread(target=save, daemon=True)
+    worker.start()
+    return worker, told
+
+
 def test_a_save_whose_wait_was_cancelled_is_not_acknowledged_before_the_standby_has_it(pair: tuple[Cluster, Cluster]) -> None:
     primary, standby = pair
     with savegame.open(primary.url()) as vault:
@@ -89,16 +103,8 @@ def test_one_that_no_standby_gets_in_time_is_unknown(pair: tuple[Cluster, Cluste
     with savegame.open(f"{primary.url()}?deadline=2") as vault:
         thread = vault.thread("t")
         thread.save("first")
-        told: list[UnavailableError] = []
-
-        def save() -> None:
-            with pytest.raises(UnavailableError) as raised:
-                thread.save("second")
-            told.append(raised.value)
-
         with receiving_nothing(standby):
-            worker = threading.Thread(target=save, daemon=True)
-            worker.start()
+            worker, told = failing_save(thread, "second")
             while worker.is_alive():
                 for (pid,) in primary.execute(WAITING):
                     primary.execute("SELECT pg_cancel_backend(%s)", pid)
@@ -115,20 +121,12 @@ def test_one_whose_server_is_shut_down_at_once_while_it_waits_is_unknown(pair: t
     with savegame.open(f"{primary.url()}?deadline=2") as vault:
         thread = vault.thread("t")
         thread.save("first")
-        told: list[bool] = []
-
-        def save() -> None:
-            with pytest.raises(UnavailableError) as raised:
-                thread.save("second")
-            told.append(raised.value.unknown)
-
         with receiving_nothing(standby):
-            worker = threading.Thread(target=save, daemon=True)
-            worker.start()
+            worker, told = failing_save(thread, "second")
             until(lambda: primary.execute(WAITING))
             primary.stop(signal.SIGQUIT)
             worker.join(PATIENCE_S)
-        assert told == [True]
+        assert [error.unknown for error in told] == [True]
 
 
 def test_without_listening_to_the_warning_a_commit_is_acknowledged_and_lost(pair: tuple[Cluster, Cluster]) -> None:

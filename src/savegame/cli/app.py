@@ -18,7 +18,7 @@ COMMANDS: Final = {
     "Look": "threads.ls history.log checkpoints.show checkpoints.diff history.tail threads.search health.stats",
     "Go back, try again": "moving.rewind moving.fork moving.label",
     "Runs": "runs.stale runs.calls runs.answer runs.resolve",
-    "Look after it": ("health.verify health.repair doctor.doctor upkeep.prune upkeep.erase upkeep.compact upkeep.backup"),
+    "Look after it": "health.verify health.repair doctor.doctor upkeep.prune upkeep.erase upkeep.compact upkeep.backup",
     "Move": "transfer.export transfer.copy transfer.migrate importing.import_",
     "Serve": "serving.ui serving.mcp",
     "Try": "trying.demo trying.bench",

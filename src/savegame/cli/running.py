@@ -12,7 +12,7 @@ import typer
 from savegame.cli.app import made
 from savegame.cli.printing import err, json_text, one_line, warn
 from savegame.cli.shapes import failure
-from savegame.errors import CorruptionError, InvalidInputError, SavegameError
+from savegame.errors import InvalidInputError, SavegameError
 
 WRONG_USE: Final[Any] = typer.BadParameter.__mro__[2]
 """What is raised for options that there are not, and the like; typer does not give it a name, and may bring its own click."""
@@ -41,9 +41,6 @@ def run() -> None:
 
 
 def _end(error: SavegameError, *, as_json: bool) -> None:
-    cause = error.__cause__
-    if isinstance(cause, CorruptionError) and cause.thread_id is not None:
-        error = cause  # it names thread, checkpoint and place by itself
     if as_json:
         sys.stderr.write(f"{json_text(failure(error))}\n")
     else:
