@@ -289,6 +289,20 @@ def _bodies(path: Path, table: str, column: str) -> set[Any]:
     return {value for (value,) in sql(path, f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL")}
 
 
+def test_verify_looks_into_the_other_threads_when_the_row_of_one_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with savegame.open(path) as vault:
+        for name in ("sound", "damaged"):
+            vault.thread(name).save(1)
+    sql(path, "UPDATE thread SET count = count + 1 WHERE id = ?", ("damaged",))
+    with savegame.open(path) as vault:
+        report = vault.verify()
+        assert {problem.thread_id for problem in report.problems} == {"damaged"}
+        assert (report.threads, report.checkpoints) == (1, 1)
+        counted = vault.stats()
+        assert (counted.threads, counted.checkpoints, counted.damaged) == (1, 1, 1)
+
+
 @pytest.mark.parametrize("column", ["meta", "delta"])
 def test_states_one_after_the_other_are_not_held_up_by_damage_beside_them(column: str, tmp_path: Path) -> None:
     path = tmp_path / "a.db"
