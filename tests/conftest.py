@@ -4,6 +4,7 @@ random examples. The default run draws the same every time, so that it says some
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,6 +22,9 @@ Addresses = Callable[..., str]
 hypothesis.settings.register_profile("steady", derandomize=True, database=None)
 if "--campaign" not in sys.argv:
     hypothesis.settings.load_profile("steady")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script: what tests start must hear Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
