@@ -72,6 +72,7 @@ WANTED: list[tuple[type[apsw.Error], type[SavegameError]]] = [
     (apsw.AuthError, UnavailableError),
     (apsw.TooBigError, UnsupportedError),
     (apsw.ConnectionClosedError, ClosedError),
+    (apsw.CursorClosedError, ClosedError),
     (apsw.SQLError, CorruptionError),
     (apsw.IOError, UnavailableError),
 ]

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -130,15 +130,6 @@ def test_an_interrupt_of_one_is_not_raised_in_the_threads_of_others() -> None:
     assert len(raised) == 3
 
 
-@pytest.fixture
-def _ctrl_c() -> Iterator[None]:
-    """Ctrl-C interrupts, also where the tests run in the background of a shell that ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_ctrl_c")
 @pytest.mark.parametrize("times", [1, 3])
 def test_an_interrupt_while_waiting_is_raised_after_the_outcome(times: int) -> None:
     """However often Ctrl-C is pressed: the job is done, the others go on, and the interrupt is raised."""

@@ -50,7 +50,15 @@ class Group(Generic[Job, Outcome]):
         while True:
             try:
                 while mine.leads or mine.next or not mine.done:
-                    self._carry_on(mine)
+                    if not mine.queued:
+                        self._enter(mine)
+                    if mine.leads:
+                        self._lead(mine)
+                    elif not mine.done and mine.wake is not None:
+                        mine.wake.acquire()
+                    if mine.next is not None:
+                        _wake(mine.next)
+                        mine.next = None
                 break
             except BaseException as error:  # noqa: BLE001 - raised below, once the outcome is known
                 interrupted = None if isinstance(error, Exception) else error
@@ -60,27 +68,16 @@ class Group(Generic[Job, Outcome]):
             raise mine.error
         return mine.outcome  # type: ignore[return-value]
 
-    def _carry_on(self, mine: Pending[Job, Outcome]) -> None:
-        """The next step of one caller."""
-        if not mine.queued:
-            self._enter(mine)
-        if mine.leads:
-            self._lead(mine)
-        elif not mine.done and mine.wake is not None:
-            mine.wake.acquire()
-        if mine.next is not None:
-            _wake(mine.next)
-            mine.next = None
-
     def _enter(self, mine: Pending[Job, Outcome]) -> None:
         with self._mutex:
-            if self._led:
+            if not self._led:
+                self._current = [mine]
+                mine.leads = self._led = True
+            elif not mine.leads:  # an interrupt may have come just before the last line
                 mine.wake = threading.Lock()
                 mine.wake.acquire()
-            else:
-                mine.leads = self._led = True
-            if mine not in self._queue:  # an interrupt may have come just before the next line
-                self._queue.append(mine)
+                if mine not in self._queue:
+                    self._queue.append(mine)
             mine.queued = True
 
     def _lead(self, mine: Pending[Job, Outcome]) -> None:

@@ -62,7 +62,7 @@ EMPTY_ROW = Row(0, None, 0, None, 0, 0, 0, 0, 0, None, 0, 0)
 
 def thread_sum(key: ThreadKey, row: Row, head_id: str | bytes | None) -> int:
     """The checksum of a thread's row, whose head's id is stored as `head_id`."""
-    return checksum(pack_raw([*row[:3], head_id, *row[4:]]), thread_salt(*key))
+    return zlib.crc32(pack_raw([*row[:3], head_id, *row[4:]]), thread_salt(*key))
 
 
 def thread_values(key: ThreadKey, row: Row) -> tuple[Any, ...]:
@@ -89,27 +89,16 @@ def after_append(
     change: Append, row: Row, stored_id: str | bytes, floor: int, expires: int, space: int | None
 ) -> tuple[Row, tuple[Any, ...]]:
     """The row of a thread after an append, and the columns of the new frame from its id on."""
-    base, seq = change.base, row.last + 1
-    run = row.run if row.run and base == row.last else seq
-    new = Row(
-        row.no,
-        change.agent or row.agent,
-        seq,
-        change.id,
-        seq,
-        floor,
-        run,
-        row.frames + 1,
-        row.epoch,
-        row.owner,
-        expires,
-        row.version + 1,
-    )
-    salt = thread_salt(*change.key)
-    meta_sum = meta_checksum(salt, seq, base, run, space, stored_id, change.meta)
-    note_sum = None if change.note is None else checksum(change.note, salt, seq)
-    delta_sum = checksum(change.delta, salt, seq, base)
-    return new, (stored_id, base, run, change.meta, meta_sum, change.note, note_sum, change.delta, delta_sum)
+    key, id, base, meta, delta, note, _, _, wanted_agent, *_ = change  # noqa: A001 - one word per idea
+    no, agent, _, _, last, _, run, frames, epoch, owner, _, version = row
+    seq = last + 1
+    run = run if run and base == last else seq
+    new = Row(no, wanted_agent or agent, seq, id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
+    salt = thread_salt(*key)
+    place = place_sum(salt, seq, base)
+    meta_sum = zlib.crc32(_summed(run, space, stored_id, meta), place)
+    note_sum = None if note is None else checksum(note, salt, seq)
+    return new, (stored_id, base, run, meta, meta_sum, note, note_sum, delta, zlib.crc32(delta, place))
 
 
 class Stretch(NamedTuple):
@@ -180,11 +169,15 @@ def read_frame(key: ThreadKey, columns: tuple[Any, ...]) -> Frame:
     return Frame(seq, frame_id, base, meta, note, None)
 
 
+def _summed(run: int, space: int | None, stored_id: str | bytes, meta: bytes) -> bytes:
+    """What the checksum of a frame's metadata is over."""
+    return _PLACE.pack(run, space or 0) + (stored_id if isinstance(stored_id, bytes) else stored_id.encode()) + meta
+
+
 def meta_checksum(salt: int, seq: int, base: int, run: int, space: int | None, stored_id: str | bytes, meta: bytes) -> int:
     """The checksum of a frame's metadata; its id and its place in the thread are under it too."""
     try:
-        name = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
-        return checksum(_PLACE.pack(run, space or 0) + name + meta, salt, seq, base)
+        return checksum(_summed(run, space, stored_id, meta), salt, seq, base)
     except (TypeError, AttributeError, struct.error):  # damage has changed the type of a column
         return -1
 
@@ -197,7 +190,11 @@ def placed_id(key: int) -> str:
 
 def place_told_by(stored_id: str | bytes) -> int:
     """The key that an id tells; whether that frame has this id must be looked up. 0 for an id that a user chose."""
-    return int.from_bytes(stored_id[:8]) ^ int.from_bytes(stored_id[8:]) if isinstance(stored_id, bytes) else 0
+    if not isinstance(stored_id, bytes):
+        return 0
+    noise, mixed = _HALVES.unpack(stored_id)
+    key: int = noise ^ mixed
+    return key
 
 
 _random = random.Random()  # noqa: S311 - ids are no secrets, and asking the system for each costs time
@@ -246,6 +243,7 @@ def space_checksum(number: int, name: str) -> int:
 
 
 _PLACE = struct.Struct("<QQ")
+_HALVES = struct.Struct(">QQ")
 
 
 def unknown_outcome(error: Exception, changes: Sequence[StoreChange]) -> UnavailableError:

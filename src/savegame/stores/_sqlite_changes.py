@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
-import apsw
-
 from savegame.errors import CorruptionError
 from savegame.frames import pack_id, unpack_id
 from savegame.model import Lease, ThreadKey
@@ -33,7 +31,7 @@ from savegame.stores._rows import (
     thread_sum,
     thread_values,
 )
-from savegame.stores._sqlite_file import SQL, all_rows, one_row, repeated
+from savegame.stores._sqlite_file import SQL, Connection, all_rows, one_row, repeated
 
 TOGETHER: Final = 64
 """How many appends one statement makes at most."""
@@ -42,7 +40,7 @@ NO_KEY: Final = 1 << 63
 """Keys of rows are smaller."""
 
 
-class Changes(RowChanges[apsw.Connection]):
+class Changes(RowChanges[Connection]):
     """Makes changes, and remembers rows of threads and numbers of namespaces that were committed."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -71,7 +69,7 @@ class Changes(RowChanges[apsw.Connection]):
         self._rows.clear()
         self._spaces.clear()
 
-    def apply(self, db: apsw.Connection, change: StoreChange) -> int:
+    def apply(self, db: Connection, change: StoreChange) -> int:
         """Make one change. Gives the sequence number that it made, or 0."""
         key = change.key
         if type(change) is Append:
@@ -89,40 +87,40 @@ class Changes(RowChanges[apsw.Connection]):
 
     # -- rows of threads -----------------------------------------------------------------------------
 
-    def row(self, db: apsw.Connection, key: ThreadKey) -> Row | None:
+    def row(self, db: Connection, key: ThreadKey) -> Row | None:
         """The row of a thread as it is in the file."""
         found = one_row(db, "thread", self.space(db, key.namespace), key.id)
         return None if found is None else read_thread(key, found)
 
-    def now(self, db: apsw.Connection) -> int:
+    def now(self, db: Connection) -> int:
         return self._clock()
 
-    def next_epoch(self, db: apsw.Connection) -> int:
+    def next_epoch(self, db: Connection) -> int:
         epoch: int = all_rows(db, "next_epoch")[0][0]
         return epoch
 
-    def add_row(self, db: apsw.Connection, key: ThreadKey) -> Row:
+    def add_row(self, db: Connection, key: ThreadKey) -> Row:
         (no,) = all_rows(db, "add_thread", self.space(db, key.namespace, add=True), key.id)[0]
         self.write_row(db, key, EMPTY_ROW._replace(no=no))
         return self._new_rows[key]
 
-    def write_row(self, db: apsw.Connection, key: ThreadKey, row: Row) -> None:
+    def write_row(self, db: Connection, key: ThreadKey, row: Row) -> None:
         row = row._replace(version=row.version + 1)
-        db.execute(SQL["set_thread"], thread_values(key, row))
-        db.execute(SQL["set_agent"], (row.agent, row.no, row.agent))
+        db.run(SQL["set_thread"], thread_values(key, row))
+        db.run(SQL["set_agent"], (row.agent, row.no, row.agent))
         self._new_rows[key] = row
 
-    def lease(self, db: apsw.Connection, key: ThreadKey, owner: str, ttl_us: int, instead_of: int | None) -> Lease:
+    def lease(self, db: Connection, key: ThreadKey, owner: str, ttl_us: int, instead_of: int | None) -> Lease:
         """`Store.lease`."""
         return self.leased(db, key, self.row(db, key), owner, ttl_us, instead_of)
 
-    def renew(self, db: apsw.Connection, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
+    def renew(self, db: Connection, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
         """`Store.renew`."""
         return self.renewed(db, key, self.row(db, key), epoch, ttl_us)
 
     # -- namespaces ----------------------------------------------------------------------------------
 
-    def space(self, db: apsw.Connection, namespace: str, *, add: bool = False) -> int:
+    def space(self, db: Connection, namespace: str, *, add: bool = False) -> int:
         """The number of a namespace; 0, which nothing has, if there is none yet."""
         number = self._spaces.get(namespace) or self._new_spaces.get(namespace)
         if number is None:
@@ -130,32 +128,32 @@ class Changes(RowChanges[apsw.Connection]):
             number = spaces.get(namespace, 0)
             if not number and add:
                 number = max(spaces.values(), default=0) + 1
-                db.execute(SQL["add_space"], (number, namespace, space_checksum(number, namespace)))
+                db.run(SQL["add_space"], (number, namespace, space_checksum(number, namespace)))
             if number:  # what was added in this transaction may yet be rolled back
                 (self._new_spaces if db.in_transaction else self._spaces)[namespace] = number
         return number
 
     # -- frames --------------------------------------------------------------------------------------
 
-    def is_taken(self, db: apsw.Connection, change: Append) -> bool:
+    def is_taken(self, db: Connection, change: Append) -> bool:
         namespace = change.key.namespace
         return find(db, self.space(db, namespace), namespace, pack_id(change.id)) is not None
 
-    def add_frame(self, db: apsw.Connection, change: Append, row: Row) -> int:
+    def add_frame(self, db: Connection, change: Append, row: Row) -> int:
         """Add the frame after those that `row` tells of. Gives 0, and writes nothing, if the row in the file is another."""
         new, thread_columns, frame_columns = self._next(db, change, row)
-        db.execute(SQL["advance_thread"], thread_columns)
+        db.run(SQL["advance_thread"], thread_columns)
         if not db.changes():
             return 0
-        db.execute(SQL["add_frame"], frame_columns)
+        db.run(SQL["add_frame"], frame_columns)
         if new.agent != row.agent:
-            db.execute(SQL["set_agent"], (new.agent, row.no, new.agent))
+            db.run(SQL["set_agent"], (new.agent, row.no, new.agent))
         if change.blobs:
             self.put_blobs(db, change.key, row, change.blobs)
         self._new_rows[change.key] = new
         return new.last
 
-    def append_together(self, db: apsw.Connection, changes: Sequence[StoreChange]) -> list[int]:
+    def append_together(self, db: Connection, changes: Sequence[StoreChange]) -> list[int]:
         """Append to many threads in a few statements, where each is plainly the next; else gives nothing.
 
         If it gives nothing something may have been written, which the caller takes back.
@@ -171,17 +169,17 @@ class Changes(RowChanges[apsw.Connection]):
             size = min(len(made) - at, TOGETHER)
             size -= size % 8 if size > 8 else 0  # so that there are few statements to prepare
             part, at = made[at : at + size], at + size
-            db.execute(repeated("advance_threads", size), [value for _, columns, _ in part for value in columns])
+            db.run(repeated("advance_threads", size), [value for _, columns, _ in part for value in columns])
             if db.changes() != size:
                 return []
-            db.execute(repeated("add_frame", size), [value for _, _, columns in part for value in columns])
+            db.run(repeated("add_frame", size), [value for _, _, columns in part for value in columns])
         self._new_rows.update((change.key, new) for change, (new, _, _) in zip(changes, made, strict=True))
         return [new.last for new, _, _ in made]
 
-    def _next(self, db: apsw.Connection, change: Append, row: Row) -> tuple[Row, tuple[Any, ...], tuple[Any, ...]]:
+    def _next(self, db: Connection, change: Append, row: Row) -> tuple[Row, tuple[Any, ...], tuple[Any, ...]]:
         """The row of a thread after an append, with the parameters of `advance_thread` and `add_frame`."""
         key, stored_id, frame_key = change.key, pack_id(change.id), row.no << 32 | row.last + 1
-        floor = floor_after(row, change.keep_newest, partial(_nth_newest, db, row))
+        floor = row.floor if change.keep_newest is None else floor_after(row, change.keep_newest, partial(_nth_newest, db, row))
         expires = row.expires if change.renew_us is None or row.owner is None else self._clock() + change.renew_us
         space = None if place_told_by(stored_id) == frame_key else self.space(db, key.namespace)
         new, columns = after_append(change, row, stored_id, floor, expires, space)
@@ -192,75 +190,75 @@ class Changes(RowChanges[apsw.Connection]):
             (frame_key, space, *columns),
         )
 
-    def ids(self, db: apsw.Connection, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, str]:
+    def ids(self, db: Connection, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, str]:
         found = ((seq, one_row(db, "frame_place", row.key(seq))) for seq in seqs)
         return {seq: unpack_id(place[2]) for seq, place in found if place is not None}
 
-    def notes(self, db: apsw.Connection, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, bytes | None]:
+    def notes(self, db: Connection, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, bytes | None]:
         found = ((seq, one_row(db, "note", row.key(seq))) for seq in seqs)
         return {seq: note[0] for seq, note in found if note is not None}
 
     def metas(
-        self, db: apsw.Connection, key: ThreadKey, row: Row, seqs: Collection[int]
+        self, db: Connection, key: ThreadKey, row: Row, seqs: Collection[int]
     ) -> dict[int, tuple[str | bytes, bytes, int, int | None]]:
         found = ((seq, one_row(db, "frame_meta", row.key(seq))) for seq in seqs)
         return {seq: (meta[0], meta[1], meta[2], meta[3]) for seq, meta in found if meta is not None}
 
-    def set_note(self, db: apsw.Connection, key: ThreadKey, row: Row, seq: int, note: bytes | None, total: int | None) -> None:
-        db.execute(SQL["set_note"], (note, total, row.key(seq)))
+    def set_note(self, db: Connection, key: ThreadKey, row: Row, seq: int, note: bytes | None, total: int | None) -> None:
+        db.run(SQL["set_note"], (note, total, row.key(seq)))
 
     def set_base(
-        self, db: apsw.Connection, key: ThreadKey, row: Row, seq: int, base: int, meta_sum: int, delta: bytes, delta_sum: int
+        self, db: Connection, key: ThreadKey, row: Row, seq: int, base: int, meta_sum: int, delta: bytes, delta_sum: int
     ) -> None:
-        db.execute(SQL["rebase"], (base, meta_sum, delta, delta_sum, row.key(seq)))
+        db.run(SQL["rebase"], (base, meta_sum, delta, delta_sum, row.key(seq)))
 
-    def drop_frames(self, db: apsw.Connection, key: ThreadKey, row: Row, seqs: Sequence[int], *, aside: bool) -> None:
+    def drop_frames(self, db: Connection, key: ThreadKey, row: Row, seqs: Sequence[int], *, aside: bool) -> None:
         for frame_key in map(row.key, seqs):
             if aside:
-                db.execute(SQL["frame_aside"], (self._clock(), key.id, frame_key))
-            db.execute(SQL["delete_frame"], (frame_key,))
-            db.execute(SQL["delete_keyframe"], (frame_key,))
+                db.run(SQL["frame_aside"], (self._clock(), key.id, frame_key))
+            db.run(SQL["delete_frame"], (frame_key,))
+            db.run(SQL["delete_keyframe"], (frame_key,))
 
-    def count(self, db: apsw.Connection, key: ThreadKey, row: Row) -> tuple[int, int]:
+    def count(self, db: Connection, key: ThreadKey, row: Row) -> tuple[int, int]:
         count, newest = all_rows(db, "count_frames", row.low(), row.high())[0]
         return count, newest & SEQ_MASK if count else 0
 
-    def delete_thread(self, db: apsw.Connection, key: ThreadKey, row: Row) -> None:
+    def delete_thread(self, db: Connection, key: ThreadKey, row: Row) -> None:
         for name in ("delete_frames", "delete_keyframes"):
-            db.execute(SQL[name], (row.low(), row.high()))
+            db.run(SQL[name], (row.low(), row.high()))
         for name in ("delete_records", "delete_blobs", "delete_thread"):
-            db.execute(SQL[name], (row.no,))
-        db.execute(SQL["delete_aside"], (key.id, self.space(db, key.namespace)))
+            db.run(SQL[name], (row.no,))
+        db.run(SQL["delete_aside"], (key.id, self.space(db, key.namespace)))
         self._new_rows.pop(key, None)
 
     # -- records, keyframes, large values --------------------------------------------------------------
 
-    def has_record(self, db: apsw.Connection, key: ThreadKey, row: Row, kind: str, name: str) -> bool:
+    def has_record(self, db: Connection, key: ThreadKey, row: Row, kind: str, name: str) -> bool:
         return one_row(db, "record", row.no, kind, name) is not None
 
-    def put_record(self, db: apsw.Connection, key: ThreadKey, row: Row, kind: str, name: str, value: bytes, total: int) -> None:
-        db.execute(SQL["put_record"], (row.no, kind, name, value, total))
+    def put_record(self, db: Connection, key: ThreadKey, row: Row, kind: str, name: str, value: bytes, total: int) -> None:
+        db.run(SQL["put_record"], (row.no, kind, name, value, total))
 
-    def delete_record(self, db: apsw.Connection, key: ThreadKey, row: Row, kind: str, name: str) -> None:
-        db.execute(SQL["delete_record"], (row.no, kind, name))
+    def delete_record(self, db: Connection, key: ThreadKey, row: Row, kind: str, name: str) -> None:
+        db.run(SQL["delete_record"], (row.no, kind, name))
 
-    def put_keyframe(self, db: apsw.Connection, key: ThreadKey, row: Row, seq: int, body: bytes, total: int) -> None:
-        db.execute(SQL["put_keyframe"], (row.key(seq), body, total))
+    def put_keyframe(self, db: Connection, key: ThreadKey, row: Row, seq: int, body: bytes, total: int) -> None:
+        db.run(SQL["put_keyframe"], (row.key(seq), body, total))
 
-    def delete_keyframe(self, db: apsw.Connection, key: ThreadKey, row: Row, seq: int) -> None:
-        db.execute(SQL["delete_keyframe"], (row.key(seq),))
+    def delete_keyframe(self, db: Connection, key: ThreadKey, row: Row, seq: int) -> None:
+        db.run(SQL["delete_keyframe"], (row.key(seq),))
 
-    def put_blobs(self, db: apsw.Connection, key: ThreadKey, row: Row, blobs: Blobs) -> None:
+    def put_blobs(self, db: Connection, key: ThreadKey, row: Row, blobs: Blobs) -> None:
         for digest, body in blobs:
-            db.execute(SQL["put_blob"], (row.no, digest, body, blob_checksum(key, digest, body)))
+            db.run(SQL["put_blob"], (row.no, digest, body, blob_checksum(key, digest, body)))
 
-    def keep_blobs(self, db: apsw.Connection, key: ThreadKey, row: Row, keep: Collection[bytes]) -> None:
+    def keep_blobs(self, db: Connection, key: ThreadKey, row: Row, keep: Collection[bytes]) -> None:
         for (digest,) in all_rows(db, "blob_digests", row.no):
             if digest not in keep:
-                db.execute(SQL["delete_blob"], (row.no, digest))
+                db.run(SQL["delete_blob"], (row.no, digest))
 
 
-def space_names(db: apsw.Connection) -> dict[int, str]:
+def space_names(db: Connection) -> dict[int, str]:
     """Every namespace by its number. Raises CorruptionError."""
     rows = all_rows(db, "spaces")
     for number, name, total in rows:
@@ -269,7 +267,7 @@ def space_names(db: apsw.Connection) -> dict[int, str]:
     return {number: name for number, name, _ in rows}
 
 
-def find(db: apsw.Connection, space: int, namespace: str, stored_id: str | bytes) -> tuple[ThreadKey, int] | None:
+def find(db: Connection, space: int, namespace: str, stored_id: str | bytes) -> tuple[ThreadKey, int] | None:
     """Where the frame with an id is: where the id says, or where the index says. Raises CorruptionError."""
     told = place_told_by(stored_id)
     at = one_row(db, "frame_at", told, space) if told < NO_KEY else None
@@ -282,6 +280,6 @@ def find(db: apsw.Connection, space: int, namespace: str, stored_id: str | bytes
     return None if found is None else (ThreadKey(namespace, found[1]), found[0] & SEQ_MASK)
 
 
-def _nth_newest(db: apsw.Connection, row: Row, number: int) -> int | None:
+def _nth_newest(db: Connection, row: Row, number: int) -> int | None:
     found = one_row(db, "nth_newest", row.low(), row.high(), number)
     return None if found is None else found[0] & SEQ_MASK

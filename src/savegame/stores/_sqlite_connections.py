@@ -46,16 +46,16 @@ class Connections:
         """Locks and connections of this process: at the start, and again in the child of a fork."""
         self.lock = threading.RLock()
         self.borrowed_by: int | None = None
-        self._writer: apsw.Connection | None = None
+        self._writer: file.Connection | None = None
         self._files: tuple[int | None, ...] | None = None
         self._directory_changed = 0
-        self._readers: list[apsw.Connection] = []
+        self._readers: list[file.Connection] = []
         self._reading = 0
         self._forking = False
         self._guard = threading.Lock()  # entered by itself: entering a Condition could be interrupted half-way
         self._changed = threading.Condition(self._guard)
 
-    def _connect(self) -> apsw.Connection:
+    def _connect(self) -> file.Connection:
         return file.connect(self.path, read_only=self.read_only, synchronous=self._synchronous)
 
     def check_open(self) -> None:
@@ -81,7 +81,7 @@ class Connections:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def writer(self) -> apsw.Connection:
+    def writer(self) -> file.Connection:
         """The connection that writes; its user holds `lock`."""
         if self._writer is None:
             self.check_open()  # closed meanwhile, by another thread
@@ -89,7 +89,7 @@ class Connections:
         return self._writer
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[apsw.Connection]:
+    def writing(self) -> Iterator[file.Connection]:
         """A transaction of its own; inside another one of the same thread, part of that. Errors inside pass as they are."""
         self.check_open()
         with self.lock:
@@ -97,7 +97,7 @@ class Connections:
                 db = self.writer()
                 nested = db.in_transaction
                 if not nested:
-                    db.execute("BEGIN IMMEDIATE")
+                    db.run("BEGIN IMMEDIATE")
             if nested:
                 yield db
                 return
@@ -111,10 +111,10 @@ class Connections:
                 raise ClosedError(f"{self.path}: this process was forked inside the transaction; open the vault again")
             self.commit(db)
 
-    def commit(self, db: apsw.Connection) -> None:
+    def commit(self, db: file.Connection) -> None:
         """End the transaction. Raises UnavailableError with `unknown` if nobody can tell whether it is durable."""
         try:
-            db.execute("COMMIT")
+            db.run("COMMIT")
         except apsw.Error as error:
             self.roll_back()
             message = f"{self.path}: the write may or may not have happened ({error}); read it back"
@@ -125,7 +125,7 @@ class Connections:
         """End the transaction, if one is open, without a trace."""
         if self._writer is not None and self._writer.in_transaction:
             with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself; the first error is the one to tell
-                self._writer.execute("ROLLBACK")
+                self._writer.run("ROLLBACK")
 
     def check_files(self) -> None:
         """After a COMMIT: raise if the files are not those that were opened, since what was written is not in them.
@@ -151,7 +151,7 @@ class Connections:
     # -- reading -----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def reading(self, *, snapshot: bool = False) -> Iterator[apsw.Connection]:
+    def reading(self, *, snapshot: bool = False) -> Iterator[file.Connection]:
         """A connection to read from; with `snapshot`, everything is read at one moment."""
         self.check_open()
         if self.borrowed_by == threading.get_ident():
@@ -165,7 +165,7 @@ class Connections:
             with file.translated(self.path):
                 db = db or self._connect()
                 if snapshot:
-                    db.execute("BEGIN")
+                    db.run("BEGIN")
                 yield db
         finally:
             with self._guard:
@@ -174,12 +174,12 @@ class Connections:
                     self._give_back(db)
                 self._changed.notify_all()
 
-    def _give_back(self, db: apsw.Connection) -> None:
+    def _give_back(self, db: file.Connection) -> None:
         if self.closed or len(self._readers) >= IDLE_READERS:
             db.close()
             return
         if db.in_transaction:
-            db.execute("ROLLBACK")
+            db.run("ROLLBACK")
         self._readers.append(db)
 
     # -- fork --------------------------------------------------------------------------------------
@@ -209,4 +209,4 @@ class Connections:
         self.after_fork()
 
 
-_abandoned: list[apsw.Connection | None] = []
+_abandoned: list[file.Connection | None] = []

@@ -55,18 +55,29 @@ def repeated(name: str, count: int) -> str:
     return before + ", ".join([row] * count) + after
 
 
-def all_rows(db: apsw.Connection, name: str, *values: Any) -> list[tuple[Any, ...]]:
+class Connection(apsw.Connection):
+    """A connection with a cursor that it keeps: `execute` makes a new one for each statement, which takes longer than many do.
+
+    `run` is `execute` on that cursor, for statements whose rows, if they have any, are all fetched before the next.
+    """
+
+    def __init__(self, path: str, *, flags: int) -> None:
+        super().__init__(path, flags=flags, statementcachesize=100)
+        self.run = self.cursor().execute
+
+
+def all_rows(db: Connection, name: str, *values: Any) -> list[tuple[Any, ...]]:
     """The rows of a named statement."""
-    return db.execute(SQL[name], values).fetchall()
+    return db.run(SQL[name], values).fetchall()
 
 
-def one_row(db: apsw.Connection, name: str, *values: Any) -> tuple[Any, ...] | None:
+def one_row(db: Connection, name: str, *values: Any) -> tuple[Any, ...] | None:
     """The first row of a named statement, or None."""
-    rows = db.execute(SQL[name], values).fetchall()
+    rows = db.run(SQL[name], values).fetchall()
     return rows[0] if rows else None
 
 
-def id_of(db: apsw.Connection, frame_key: int) -> str | None:
+def id_of(db: Connection, frame_key: int) -> str | None:
     """The id of the frame with a key."""
     place = one_row(db, "frame_place", frame_key)
     return None if place is None else unpack_id(place[2])
@@ -105,6 +116,7 @@ _MAPPING: Final[list[tuple[type[Exception], type[SavegameError], str]]] = [
     (apsw.AuthError, UnavailableError, "access was denied; check the permissions"),
     (apsw.TooBigError, UnsupportedError, "a value is larger than SQLite can keep (about 1 GB)"),
     (apsw.ConnectionClosedError, ClosedError, "the vault is closed; open it again"),
+    (apsw.CursorClosedError, ClosedError, "the vault is closed; open it again"),
     (apsw.SQLError, CorruptionError, "the tables are not those of a savegame file; run verify, then restore a backup"),
     (apsw.IOError, UnavailableError, "reading or writing the file failed; check the disk"),
 ]
@@ -175,11 +187,11 @@ def prepare(path: str, *, read_only: bool) -> Layout:
     return Layout(found if status.st_size else 0, found if read_only else newest)
 
 
-def connect(path: str, *, read_only: bool, synchronous: int) -> apsw.Connection:
+def connect(path: str, *, read_only: bool, synchronous: int) -> Connection:
     """A connection with every setting made and read back."""
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     with translated(path):
-        db = apsw.Connection(path, flags=flags, statementcachesize=100)
+        db = Connection(path, flags=flags)
         try:
             db.set_busy_timeout(BUSY_MS)
             for name, value in (

@@ -11,16 +11,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import apsw
-
 from savegame.errors import CorruptionError
 from savegame.model import Problem, ThreadKey
 from savegame.stores._row_checks import Damage, damage_beside, frame_problems, mended_row
 from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_thread, space_checksum, thread_values
-from savegame.stores._sqlite_file import SQL, all_rows, id_of
+from savegame.stores._sqlite_file import SQL, Connection, all_rows, id_of
 
 
-def sizes(db: apsw.Connection, path: str) -> dict[str, int]:
+def sizes(db: Connection, path: str) -> dict[str, int]:
     """Bytes of each kind of row, of the files, and how many frames there are."""
     names = ("count", "deltas", "metadata", "notes", "keyframes", "records", "blobs", "aside")
     found = {name: int(value) for name, value in zip(names, all_rows(db, "sizes")[0], strict=True)}
@@ -33,7 +31,7 @@ def sizes(db: apsw.Connection, path: str) -> dict[str, int]:
 # -- checking --------------------------------------------------------------------------------------
 
 
-def check(db: apsw.Connection, namespace: str) -> Iterator[Problem]:
+def check(db: Connection, namespace: str) -> Iterator[Problem]:
     """Every row of a namespace against its checksum, what belongs to nobody, and SQLite's own check of the file."""
     for (line,) in db.execute("PRAGMA integrity_check(100)").fetchall():
         if line != "ok":
@@ -57,7 +55,7 @@ def check(db: apsw.Connection, namespace: str) -> Iterator[Problem]:
         yield from _check_thread(db, ThreadKey(namespace, row_columns[-1]), row_columns)
 
 
-def _check_thread(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...]) -> Iterator[Problem]:
+def _check_thread(db: Connection, key: ThreadKey, columns: tuple[Any, ...]) -> Iterator[Problem]:
     row = EMPTY_ROW._replace(no=columns[0])
     try:
         row = read_thread(key, columns)
@@ -71,7 +69,7 @@ def _check_thread(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...])
         yield problem(damaged(key, None if seq is None else _id_of(db, row, seq), str(damage)))
 
 
-def _damage_beside(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[Damage]:
+def _damage_beside(db: Connection, key: ThreadKey, row: Row) -> Iterator[Damage]:
     notes = ((columns[0] & SEQ_MASK, *columns[7:9]) for columns in all_rows(db, "noted_up", row.low(), row.high(), -1))
     found = db.execute(SQL["keyframes_down"], (row.low(), row.high()))
     keyframes = ((frame_key & SEQ_MASK, body, total) for frame_key, body, total in found)
@@ -79,14 +77,14 @@ def _damage_beside(db: apsw.Connection, key: ThreadKey, row: Row) -> Iterator[Da
     return damage_beside(key, notes, keyframes, records, blobs)
 
 
-def _id_of(db: apsw.Connection, row: Row, seq: int) -> str | None:
+def _id_of(db: Connection, row: Row, seq: int) -> str | None:
     return id_of(db, row.key(seq))
 
 
 # -- mending ---------------------------------------------------------------------------------------
 
 
-def mend_places(db: apsw.Connection, namespace: str) -> list[str]:
+def mend_places(db: Connection, namespace: str) -> list[str]:
     """Put the row of a namespace right, and threads that strayed from it, where their checksums tell what they were."""
     done: list[str] = []
     numbers = [number for (number,) in all_rows(db, "thread_spaces")]
@@ -107,7 +105,7 @@ def mend_places(db: apsw.Connection, namespace: str) -> list[str]:
     return done
 
 
-def mend(db: apsw.Connection, namespace: str, space: int, now: int) -> list[str]:
+def mend(db: Connection, namespace: str, space: int, now: int) -> list[str]:
     """Set damaged rows beside the frames aside; count frames and find heads anew where a thread's row is wrong."""
     done: list[str] = []
     for (what,) in all_rows(db, "lost_values"):
@@ -129,7 +127,7 @@ def mend(db: apsw.Connection, namespace: str, space: int, now: int) -> list[str]
     return done
 
 
-def _take_out(db: apsw.Connection, row: Row, damage: Damage) -> None:
+def _take_out(db: Connection, row: Row, damage: Damage) -> None:
     if damage.kind == "note":
         db.execute(SQL["set_note"], (None, None, row.key(damage.name[0])))
     elif damage.kind == "keyframe":
@@ -138,7 +136,7 @@ def _take_out(db: apsw.Connection, row: Row, damage: Damage) -> None:
         db.execute(SQL[f"delete_{damage.kind}"], (row.no, *damage.name))
 
 
-def _mend_row(db: apsw.Connection, key: ThreadKey, columns: tuple[Any, ...], now: int) -> list[str]:
+def _mend_row(db: Connection, key: ThreadKey, columns: tuple[Any, ...], now: int) -> list[str]:
     empty = EMPTY_ROW._replace(no=columns[0])
     count, newest = all_rows(db, "count_frames", empty.low(), empty.high())[0]
     try:

@@ -119,7 +119,7 @@ class SQLiteStore(Store):
         with self._connections.lock:
             try:
                 db = self._connections.writer()
-                db.execute("BEGIN IMMEDIATE")
+                db.run("BEGIN IMMEDIATE")
                 written = len(group) > 1 and self._try_together(db, group)
                 if not written:
                     for pending in group:
@@ -140,32 +140,37 @@ class SQLiteStore(Store):
                 )
                 raise
 
-    def _try_together(self, db: apsw.Connection, group: list[Pending[Sequence[StoreChange], list[int]]]) -> bool:
+    def _try_together(self, db: file.Connection, group: list[Pending[Sequence[StoreChange], list[int]]]) -> bool:
         """Write what many callers append in a few statements, if all is plain; else write nothing."""
         changes = [change for pending in group for change in pending.job]
         made = self._changes.append_together(db, changes) if len(changes) == len(group) else []
         if not made:
-            db.execute("ROLLBACK")
-            db.execute("BEGIN IMMEDIATE")
+            db.run("ROLLBACK")
+            db.run("BEGIN IMMEDIATE")
             return False
         for pending, seq in zip(group, made, strict=True):
             pending.outcome = [seq]
         return True
 
-    def _try(self, db: apsw.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> None:
+    def _try(self, db: file.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> None:
         job = pending.job
-        savepoint = len(job) != 1 or type(job[0]) is Rewrite  # any other single change has nothing to undo
-        if savepoint:
-            db.execute("SAVEPOINT one")
+        alone = len(job) == 1 and type(job[0]) is not Rewrite  # then there is nothing to undo
         try:
-            pending.outcome = [self._changes.apply(db, change) for change in job]
+            pending.outcome = [self._changes.apply(db, job[0])] if alone else self._all_or_none(db, job)
         except _REFUSALS as error:
             pending.error = error
-            if savepoint:
-                db.execute("ROLLBACK TO one")
-                self._changes.undone()
-        if savepoint:
-            db.execute("RELEASE one")
+
+    def _all_or_none(self, db: file.Connection, job: Sequence[StoreChange]) -> list[int]:
+        db.run("SAVEPOINT one")
+        try:
+            made = [self._changes.apply(db, change) for change in job]
+        except _REFUSALS:
+            db.run("ROLLBACK TO one")
+            db.run("RELEASE one")
+            self._changes.undone()
+            raise
+        db.run("RELEASE one")
+        return made
 
     def _failed(self, group: list[Pending[Sequence[StoreChange], list[int]]], error: Exception) -> None:
         """Nothing of the group was written, unless COMMIT itself failed: then each is looked for by its id."""
@@ -265,7 +270,7 @@ class SQLiteStore(Store):
         with self._reading(snapshot=True) as db:
             return [self._fingerprint_in(db, key) for key in keys]
 
-    def _fingerprint_in(self, db: apsw.Connection, key: ThreadKey) -> bytes:
+    def _fingerprint_in(self, db: file.Connection, key: ThreadKey) -> bytes:
         try:
             row = self._changes.row(db, key)
         except CorruptionError:
@@ -293,7 +298,7 @@ class SQLiteStore(Store):
         return found
 
     def _start(
-        self, db: apsw.Connection, key: ThreadKey, row: Row, run: int, seq: int, after: int, *, use: bool
+        self, db: file.Connection, key: ThreadKey, row: Row, run: int, seq: int, after: int, *, use: bool
     ) -> tuple[int, bytes | None]:
         """Where loading may begin inside an unbroken line: after what the caller has, or at a sound keyframe."""
         if run <= after <= seq:
@@ -306,7 +311,7 @@ class SQLiteStore(Store):
         return 0, None
 
     def _deltas(
-        self, db: apsw.Connection, key: ThreadKey, row: Row, start: int, low: int, high: int
+        self, db: file.Connection, key: ThreadKey, row: Row, start: int, low: int, high: int
     ) -> tuple[int, list[bytes]]:
         found = all_rows(db, "deltas", row.key(low), row.key(high))
         rows = ((frame_key & SEQ_MASK, base, delta, total) for frame_key, base, delta, total in found)
@@ -369,7 +374,7 @@ class SQLiteStore(Store):
             with self._writing() as db:
                 page = all_rows(db, "recode_page", key)
                 if not page:
-                    db.execute(SQL["drop_keyframes"])
+                    db.run(SQL["drop_keyframes"])
                     break
                 for key, base, delta, delta_sum, space, thread_id in page:
                     salt = thread_salt(space_names(db)[space], thread_id)
@@ -377,7 +382,7 @@ class SQLiteStore(Store):
                         continue  # damaged: a new checksum would make it look sound
                     smaller = recode(delta)
                     if len(smaller) < len(delta):
-                        db.execute(SQL["set_delta"], (smaller, checksum(smaller, salt, key & SEQ_MASK, base), key))
+                        db.run(SQL["set_delta"], (smaller, checksum(smaller, salt, key & SEQ_MASK, base), key))
             done += len(page)
             progress(done, total)
 
@@ -463,11 +468,11 @@ class SQLiteStore(Store):
         if writing and self.read_only:
             raise UnsupportedError(f"{self.path}: was opened with read_only=True")
 
-    def _reading(self, *, snapshot: bool = False) -> AbstractContextManager[apsw.Connection]:
+    def _reading(self, *, snapshot: bool = False) -> AbstractContextManager[file.Connection]:
         return self._connections.reading(snapshot=snapshot)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[apsw.Connection]:
+    def _transaction(self) -> Iterator[file.Connection]:
         """A transaction; rows that were written in it are remembered once it is committed."""
         with self._connections.lock:
             try:
@@ -478,7 +483,7 @@ class SQLiteStore(Store):
                 self._changes.undone()
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[apsw.Connection]:
+    def _writing(self) -> Iterator[file.Connection]:
         """A transaction of its own; inside `connection()`, part of that one. SQLite's errors become ours."""
         self._check_open(writing=True)
         with file.translated(self.path):
