@@ -172,8 +172,8 @@ class Meta:
 
 def pack_meta(meta: Meta) -> bytes:
     """The fields of metadata, without the digest, as bytes: what the digest is over."""
-    fields = [
-        _pack_id(meta.parent_id),
+    fields: list[Any] = [
+        None if meta.parent_id is None else pack_id(meta.parent_id),
         meta.step,
         meta.created_us,
         meta.size_bytes,
@@ -211,10 +211,6 @@ def load_meta(data: bytes) -> Meta:
         raise CorruptionError(f"stored metadata cannot be read: {error}") from error
     after = (metadata or b"", blobs or [], external_id, request, about or b"", data[:DIGEST_BYTES])
     return Meta(*[_unpack_id(parent), *plain, *after])
-
-
-def _pack_id(text: str | None) -> Any:
-    return text if text is None else pack_id(text)
 
 
 def _unpack_id(stored: Any) -> str | None:

@@ -65,10 +65,10 @@ class Thread:
         self._engine = engine
         self._codec = engine.codec if foreign is None else engine.codec.reading(foreign)
         self._key = key
-        self._agent = agent
         self._type = type
         self._known: str | None = _NOTHING_KNOWN
         self._step = 0
+        self._draft = partial(drafted, engine, agent)
 
     def __repr__(self) -> str:
         return f"<Thread {self.id!r} step {self._step}>"
@@ -197,9 +197,6 @@ class Thread:
             return ops, after
 
         return self._append(made, draft, None, expect, beside, under)
-
-    def _draft(self, *details: Any) -> Draft:
-        return drafted(self._engine, self._agent, *details)
 
     def _expectation(
         self, expect: Checkpoint | str | None, parent: Ref | None, *, force: bool, otherwise: str | None

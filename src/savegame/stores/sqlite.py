@@ -101,6 +101,8 @@ class SQLiteStore(Store):
 
     def _begin_group(self) -> None:
         self._group: Group[Sequence[StoreChange], list[int]] = Group(self._flush)
+        self._alone = False
+        """Whether somebody writes without a group: those who come meanwhile form one, which waits for the lock."""
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -109,10 +111,44 @@ class SQLiteStore(Store):
             self._check_open(writing=True)
         if self.borrowed():
             return self._inside_borrowed(changes)
+        if len(changes) == 1 and type(changes[0]) is Append and not (self._alone or self._group.led):
+            made = self._append_alone(changes[0])
+            if made:
+                return [made]
         return self._group.run(changes)
 
     def new_id(self, key: ThreadKey) -> str:
         return self._changes.new_id(key) or super().new_id(key)
+
+    def _append_alone(self, change: Append) -> int:
+        """Append what plainly comes next, without the detour of a group. Gives 0 if it needs a closer look."""
+        planned = self._changes.plain_append(change)
+        if planned is None:
+            return 0
+        row, thread_columns, frame_columns = planned
+        own = self._connections
+        self._alone = True
+        try:
+            with own.lock:
+                try:
+                    db = own.writer()
+                    db.run("BEGIN IMMEDIATE")
+                    db.run(SQL["advance_thread"], thread_columns)
+                    if not db.changes():  # another process was quicker
+                        own.roll_back()
+                        return 0
+                    db.run(SQL["add_frame"], frame_columns)
+                    own.commit(db)
+                except BaseException as error:
+                    own.roll_back()
+                    ours = self._failure((change,), error) if isinstance(error, Exception) else error
+                    if ours is error:
+                        raise
+                    raise ours from error
+                self._changes.went_on(change.key, row)
+        finally:
+            self._alone = False
+        return row.last
 
     def _flush(self, group: list[Pending[Sequence[StoreChange], list[int]]]) -> None:
         """Write a group in one transaction; a change that does not fit undoes only its own caller's."""
@@ -176,16 +212,17 @@ class SQLiteStore(Store):
         """Nothing of the group was written, unless COMMIT itself failed: then each is looked for by its id."""
         self._connections.roll_back()
         self._changes.undone()
-        ours = (file.translate(error, self.path) if isinstance(error, apsw.Error) else None) or error
         for pending in group:
             if pending.error is None:
                 pending.outcome = None
-                pending.error = self._unknown(pending.job, ours) if getattr(ours, "unknown", False) else ours
+                pending.error = self._failure(pending.job, error)
 
-    def _unknown(self, job: Sequence[StoreChange], error: Exception) -> Exception:
-        """The error for a write whose COMMIT failed: how to find out whether it is there after all."""
+    def _failure(self, job: Sequence[StoreChange], error: Exception) -> Exception:
+        """Our error for a write that failed; if its COMMIT did, it says how to find out whether it is there after all."""
+        if isinstance(error, apsw.Error):
+            return file.translate(error, self.path) or error
         appended = next((change for change in job if isinstance(change, Append)), None)
-        if appended is None:
+        if appended is None or not getattr(error, "unknown", False):
             return error
         if isinstance(error.__cause__, apsw.FullError) and not self._connections.lost and self._is_absent(appended):
             return OutOfSpace(f"{self.path}: the disk is full: nothing was saved; make room and try again")
