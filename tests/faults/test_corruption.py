@@ -562,6 +562,34 @@ def test_a_moved_file_is_noticed(tmp_path: Path) -> None:
         assert moved.verify().ok
 
 
+@pytest.mark.parametrize("take_away", [shutil.rmtree, lambda path: path.rename(path.with_name("elsewhere"))])
+def test_a_directory_taken_away_under_an_open_vault_is_noticed(take_away: Callable[[Path], object], tmp_path: Path) -> None:
+    directory = tmp_path / "saves"
+    with savegame.open(directory / "v.db") as vault:
+        thread = vault.thread("t")
+        thread.save({"number": 1})
+        take_away(directory)
+        with pytest.raises(UnavailableError, match="removed, moved or replaced") as raised:
+            thread.save({"number": 2})
+        assert raised.value.unknown
+        assert raised.value.checkpoint_id
+
+
+def test_a_text_that_is_none_leaves_no_reader_in_the_way(tmp_path: Path) -> None:
+    """Its row is half read when that is noticed: neither a backup nor the emptying of the -wal may wait for the rest."""
+    path = tmp_path / "v.db"
+    with savegame.open(path) as vault:
+        vault.thread("sound").save({"number": 1})
+        vault.thread("damaged").save({"number": 1})
+    sql(path, "UPDATE thread SET agent = CAST(x'ff' AS TEXT) WHERE id = 'damaged'")
+    with savegame.open(path) as vault:
+        with pytest.raises(CorruptionError):
+            vault.thread("damaged").load()
+        vault.thread("sound").update(set={"number": 2})
+        assert vault.store.purge()
+        vault.backup(tmp_path / "backup.db")
+
+
 def test_find_and_load_do_not_trust_the_index(tmp_path: Path) -> None:
     """A checkpoint is what its own row says, not what an index says that it is."""
     path = tmp_path / "chosen.db"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
@@ -196,6 +197,43 @@ def test_who_fails_alone_leaves_nothing_behind(
     assert not store._connections.writer().in_transaction
     assert store.find("n", job.id) is None
     assert store.commit([job]) == [2]
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["alone", "in a group"])
+def test_a_signal_handler_that_saves_inside_a_save_is_refused(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    """It would wait for itself, or break the transaction that it interrupts."""
+    key, other = ThreadKey("n", "t"), ThreadKey("n", "other")
+    for name in (key, other):
+        store.commit([frame(name, name.id)])
+    refused: list[UnavailableError] = []
+
+    def handler(*_: object) -> None:
+        for attempt in (lambda: store.commit([following(store, other)]), lambda: store.lease(other, "me", 1_000_000)):
+            with pytest.raises(UnavailableError, match="a write inside a write") as raised:
+                attempt()
+            refused.append(raised.value)
+
+    finish = store._connections.commit
+
+    def interrupted(db: file.Connection) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        finish(db)
+
+    monkeypatch.setattr(store._connections, "commit", interrupted)
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        job = following(store, key)
+        store.commit([job] if plain else [job, PutRecord(key, "kind", "name", b"value")])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(refused) == 2
+    assert not any(error.unknown for error in refused)
+    assert store.find("n", job.id) == (key, 2)
+    assert list(store.check("n")) == []
+    monkeypatch.undo()
+    assert store.commit([following(store, other)]) == [2]
 
 
 @given(

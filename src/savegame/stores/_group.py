@@ -74,7 +74,7 @@ class Group(Generic[Job, Outcome]):
             if not self.led:
                 self._current = [mine]
                 mine.leads = self.led = True
-            elif not mine.leads:  # an interrupt may have come just before the last line
+            elif not mine.leads:  # an interrupt may have come before `queued` was set
                 mine.wake = threading.Lock()
                 mine.wake.acquire()
                 if mine not in self._queue:

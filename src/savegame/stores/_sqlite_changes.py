@@ -186,7 +186,8 @@ class Changes(RowChanges[Connection]):
     def plain_append(self, change: Append) -> tuple[Row, tuple[Any, ...], tuple[Any, ...]] | None:
         """What `_next` gives, for an append to a thread whose remembered row says that nothing else has to be looked at.
 
-        Nearly every save comes this way, and calls are most of its cost: `after_append` and `thread_sum` are written out.
+        Nearly every save comes this way, and calls are most of its cost: `after_append` and `thread_sum` are written out. Not
+        under a lease, which may have to be prolonged.
         """
         row = self._rows.get(change.key)
         if row is None or row.owner is not None or change.blobs or change.keep_newest is not None or not is_next(change, row):

@@ -46,6 +46,8 @@ class Connections:
         """Locks and connections of this process: at the start, and again in the child of a fork."""
         self.lock = threading.RLock()
         self.borrowed_by: int | None = None
+        self.written_by: int | None = None
+        """The thread that is in the middle of a transaction; it holds `lock`."""
         self._writer: file.Connection | None = None
         self._files: tuple[int | None, ...] | None = None
         self._directory_changed = 0
@@ -90,26 +92,41 @@ class Connections:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[file.Connection]:
-        """A transaction of its own; inside another one of the same thread, part of that. Errors inside pass as they are."""
+        """A transaction of its own. Errors inside pass as they are."""
         self.check_open()
         with self.lock:
-            with file.translated(self.path):
-                db = self.writer()
-                nested = db.in_transaction
-                if not nested:
-                    db.run("BEGIN IMMEDIATE")
-            if nested:
-                yield db
-                return
+            self.refuse_inside()
+            db = None
             try:
+                with file.translated(self.path):
+                    db = self.begin()
                 yield db
+                if self._writer is not db:
+                    raise ClosedError(f"{self.path}: this process was forked inside the transaction; open the vault again")
+                self.commit(db)
             except BaseException:
                 if self._writer is db:
                     self.roll_back()
                 raise
-            if self._writer is not db:
-                raise ClosedError(f"{self.path}: this process was forked inside the transaction; open the vault again")
-            self.commit(db)
+            finally:
+                self.written_by = None
+
+    def refuse_inside(self) -> None:
+        """Raise if this very thread is writing already: nothing else may touch its transaction."""
+        if self.written_by == threading.get_ident():
+            raise UnavailableError(
+                f"{self.path}: a write inside a write, by a signal handler or a finaliser; nothing was written, "
+                f"let the handler set a flag and save when the first is done"
+            )
+
+    def begin(self) -> file.Connection:
+        """The connection that writes, in a transaction. Its user has asked `refuse_inside`, and clears `written_by` at last."""
+        self.written_by = threading.get_ident()
+        db = self.writer()
+        if db.in_transaction:  # a second Ctrl-C came while the one before was being rolled back
+            self.roll_back()
+        db.run("BEGIN IMMEDIATE")
+        return db
 
     def commit(self, db: file.Connection) -> None:
         """End the transaction. Raises UnavailableError with `unknown` if nobody can tell whether it is durable."""
@@ -132,7 +149,10 @@ class Connections:
 
         A look at the directory is enough as long as nothing in it was added, removed or renamed.
         """
-        changed = os.stat(self._directory).st_mtime_ns
+        try:
+            changed = os.stat(self._directory).st_mtime_ns
+        except OSError:
+            changed = -1
         if self._files is not None and changed == self._directory_changed:
             return
         files = file.identity(self.path)
@@ -178,8 +198,7 @@ class Connections:
         if self.closed or len(self._readers) >= IDLE_READERS:
             db.close()
             return
-        if db.in_transaction:
-            db.run("ROLLBACK")
+        db.run("ROLLBACK" if db.in_transaction else "")  # ends what an interrupt or damage left half read, too
         self._readers.append(db)
 
     # -- fork --------------------------------------------------------------------------------------

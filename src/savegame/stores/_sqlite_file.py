@@ -58,7 +58,8 @@ def repeated(name: str, count: int) -> str:
 class Connection(apsw.Connection):
     """A connection with a cursor that it keeps: `execute` makes a new one for each statement, which takes longer than many do.
 
-    `run` is `execute` on that cursor, for statements whose rows, if they have any, are all fetched before the next.
+    `run` is `execute` on that cursor, for statements whose rows, if they have any, are all fetched before the next; one that
+    an exception left half read is ended by the next.
     """
 
     def __init__(self, path: str, *, flags: int) -> None:
@@ -361,5 +362,5 @@ def identity(path: str) -> tuple[int | None, ...]:
 def _inode(path: str) -> int | None:
     try:
         return os.stat(path).st_ino
-    except FileNotFoundError:
+    except OSError:
         return None

@@ -1,9 +1,9 @@
 """Threads in one SQLite file, through apsw: WAL, one writer at a time, many readers, several processes.
 
-One connection writes, in BEGIN IMMEDIATE transactions that callers share (`_group.py`); a small pool of connections
-reads (`_sqlite_connections.py`). What a change does to the rows is in `_sqlite_changes.py`. The file itself is made and
-checked in `_sqlite_file.py`, damage is found and set aside in `_sqlite_upkeep.py`, the statements are in
-sql/sqlite/queries.sql. Touches store, frames, _rows and those.
+One connection writes, in BEGIN IMMEDIATE transactions: a plain append that meets nobody has one to itself, all others
+share (`_group.py`). A small pool of connections reads (`_sqlite_connections.py`). What a change does to the rows is in
+`_sqlite_changes.py`. The file itself is made and checked in `_sqlite_file.py`, damage is found and set aside in
+`_sqlite_upkeep.py`, the statements are in sql/sqlite/queries.sql. Touches store, frames, _rows and those.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import apsw
 from savegame.errors import (
     AlreadyExistsError,
     CheckpointNotFound,
-    ClosedError,
     ConflictError,
     CorruptionError,
     InvalidInputError,
@@ -102,7 +101,8 @@ class SQLiteStore(Store):
     def _begin_group(self) -> None:
         self._group: Group[Sequence[StoreChange], list[int]] = Group(self._flush)
         self._alone = False
-        """Whether somebody writes without a group: those who come meanwhile form one, which waits for the lock."""
+        """Whether somebody writes without a group: those who come meanwhile form one, which waits for the lock. A hint: of
+        two who began at the same moment, the first to finish clears it."""
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -111,6 +111,7 @@ class SQLiteStore(Store):
             self._check_open(writing=True)
         if self.borrowed():
             return self._inside_borrowed(changes)
+        self._connections.refuse_inside()
         if len(changes) == 1 and type(changes[0]) is Append and not (self._alone or self._group.led):
             made = self._append_alone(changes[0])
             if made:
@@ -131,8 +132,7 @@ class SQLiteStore(Store):
         try:
             with own.lock:
                 try:
-                    db = own.writer()
-                    db.run("BEGIN IMMEDIATE")
+                    db = own.begin()
                     db.run(SQL["advance_thread"], thread_columns)
                     if not db.changes():  # another process was quicker
                         own.roll_back()
@@ -141,10 +141,13 @@ class SQLiteStore(Store):
                     own.commit(db)
                 except BaseException as error:
                     own.roll_back()
+                    self._changes.forget()
                     ours = self._failure((change,), error) if isinstance(error, Exception) else error
                     if ours is error:
                         raise
                     raise ours from error
+                finally:
+                    own.written_by = None
                 self._changes.went_on(change.key, row)
         finally:
             self._alone = False
@@ -154,8 +157,7 @@ class SQLiteStore(Store):
         """Write a group in one transaction; a change that does not fit undoes only its own caller's."""
         with self._connections.lock:
             try:
-                db = self._connections.writer()
-                db.run("BEGIN IMMEDIATE")
+                db = self._connections.begin()
                 written = len(group) > 1 and self._try_together(db, group)
                 if not written:
                     for pending in group:
@@ -167,14 +169,12 @@ class SQLiteStore(Store):
                     return
                 self._connections.commit(db)
                 self._changes.committed()
-            except (apsw.Error, UnavailableError, ClosedError) as error:
+            except BaseException as error:
                 self._failed(group, error)
-            except BaseException as error:  # Ctrl-C, or a mistake in a change: no transaction may stay open
-                self._failed(
-                    group,
-                    UnavailableError(f"{self.path}: the write was interrupted ({error!r}); look, then try again", unknown=True),
-                )
-                raise
+                if not isinstance(error, Exception):
+                    raise
+            finally:
+                self._connections.written_by = None
 
     def _try_together(self, db: file.Connection, group: list[Pending[Sequence[StoreChange], list[int]]]) -> bool:
         """Write what many callers append in a few statements, if all is plain; else write nothing."""
@@ -190,9 +190,9 @@ class SQLiteStore(Store):
 
     def _try(self, db: file.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> None:
         job = pending.job
-        alone = len(job) == 1 and type(job[0]) is not Rewrite  # then there is nothing to undo
+        single = len(job) == 1 and type(job[0]) is not Rewrite  # then there is nothing to undo
         try:
-            pending.outcome = [self._changes.apply(db, job[0])] if alone else self._all_or_none(db, job)
+            pending.outcome = [self._changes.apply(db, job[0])] if single else self._all_or_none(db, job)
         except _REFUSALS as error:
             pending.error = error
 
@@ -208,19 +208,21 @@ class SQLiteStore(Store):
         db.run("RELEASE one")
         return made
 
-    def _failed(self, group: list[Pending[Sequence[StoreChange], list[int]]], error: Exception) -> None:
+    def _failed(self, group: list[Pending[Sequence[StoreChange], list[int]]], error: BaseException) -> None:
         """Nothing of the group was written, unless COMMIT itself failed: then each is looked for by its id."""
         self._connections.roll_back()
-        self._changes.undone()
+        self._changes.forget()
         for pending in group:
             if pending.error is None:
                 pending.outcome = None
                 pending.error = self._failure(pending.job, error)
 
-    def _failure(self, job: Sequence[StoreChange], error: Exception) -> Exception:
+    def _failure(self, job: Sequence[StoreChange], error: BaseException) -> Exception:
         """Our error for a write that failed; if its COMMIT did, it says how to find out whether it is there after all."""
         if isinstance(error, apsw.Error):
             return file.translate(error, self.path) or error
+        if not isinstance(error, SavegameError):  # Ctrl-C, memory that ran out, a mistake in a change
+            error = UnavailableError(f"{self.path}: the write was interrupted ({error!r}); look, then try again", unknown=True)
         appended = next((change for change in job if isinstance(change, Append)), None)
         if appended is None or not getattr(error, "unknown", False):
             return error
@@ -515,9 +517,10 @@ class SQLiteStore(Store):
             try:
                 with self._connections.writing() as db:
                     yield db
-                self._changes.committed()
-            finally:
-                self._changes.undone()
+            except BaseException:
+                self._changes.forget()
+                raise
+            self._changes.committed()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[file.Connection]:
