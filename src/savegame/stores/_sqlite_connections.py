@@ -2,7 +2,7 @@
 
 Keeps three promises: a transaction ends or is rolled back, whatever happens inside; nobody is told that a write is
 durable after the files were taken away or replaced under us; a child of a fork never uses, or closes, a connection of
-its parent. Touches _sqlite_file and errors.
+its parent. Touches _sqlite_file, _group and errors.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import apsw
 from savegame.errors import ClosedError, UnavailableError
 from savegame.stores import _sqlite_file as file
 from savegame.stores._forking import leave_alone, take_along
+from savegame.stores._group import INSIDE
 
 IDLE_READERS: Final = 4
 FORK_WAIT_S: Final = 10.0
@@ -114,10 +115,7 @@ class Connections:
     def refuse_inside(self) -> None:
         """Raise if this very thread is writing already: nothing else may touch its transaction."""
         if self.written_by == threading.get_ident():
-            raise UnavailableError(
-                f"{self.path}: a write inside a write, by a signal handler or a finaliser; nothing was written, "
-                f"let the handler set a flag and save when the first is done"
-            )
+            raise UnavailableError(f"{self.path}: {INSIDE}")
 
     def begin(self) -> file.Connection:
         """The connection that writes, in a transaction. Its user has asked `refuse_inside`, and clears `written_by` at last."""
