@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import time
@@ -10,6 +11,7 @@ import pytest
 from writers import writing
 
 import savegame
+from savegame.errors import UnavailableError
 from savegame.testing.faults import Child, Mouth
 from savegame.testing.postgres import Cluster
 
@@ -40,6 +42,25 @@ def test_one_that_is_restarted_in_order_disturbs_nobody(cluster: Cluster) -> Non
         writers.stop()
     with savegame.open(cluster.url()) as vault:
         writers.check(vault)
+
+
+def test_errors_that_somebody_keeps_hold_no_connections(cluster: Cluster) -> None:
+    """Their frames have what was to be a connection; the page, for one, shows the last error until it reads again."""
+    kept: list[UnavailableError] = []
+    gc.disable()  # which would let go of those that nobody keeps
+    try:
+        with savegame.open(f"{cluster.url()}?deadline=1&connections=2") as vault:
+            vault.thread("t").save(1)
+            cluster.stop()
+            for _ in range(4):
+                with pytest.raises(UnavailableError) as raised:
+                    vault.thread("t").state()
+                assert "in use" not in str(raised.value)
+                kept.append(raised.value)
+            cluster.start()
+            assert vault.thread("t").state() == 1
+    finally:
+        gc.enable()
 
 
 def say_before_saving(mouth: Mouth, url: str) -> None:

@@ -336,7 +336,13 @@ class Pool:
             slot = _Slot()
             self._slots.append(weakref.ref(slot))
             link = self._idle.pop() if self._idle else None
-        link = link or self.connect(patience)
+        try:
+            link = link or self.connect(patience)
+        except BaseException:
+            del slot  # whoever keeps the error keeps this frame
+            with self._guard:
+                self._changed.notify()
+            raise
         link.slot, link.until, link.look_after = slot, patience.until, patience.look_after()
         return link
 
