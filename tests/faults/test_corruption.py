@@ -583,9 +583,9 @@ def test_a_text_that_is_none_leaves_no_reader_in_the_way(tmp_path: Path) -> None
         vault.thread("damaged").save({"number": 1})
     sql(path, "UPDATE thread SET agent = CAST(x'ff' AS TEXT) WHERE id = 'damaged'")
     with savegame.open(path) as vault:
+        vault.thread("sound").update(set={"number": 2})
         with pytest.raises(CorruptionError):
             vault.thread("damaged").load()
-        vault.thread("sound").update(set={"number": 2})
         assert vault.store.purge()
         vault.backup(tmp_path / "backup.db")
 
