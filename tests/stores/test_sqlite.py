@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
 import sys
@@ -13,8 +12,6 @@ from pathlib import Path
 
 import apsw
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import savegame
 from savegame.errors import (
@@ -31,8 +28,6 @@ from savegame.errors import (
 from savegame.model import ThreadKey
 from savegame.store import ANY, Append, DeleteThread, PutRecord, Store, StoreChange
 from savegame.stores import _sqlite_file as file
-from savegame.stores._rows import Row, placed_id
-from savegame.stores._sqlite_changes import Changes
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing import StoreContract
 from savegame.testing.faults import PATIENCE_S
@@ -132,7 +127,7 @@ def in_one_group(store: SQLiteStore, jobs: Sequence[Sequence[StoreChange]]) -> l
             threading.Thread(target=lambda: store.commit([frame(ThreadKey("lead", "lead"), f"lead {time.monotonic_ns()}")]))
         ]
         workers[0].start()
-        _until(lambda: store._group.led and not store._group._queue)
+        _until(lambda: store._group._led and not store._group._queue)
         for number in range(len(jobs)):
             workers.append(threading.Thread(target=commit, args=(number,)))
             workers[-1].start()
@@ -158,27 +153,8 @@ def following(store: SQLiteStore, key: ThreadKey) -> Append:
     return Append(key, store.new_id(key), row.head, b"meta", b"delta", expect=row.head_id, fresh=True)
 
 
-def test_those_who_come_while_one_writes_alone_share_a_group(store: SQLiteStore) -> None:
-    keys = [ThreadKey("n", f"t{number}") for number in range(4)]
-    for key in keys:
-        store.commit([frame(key, key.id)])
-    jobs = [following(store, key) for key in keys]
-    workers = [threading.Thread(target=store.commit, args=([job],)) for job in jobs]
-    with store._connections.lock:
-        workers[0].start()
-        _until(lambda: store._alone)
-        for number, worker in enumerate(workers[1:]):
-            worker.start()
-            _until(lambda wanted=number: store._group.led and len(store._group._queue) == wanted)  # type: ignore[misc]
-    for worker in workers:
-        worker.join(PATIENCE_S)
-        assert not worker.is_alive()
-    assert not store._alone
-    assert [store.find("n", job.id) for job in jobs] == [(key, 2) for key in keys]
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), apsw.IOError("disk I/O error"), UnavailableError("gone")])
-def test_who_fails_alone_leaves_nothing_behind(
+def test_a_save_that_fails_at_its_commit_leaves_nothing_behind(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     key = ThreadKey("n", "t")
@@ -193,13 +169,12 @@ def test_who_fails_alone_leaves_nothing_behind(
         broken.setattr(store._connections, "commit", fail)
         with pytest.raises(UnavailableError if isinstance(error, Exception) else KeyboardInterrupt):
             store.commit([job])
-    assert not store._alone
     assert not store._connections.writer().in_transaction
     assert store.find("n", job.id) is None
     assert store.commit([job]) == [2]
 
 
-@pytest.mark.parametrize("plain", [True, False], ids=["alone", "in a group"])
+@pytest.mark.parametrize("plain", [True, False], ids=["one change", "several"])
 def test_a_signal_handler_that_saves_inside_a_save_is_refused(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, plain: bool
 ) -> None:
@@ -234,25 +209,6 @@ def test_a_signal_handler_that_saves_inside_a_save_is_refused(
     assert list(store.check("n")) == []
     monkeypatch.undo()
     assert store.commit([following(store, other)]) == [2]
-
-
-@given(
-    numbers=st.tuples(*[st.integers(0, 2**31)] * 6),
-    texts=st.tuples(st.none() | st.text(), st.text(), st.none() | st.binary(), st.binary(), st.binary()),
-    line=st.booleans(),
-)
-def test_an_append_alone_writes_what_any_append_writes(
-    numbers: tuple[int, ...], texts: tuple[str | None, str, bytes | None, bytes, bytes], line: bool
-) -> None:
-    no, last, floor, run, frames, version = numbers
-    agent, name, note, meta, delta = texts
-    key, head = ThreadKey("n", name), last if line else last // 2
-    row = Row(no, agent, head, "head", last, floor, run, frames, 7, None, 0, version)
-    change = Append(key, placed_id(row.key(last + 1)), head, meta, delta, note, "head", agent=agent, fresh=True)
-    changes = Changes(time.time_ns)
-    changes.went_on(key, row)
-    with contextlib.closing(file.Connection(":memory:", flags=apsw.SQLITE_OPEN_READWRITE)) as unused:
-        assert changes.plain_append(change) == changes._next(unused, change, row)
 
 
 def test_a_save_that_fails_inside_a_group_leaves_nothing_behind(store: SQLiteStore) -> None:

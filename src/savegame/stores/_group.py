@@ -1,7 +1,7 @@
 """Group commit: callers that want to write at the same moment share one flush. Touches errors.
 
 The first caller leads: it takes everything that is waiting, writes it, and wakes the others with their outcome. Who
-comes meanwhile waits; one of those is woken to lead the next group. Nobody waits on a timer.
+comes meanwhile waits; one of those is woken to lead the next group. Nobody waits on a timer, so a lone caller pays nothing.
 Those whose job is done wake each other one after the other: only one thread can run Python at a time, and sixty that
 are woken at once spend their time on taking turns.
 Every step can be taken twice: an interrupt (Ctrl-C) at any moment is raised only after its caller's job was finished.
@@ -47,8 +47,7 @@ class Group(Generic[Job, Outcome]):
         self._queue: list[Pending[Job, Outcome]] = []
         self._current: list[Pending[Job, Outcome]] = []
         self._here = threading.local()
-        self.led = False
-        """Whether somebody writes, or is about to."""
+        self._led = False
 
     def run(self, job: Job) -> Outcome:
         """Do one job, alone or with others. Raises what went wrong with this one."""
@@ -86,9 +85,9 @@ class Group(Generic[Job, Outcome]):
 
     def _enter(self, mine: Pending[Job, Outcome]) -> None:
         with self._mutex:
-            if not self.led:
+            if not self._led:
                 self._current = [mine]
-                mine.leads = self.led = True
+                mine.leads = self._led = True
             elif not mine.leads:  # an interrupt may have come before `queued` was set
                 mine.wake = threading.Lock()
                 mine.wake.acquire()
@@ -126,7 +125,7 @@ class Group(Generic[Job, Outcome]):
                 self._queue[0].leads = True
                 _wake(self._queue[0])
             else:
-                self.led = False
+                self._led = False
             self._current = []
             mine.leads = False
 

@@ -96,7 +96,7 @@ def after_append(
     new = Row(no, wanted_agent or agent, seq, id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
     salt = thread_salt(*key)
     place = place_sum(salt, seq, base)
-    meta_sum = zlib.crc32(summed(run, space, stored_id, meta), place)
+    meta_sum = zlib.crc32(_summed(run, space, stored_id, meta), place)
     note_sum = None if note is None else checksum(note, salt, seq)
     return new, (stored_id, base, run, meta, meta_sum, note, note_sum, delta, zlib.crc32(delta, place))
 
@@ -169,7 +169,7 @@ def read_frame(key: ThreadKey, columns: tuple[Any, ...]) -> Frame:
     return Frame(seq, frame_id, base, meta, note, None)
 
 
-def summed(run: int, space: int | None, stored_id: str | bytes, meta: bytes) -> bytes:
+def _summed(run: int, space: int | None, stored_id: str | bytes, meta: bytes) -> bytes:
     """What the checksum of a frame's metadata is over."""
     return _PLACE.pack(run, space or 0) + (stored_id if isinstance(stored_id, bytes) else stored_id.encode()) + meta
 
@@ -177,7 +177,7 @@ def summed(run: int, space: int | None, stored_id: str | bytes, meta: bytes) -> 
 def meta_checksum(salt: int, seq: int, base: int, run: int, space: int | None, stored_id: str | bytes, meta: bytes) -> int:
     """The checksum of a frame's metadata; its id and its place in the thread are under it too."""
     try:
-        return checksum(summed(run, space, stored_id, meta), salt, seq, base)
+        return checksum(_summed(run, space, stored_id, meta), salt, seq, base)
     except (TypeError, AttributeError, struct.error):  # damage has changed the type of a column
         return -1
 

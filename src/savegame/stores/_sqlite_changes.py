@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
-from zlib import crc32
 
-from savegame.codec import pack_raw
 from savegame.errors import CorruptionError
-from savegame.frames import checksum, pack_id, place_sum, thread_salt, unpack_id
+from savegame.frames import pack_id, unpack_id
 from savegame.model import Lease, ThreadKey
 from savegame.store import Append, StoreChange
 from savegame.stores._row_changes import Blobs, RowChanges, floor_after, is_next, remember
@@ -30,7 +28,6 @@ from savegame.stores._rows import (
     read_frame,
     read_thread,
     space_checksum,
-    summed,
     thread_sum,
     thread_values,
 )
@@ -60,10 +57,6 @@ class Changes(RowChanges[Connection]):
         if self._new_spaces:
             self._spaces.update(self._new_spaces)
             self._new_spaces.clear()
-
-    def went_on(self, key: ThreadKey, row: Row) -> None:
-        """A remembered row of a thread is another now, which is there to stay."""
-        self._rows[key] = row
 
     def undone(self) -> None:
         """What was written since the last `committed` may be gone again, in part or whole."""
@@ -182,33 +175,6 @@ class Changes(RowChanges[Connection]):
             db.run(repeated("add_frame", size), [value for _, _, columns in part for value in columns])
         self._new_rows.update((change.key, new) for change, (new, _, _) in zip(changes, made, strict=True))
         return [new.last for new, _, _ in made]
-
-    def plain_append(self, change: Append) -> tuple[Row, tuple[Any, ...], tuple[Any, ...]] | None:
-        """What `_next` gives, for an append to a thread whose remembered row says that nothing else has to be looked at.
-
-        Nearly every save comes this way, and calls are most of its cost: `after_append` and `thread_sum` are written out. Not
-        under a lease, which may have to be prolonged.
-        """
-        row = self._rows.get(change.key)
-        if row is None or row.owner is not None or change.blobs or change.keep_newest is not None or not is_next(change, row):
-            return None
-        key, id, base, meta, delta, note, *_ = change  # noqa: A001 - one word per idea
-        no, agent, _, _, last, floor, run, count, epoch, owner, expires, before = row
-        seq, count, version = last + 1, count + 1, before + 1
-        stored_id, frame_key = pack_id(id), no << 32 | seq
-        if place_told_by(stored_id) != frame_key:
-            return None
-        run = run if run and base == last else seq
-        salt = thread_salt(*key)
-        place = place_sum(salt, seq, base)
-        meta_sum = crc32(summed(run, None, stored_id, meta), place)
-        note_sum = None if note is None else checksum(note, salt, seq)
-        total = crc32(pack_raw([no, agent, seq, stored_id, seq, floor, run, count, epoch, owner, expires, version]), salt)
-        return (
-            Row(no, agent, seq, id, seq, floor, run, count, epoch, owner, expires, version),
-            (seq, stored_id, seq, floor, run, count, expires, version, total, no, before),
-            (frame_key, None, stored_id, base, run, meta, meta_sum, note, note_sum, delta, crc32(delta, place)),
-        )
 
     def _next(self, db: Connection, change: Append, row: Row) -> tuple[Row, tuple[Any, ...], tuple[Any, ...]]:
         """The row of a thread after an append, with the parameters of `advance_thread` and `add_frame`."""

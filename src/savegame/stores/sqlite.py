@@ -1,9 +1,9 @@
 """Threads in one SQLite file, through apsw: WAL, one writer at a time, many readers, several processes.
 
-One connection writes, in BEGIN IMMEDIATE transactions: a plain append that meets nobody has one to itself, all others
-share (`_group.py`). A small pool of connections reads (`_sqlite_connections.py`). What a change does to the rows is in
-`_sqlite_changes.py`. The file itself is made and checked in `_sqlite_file.py`, damage is found and set aside in
-`_sqlite_upkeep.py`, the statements are in sql/sqlite/queries.sql. Touches store, frames, _rows and those.
+One connection writes, in BEGIN IMMEDIATE transactions that callers share (`_group.py`); a small pool of connections
+reads (`_sqlite_connections.py`). What a change does to the rows is in `_sqlite_changes.py`. The file itself is made and
+checked in `_sqlite_file.py`, damage is found and set aside in `_sqlite_upkeep.py`, the statements are in
+sql/sqlite/queries.sql. Touches store, frames, _rows and those.
 """
 
 from __future__ import annotations
@@ -100,9 +100,6 @@ class SQLiteStore(Store):
 
     def _begin_group(self) -> None:
         self._group: Group[Sequence[StoreChange], list[int]] = Group(self._flush)
-        self._alone = False
-        """Whether somebody writes without a group: those who come meanwhile form one, which waits for the lock. A hint: of
-        two who began at the same moment, the first to finish clears it."""
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -112,46 +109,10 @@ class SQLiteStore(Store):
         if self.borrowed():
             return self._inside_borrowed(changes)
         self._connections.refuse_inside()
-        if len(changes) == 1 and type(changes[0]) is Append and not (self._alone or self._group.led):
-            made = self._append_alone(changes[0])
-            if made:
-                return [made]
         return self._group.run(changes)
 
     def new_id(self, key: ThreadKey) -> str:
         return self._changes.new_id(key) or super().new_id(key)
-
-    def _append_alone(self, change: Append) -> int:
-        """Append what plainly comes next, without the detour of a group. Gives 0 if it needs a closer look."""
-        planned = self._changes.plain_append(change)
-        if planned is None:
-            return 0
-        row, thread_columns, frame_columns = planned
-        own = self._connections
-        self._alone = True
-        try:
-            with own.lock:
-                try:
-                    db = own.begin()
-                    db.run(SQL["advance_thread"], thread_columns)
-                    if not db.changes():  # another process was quicker
-                        own.roll_back()
-                        return 0
-                    db.run(SQL["add_frame"], frame_columns)
-                    own.commit(db)
-                except BaseException as error:
-                    own.roll_back()
-                    self._changes.forget()
-                    ours = self._failure((change,), error) if isinstance(error, Exception) else error
-                    if ours is error:
-                        raise
-                    raise ours from error
-                finally:
-                    own.written_by = None
-                self._changes.went_on(change.key, row)
-        finally:
-            self._alone = False
-        return row.last
 
     def _flush(self, group: list[Pending[Sequence[StoreChange], list[int]]]) -> None:
         """Write a group in one transaction; a change that does not fit undoes only its own caller's."""
