@@ -289,6 +289,8 @@ def _rates(path: Path, sizes: Sizes, alone: int) -> dict[str, Any]:
         _run(updates(vault.thread("warm-up"), corpus.steps(1, alone, "warm-up")))
         lone = vault.thread("alone")
         many = [vault.thread(f"thread-{number}") for number in range(sizes.threads)]
+        for thread in (lone, *many):  # to begin a thread is more than a save
+            _run(updates(thread, corpus.steps(1, 1)))
         rates: list[tuple[float, float]] = []
         for burst in range(sizes.bursts):
             one = _rate([(lone, corpus.steps(1, alone, f"alone-{burst}"))])

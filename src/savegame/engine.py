@@ -148,13 +148,13 @@ class Engine:
         self._locks = {}
         self.cache.begin_anew()
 
-    def alone(self, key: ThreadKey) -> AbstractContextManager[object]:
+    def alone(self, key: ThreadKey) -> AbstractContextManager[bool]:
         """Saves of one process to one thread go one after the other: they would only conflict.
 
-        Not inside `connection()`, where who holds the lock may be waiting for us.
+        Not inside `connection()`, where who holds the lock may be waiting for us: there it gives False.
         """
         if self.store.borrowed():
-            return nullcontext()
+            return nullcontext(enter_result=False)
         stripe = hash(key) % STRIPES  # threads that share a lock only wait a little longer
         return self._locks.get(stripe) or self._locks.setdefault(stripe, threading.RLock())
 

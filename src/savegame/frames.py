@@ -217,6 +217,7 @@ def _unpack_id(stored: Any) -> str | None:
     return None if stored is None else unpack_id(stored)
 
 
+@functools.lru_cache(maxsize=4096)
 def pack_id(text: str) -> str | bytes:
     """An id in the form that stores keep: generated ids as 16 bytes, ids that users chose as text."""
     if len(text) == 32:

@@ -219,7 +219,8 @@ class Thread:
             if twin is not None:
                 return twin
         base = None if parent is None else self._point(self._resolve(parent))
-        with self._engine.alone(self._key):  # an autosave of this handle looks at both, the head and what we know of it
+        # An autosave of this handle looks at both, the head and what we know of it.
+        with self._engine.alone(self._key) as alone:
             try:
                 epoch, renew_us = under or (None, None)
                 point = self._engine.save(
@@ -231,9 +232,9 @@ class Thread:
                     raise
                 return twin
             # Inside connection() the save may yet be rolled back: then nothing is known of the head.
-            self._known = _NOTHING_KNOWN if self._engine.store.borrowed() else point.id
+            self._known = point.id if alone else _NOTHING_KNOWN
             self._step = point.step
-        logger.debug("saved %s: thread %r step %d", point.id, self.id, point.step)
+        logger.debug("saved %s: thread %r step %d", point.id, self._key.id, point.step)
         return self._checkpoint(Frame(point.seq, point.id, 0, b"", draft.note, None), draft.meta, node=point.node)
 
     def _twin(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -209,6 +210,49 @@ def test_a_signal_handler_that_saves_inside_a_save_is_refused(
     assert list(store.check("n")) == []
     monkeypatch.undo()
     assert store.commit([following(store, other)]) == [2]
+
+
+def test_a_signal_handler_does_not_wait_for_whom_it_interrupts(store: SQLiteStore) -> None:
+    """The save that it interrupts waits in a group, whose leader waits for the file."""
+    first, mine, other = (ThreadKey("n", name) for name in ("first", "mine", "other"))
+    free, held = threading.Event(), threading.Event()
+    refused: list[UnavailableError] = []
+
+    def hold() -> None:
+        with store.connection():
+            held.set()
+            assert free.wait(PATIENCE_S)
+
+    def interrupt() -> None:
+        _until(lambda: len(store._group._queue) == 1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def handler(*_: object) -> None:
+        try:
+            for attempt in (lambda: store.commit([frame(other, "other")]), lambda: store.lease(other, "me", 1_000_000)):
+                with pytest.raises(UnavailableError, match="a write inside a write") as raised:
+                    attempt()
+                refused.append(raised.value)
+        finally:
+            free.set()
+
+    workers = [threading.Thread(target=hold), threading.Thread(target=store.commit, args=([frame(first, "first")],))]
+    workers[0].start()
+    assert held.wait(PATIENCE_S)
+    workers[1].start()
+    _until(lambda: store._group._led)
+    workers.append(threading.Thread(target=interrupt))
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        workers[2].start()
+        assert store.commit([frame(mine, "mine")]) == [1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    for worker in workers:
+        worker.join(PATIENCE_S)
+    assert len(refused) == 2
+    assert store.find("n", "other") is None
+    assert store.commit([frame(other, "other")]) == [1]
 
 
 def test_a_save_that_fails_inside_a_group_leaves_nothing_behind(store: SQLiteStore) -> None:

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from savegame.errors import UnavailableError
 from savegame.stores._group import Group, Pending
 
 Jobs = list[Pending[int, int]]
@@ -163,36 +162,6 @@ def test_an_interrupt_while_waiting_is_raised_after_the_outcome(times: int) -> N
     assert others == {1: 2, 3: 6}
     assert 7 in [job for jobs in gate.groups for job in jobs], "the job of the interrupted one was not done"
     assert group.run(8) == 16
-
-
-def test_a_signal_handler_does_not_wait_for_whom_it_interrupts() -> None:
-    gate = Gate()
-    group = Group(gate)
-    first = threading.Thread(target=group.run, args=(1,), daemon=True)
-    first.start()
-    assert gate.entered.acquire(timeout=WAIT)
-    refused: list[UnavailableError] = []
-
-    def handler(*_: object) -> None:
-        with pytest.raises(UnavailableError, match="a write inside a write") as raised:
-            group.run(3)
-        refused.append(raised.value)
-        gate.open.set()
-
-    def interrupt() -> None:
-        queued(group, 1)
-        os.kill(os.getpid(), signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        threading.Thread(target=interrupt, daemon=True).start()
-        assert group.run(2) == 4
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    first.join(WAIT)
-    assert not first.is_alive()
-    assert len(refused) == 1
-    assert group.run(5) == 10
 
 
 def test_hammered() -> None:

@@ -11,14 +11,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from savegame.errors import UnavailableError
-
-INSIDE: Final = (
-    "a write inside a write, by a signal handler or a finaliser; nothing was written: "
-    "let the handler set a flag, and save when the first is done"
-)
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
@@ -46,19 +41,12 @@ class Group(Generic[Job, Outcome]):
         self._mutex = threading.Lock()
         self._queue: list[Pending[Job, Outcome]] = []
         self._current: list[Pending[Job, Outcome]] = []
-        self._here = threading.local()
         self._led = False
 
     def run(self, job: Job) -> Outcome:
         """Do one job, alone or with others. Raises what went wrong with this one."""
-        if getattr(self._here, "inside", False):  # it would wait for whom it interrupted
-            raise UnavailableError(INSIDE)
         mine: Pending[Job, Outcome] = Pending(job)
-        try:
-            self._here.inside = True
-            self._run(mine)
-        finally:
-            self._here.inside = False
+        self._run(mine)
         if mine.error is not None:
             raise mine.error
         return mine.outcome  # type: ignore[return-value]

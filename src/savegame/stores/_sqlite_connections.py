@@ -2,7 +2,7 @@
 
 Keeps three promises: a transaction ends or is rolled back, whatever happens inside; nobody is told that a write is
 durable after the files were taken away or replaced under us; a child of a fork never uses, or closes, a connection of
-its parent. Touches _sqlite_file, _group and errors.
+its parent. Touches _sqlite_file and errors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import apsw
 from savegame.errors import ClosedError, UnavailableError
 from savegame.stores import _sqlite_file as file
 from savegame.stores._forking import leave_alone, take_along
-from savegame.stores._group import INSIDE
 
 IDLE_READERS: Final = 4
 FORK_WAIT_S: Final = 10.0
@@ -47,8 +46,8 @@ class Connections:
         """Locks and connections of this process: at the start, and again in the child of a fork."""
         self.lock = threading.RLock()
         self.borrowed_by: int | None = None
-        self.written_by: int | None = None
-        """The thread that is in the middle of a transaction; it holds `lock`."""
+        self.inside: set[int] = set()
+        """The threads in the middle of a write. One that is here writes nothing else: it would wait for itself."""
         self._writer: file.Connection | None = None
         self._files: tuple[int | None, ...] | None = None
         self._directory_changed = 0
@@ -96,9 +95,9 @@ class Connections:
         """A transaction of its own. Errors inside pass as they are."""
         self.check_open()
         with self.lock:
-            self.refuse_inside()
             db = None
             try:
+                self.inside.add(threading.get_ident())
                 with file.translated(self.path):
                     db = self.begin()
                 yield db
@@ -110,16 +109,18 @@ class Connections:
                     self.roll_back()
                 raise
             finally:
-                self.written_by = None
+                self.inside.discard(threading.get_ident())
 
     def refuse_inside(self) -> None:
-        """Raise if this very thread is writing already: nothing else may touch its transaction."""
-        if self.written_by == threading.get_ident():
-            raise UnavailableError(f"{self.path}: {INSIDE}")
+        """Raise if this very thread is `inside` a write: a signal handler or a finaliser has interrupted it."""
+        if threading.get_ident() in self.inside:
+            raise UnavailableError(
+                f"{self.path}: a write inside a write, by a signal handler or a finaliser; nothing was written: "
+                f"let the handler set a flag, and save when the first is done"
+            )
 
     def begin(self) -> file.Connection:
-        """The connection that writes, in a transaction. Its user has asked `refuse_inside`, and clears `written_by` at last."""
-        self.written_by = threading.get_ident()
+        """The connection that writes, in a transaction; its user holds `lock`."""
         db = self.writer()
         if db.in_transaction:  # a second Ctrl-C came while the one before was being rolled back
             self.roll_back()

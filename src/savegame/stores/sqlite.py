@@ -106,10 +106,15 @@ class SQLiteStore(Store):
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
         if self._connections.closed or self.read_only:
             self._check_open(writing=True)
-        if self.borrowed():
+        own, here = self._connections, threading.get_ident()
+        if own.borrowed_by == here:
             return self._inside_borrowed(changes)
-        self._connections.refuse_inside()
-        return self._group.run(changes)
+        own.refuse_inside()
+        try:
+            own.inside.add(here)
+            return self._group.run(changes)
+        finally:
+            own.inside.discard(here)
 
     def new_id(self, key: ThreadKey) -> str:
         return self._changes.new_id(key) or super().new_id(key)
@@ -134,8 +139,6 @@ class SQLiteStore(Store):
                 self._failed(group, error)
                 if not isinstance(error, Exception):
                     raise
-            finally:
-                self._connections.written_by = None
 
     def _try_together(self, db: file.Connection, group: list[Pending[Sequence[StoreChange], list[int]]]) -> bool:
         """Write what many callers append in a few statements, if all is plain; else write nothing."""
@@ -431,16 +434,15 @@ class SQLiteStore(Store):
         """A transaction on the store's own connection; saves of this thread inside it commit with it."""
         self._check_open(writing=True)
         own = self._connections
-        with own.lock:
-            if own.borrowed_by is not None:
-                yield own.writer()
-                return
-            with self._transaction() as db:
-                own.borrowed_by = threading.get_ident()
-                try:
-                    yield db
-                finally:
-                    own.borrowed_by = None
+        if self.borrowed():
+            yield own.writer()
+            return
+        with self._transaction() as db:
+            own.borrowed_by = threading.get_ident()
+            try:
+                yield db
+            finally:
+                own.borrowed_by = None
 
     def index(self) -> FtsIndex:
         self._check_open()
@@ -474,6 +476,7 @@ class SQLiteStore(Store):
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[file.Connection]:
         """A transaction; rows that were written in it are remembered once it is committed."""
+        self._connections.refuse_inside()
         with self._connections.lock:
             try:
                 with self._connections.writing() as db:
