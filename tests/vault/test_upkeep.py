@@ -701,7 +701,7 @@ def test_wrong_options(opened: Opener, wrong: dict[str, Any]) -> None:
         opened(**wrong)
 
 
-@pytest.mark.parametrize("url", ["", "postgresql://x", "nonsense:x", "memory:x"])
+@pytest.mark.parametrize("url", ["", "postgresql://user@[::1", "nonsense:x", "memory:x"])
 def test_wrong_addresses(url: str) -> None:
     with pytest.raises(SavegameError):
         savegame.open(url)
