@@ -27,7 +27,7 @@ _PACKAGES = ("savegame", "apsw", "ormsgpack", "zstandard", "langgraph-checkpoint
 
 
 def limits_table(found: list[Row]) -> Table:
-    """The rows of the issue."""
+    """The rows with a limit, kept or missed, and those beside them."""
     table = Table(title="How fast and how small", box=box.SIMPLE_HEAD, title_justify="left")
     for name in ("", "savegame", "beside it", "ratio", "over the rounds", "limit", ""):
         table.add_column(name, justify="right" if name in ("savegame", "ratio", "over the rounds") else "left")

@@ -1,4 +1,4 @@
-"""How much of everything: the sizes of the issue's table, and small ones for a smoke test."""
+"""How much of everything: those that the limits are for, and small ones for a smoke test."""
 
 from __future__ import annotations
 
@@ -80,4 +80,4 @@ QUICK = Sizes(
     listed=200,
     looked_at=2,
 )
-"""For a smoke test: the figures mean little, and limits may be missed."""
+"""For a smoke test: the figures mean little, and no limit applies."""
