@@ -184,6 +184,8 @@ class AsyncThread(_Face[Thread]):
             except (Busy, Fenced):
                 raise
             except ConflictError as error:
+                if details.get("expect") is not None:
+                    raise
                 last = error
             finally:
                 self._sync = own._sync

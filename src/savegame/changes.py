@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
-from savegame.codec import Codec, format_path
+from savegame.codec import Codec, format_path, shown
 from savegame.delta import gaps
 from savegame.model import MISSING, Change
 from savegame.objects import fields_of
@@ -92,5 +92,5 @@ def _mapping(value: Any) -> dict[Any, Any] | None:
 
 
 def _short(value: Any, width: int) -> str:
-    text = repr(value)
+    text = shown(value)
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -44,6 +44,7 @@ from savegame.objects import (
     construct,
     fields_of,
     has_fields,
+    is_member,
     member,
     with_rest,
 )
@@ -150,7 +151,11 @@ class Codec:
             self._raise_hidden()
             if "Dict key must be str" not in str(error):
                 raise
-        return ormsgpack.packb(_with_any_keys(self, value, 0), self._extend, _OPTIONS)
+        return self._pack_any(value)
+
+    def _pack_any(self, value: Any) -> bytes:
+        """`pack` for a value that has dicts with other keys than text: what is inside is not tried the quick way again."""
+        return ormsgpack.packb(_with_any_keys(self, value, 0), self._extend_any, _OPTIONS)
 
     def decode(self, data: bytes) -> Any:
         """The value of bytes made by `encode`. Damaged bytes raise CorruptionError, never anything else."""
@@ -195,19 +200,26 @@ class Codec:
 
     def _extend(self, value: Any) -> Any:
         try:
-            return self._extended(value)
+            return self._extended(value, self.pack)
         except BaseException as error:
             self._local.cause = error
             raise
 
-    def _extended(self, value: Any) -> Any:
+    def _extend_any(self, value: Any) -> Any:
+        try:
+            return self._extended(value, self._pack_any)
+        except BaseException as error:
+            self._local.cause = error
+            raise
+
+    def _extended(self, value: Any, pack: Callable[[Any], bytes]) -> Any:
         writer = WRITERS.get(type(value))
         if writer is not None:
             return writer(value)
         nested = _SEQUENCES.get(type(value))
         if nested is not None:
             with self._one_deeper():
-                items = list(map(self.pack, value))
+                items = list(map(pack, value))
                 if nested != TUPLE:
                     self.refuse_unhashable(items)
                     items.sort()
@@ -215,7 +227,11 @@ class Codec:
         if isinstance(value, Enum):
             entry = self._by_class.get(type(value))
             plain = value.value
-            return ormsgpack.Ext(ENUM, self.pack([entry.name, plain])) if entry else plain
+            if entry is None:
+                return plain
+            if not is_member(entry, self.decode(pack(plain)), value):
+                raise TypeError(_cannot_keep(value))
+            return ormsgpack.Ext(ENUM, pack([entry.name, plain]))
         if isinstance(value, pathlib.PurePath):
             return write_path(value)
         fields = fields_of(value)
@@ -225,7 +241,7 @@ class Codec:
         if entry is None:
             return fields
         with self._one_deeper():
-            return object_ext(entry.tag, self.pack(with_rest(value, fields)))
+            return object_ext(entry.tag, pack(with_rest(value, fields)))
 
     def refuse_unhashable(self, items: list[bytes]) -> None:
         """Refuse what cannot be an item of a set or a key once it is plain data, or what would fall together there."""
@@ -299,7 +315,7 @@ class Codec:
                 self.pack(leaf)
             except (TypeError, RecursionError):
                 where = format_path(place) or "the state itself"
-                if isinstance(leaf, str):
+                if type(leaf) is str:
                     return InvalidState(
                         f"{where}: the text holds a lone surrogate, which is not valid Unicode; "
                         f"clean it with .encode(errors='replace').decode()",
@@ -331,6 +347,11 @@ class Codec:
             return self._encode_again(value, path, second)
         finally:
             self._local.unlimited = False
+
+    def refuse_deep(self, value: Any, path: tuple[Any, ...]) -> None:
+        """Refuse a value that is too deep for its place, though not by itself."""
+        if any(len(path) + depth > MAX_DEPTH for _, _, depth in self._walk(value, path)):
+            raise _too_deep(path)
 
     def _refuse_lookalikes(self, value: Any, path: tuple[Any, ...]) -> None:
         """Refuse what ormsgpack writes without asking although it would come back as something else."""
@@ -406,7 +427,8 @@ def open_ext(ext: RawExt) -> tuple[bytes, dict[Any, Any]] | None:
         return pack_raw(tag), fields
     if ext.tag == MAP:
         flat = unpack_raw(ext.data)
-        return b"", dict(zip(flat[::2], flat[1::2], strict=True))
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        return (b"", fields) if 2 * len(fields) == len(flat) else None  # two keys may be NaN: then it stays closed
     return None
 
 
@@ -422,8 +444,16 @@ def format_path(path: tuple[Any, ...]) -> str:
         if isinstance(part, str) and part.isidentifier():
             out += f".{part}" if out else part
         else:
-            out += f"[{part!r}]"
+            out += f"[{shown(part)}]"
     return out
+
+
+def shown(value: Any) -> str:
+    """`repr`, also of what holds an int with more digits than Python writes."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"<{type(value).__qualname__} with too many digits to show>"
 
 
 # -- helpers ---------------------------------------------------------------------------------------
@@ -442,7 +472,7 @@ def _with_any_keys(codec: Codec, value: Any, depth: int) -> Any:
     with codec._one_deeper():
         keys = [codec.pack(key) for key in value]
         codec.refuse_unhashable(keys)
-        pairs = [part for key, item in zip(keys, value.values(), strict=True) for part in (key, codec.pack(item))]
+        pairs = [part for key, item in zip(keys, value.values(), strict=True) for part in (key, codec._pack_any(item))]
     return ormsgpack.Ext(MAP, join_array(pairs))
 
 
@@ -456,7 +486,9 @@ def _cannot_keep(leaf: Any) -> str:
     if isinstance(leaf, (dict, list, tuple, set, frozenset, str, int, float, bytes)) and type(leaf) not in _CONTAINERS:
         base = next(b.__name__ for b in type(leaf).__mro__ if b.__module__ == "builtins")
         return f"{name} would come back as a plain {base}; convert it with {base}(...) yourself"
-    if isinstance(leaf, (dt.datetime, dt.time)):
+    if isinstance(leaf, Enum):
+        return f"{leaf!r} would not be found again by its value; keep its name, or give it a plain value"
+    if type(leaf) in (dt.datetime, dt.time):
         return f"the time zone {leaf.tzinfo!r} cannot be kept; use datetime.timezone or zoneinfo.ZoneInfo"
     return f"a value of type {name} cannot be kept; keep plain data, a dataclass or a model instead"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from savegame.codec import Codec, array_header, format_path, join_array, pack_raw, unpack_raw
-from savegame.errors import CorruptionError, InvalidInputError
+from savegame.errors import CorruptionError, InvalidInputError, InvalidState
 from savegame.tree import (
     Dict,
     List,
@@ -22,6 +22,7 @@ from savegame.tree import (
     Tail,
     array_count,
     chunked,
+    count_of,
     edit,
     items_of,
     open_node,
@@ -194,7 +195,7 @@ def _set_child(parent: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - inter
         value = [op.value] if op.code == SET else []
         return _spliced(opened, key, 1, runs_of(value))
     if not isinstance(opened, Dict):
-        raise TypeError(f"{format_path(op.path[:-1])} is neither a dict nor a list")
+        raise TypeError(f"{format_path(op.path[:-1])} is neither a list nor a dict whose keys can be told apart")
     target = opened if own or opened is not parent else opened.copy()
     if op.code == SET:
         target.put(pack_raw(key), op.value)
@@ -303,7 +304,7 @@ def raw_key(codec: Codec, key: Any) -> Any:
     """A dict key as it stands in a path: text and whole numbers as they are, other keys undecoded."""
     if type(key) is str or (type(key) is int and -(2**63) <= key < 2**63):
         return key
-    return unpack_raw(codec.encode(key))
+    return unpack_raw(codec.encode(key, (key,)))
 
 
 def _applied(node: Node, ops: list[Op]) -> Node:
@@ -364,7 +365,7 @@ class _Differ:
         children: dict[bytes, Node] = {}
         changed = len(fields) != len(old.children)
         for key, value in fields.items():
-            encoded = self.pack(key, path)
+            encoded = self.pack(key, (*path, key))
             raw = key if type(key) is str else unpack_raw(encoded)
             child = old.children.get(encoded)
             place = (*path, raw)
@@ -389,7 +390,7 @@ class _Differ:
             if position + count > len(value):
                 break
             if isinstance(data, bytes):
-                if self.pack(value[position : position + count], path) != data:
+                if self.pack_items(value[position : position + count], path, position) != data:
                     break
                 same.append((count, data))
             else:
@@ -404,14 +405,14 @@ class _Differ:
         if position == old.count == len(value):
             return List(same) if changed else old
         if position == old.count:
-            data = self.codec.encode(value[position:], path)
+            data = encoded_items(self.codec, value[position:], path, position)
             self.ops.append(Op(APPEND, path, data))
             return List([*same, *chunked(data)])
         return self.middle(same, items_of(runs[len(same) :]), value, position, path)
 
     def middle(self, same: list[Run], old: list[bytes], value: list[Any], start: int, path: Path) -> Node:
         """The rest of a list from the first run that differs: item by item."""
-        new = [self.pack(item, path) for item in value[start:]]
+        new = [self.pack(item, (*path, place)) for place, item in enumerate(value[start:], start)]
         head = _common(zip(old, new, strict=False))
         tail = _common(zip(reversed(old[head:]), reversed(new[head:]), strict=False))
         old_end, new_end = len(old) - tail, len(new) - tail
@@ -423,7 +424,7 @@ class _Differ:
                     item = value[start + new_from + index]
                     nodes[new_from + index] = self.leaf(old[old_from + index], item, (*path, place))
                 continue
-            items = self.codec.encode(value[start + new_from : start + new_to], path)
+            items = encoded_items(self.codec, value[start + new_from : start + new_to], path, start + new_from)
             if old_from == len(old):
                 self.ops.append(Op(APPEND, path, items))
             else:
@@ -436,8 +437,24 @@ class _Differ:
         except (TypeError, RecursionError):
             return self.codec.encode(value, path)
 
+    def pack_items(self, items: list[Any], path: Path, start: int) -> bytes:
+        try:
+            return self.codec.pack(items)
+        except (TypeError, RecursionError):
+            return encoded_items(self.codec, items, path, start)
+
     def cost(self, mark: int) -> int:
         return sum(len(op.value) + 16 for op in self.ops[mark:]) if len(self.ops) > mark else 0
+
+
+def encoded_items(codec: Codec, items: list[Any], path: Path, start: int) -> bytes:
+    """The encoded list of some items of the list at `path`, from `start` on. Raises InvalidState naming their place there."""
+    try:
+        return codec.encode(items, path)
+    except InvalidState:
+        for place, item in enumerate(items, start):
+            codec.encode(item, (*path, place))
+        raise
 
 
 def _mixed_runs(nodes: list[Node]) -> list[Run]:
@@ -562,12 +579,12 @@ def update(
     try:
         for name, value in set.items():
             path = _path(codec, name)
-            node = _with_parents(node, path, ops) if len(path) > 1 else node
+            node = _with_parents(codec, node, path, value, ops) if len(path) > 1 else node
             more, node = assign(codec, node, path, value)
             ops += more
         for name, items in append.items():
             path = _path(codec, name)
-            node = _with_parents(node, path, ops) if len(path) > 1 else node
+            node = _with_parents(codec, node, path, items, ops) if len(path) > 1 else node
             op, node = _appended(codec, node, path, items)
             ops.append(op)
         for name in delete:
@@ -581,8 +598,9 @@ def update(
     return ops, node
 
 
-def _with_parents(node: Node, path: Path, ops: list[Op]) -> Node:
-    """The state with the dicts on the way to a place made where they are missing."""
+def _with_parents(codec: Codec, node: Node, path: Path, value: Any, ops: list[Op]) -> Node:
+    """The state with the dicts on the way to the place of a value made where they are missing."""
+    codec.refuse_deep(value, path)
     for depth in range(1, len(path)):
         parent = _parent(node, path[:depth])
         if isinstance(parent, Dict) and pack_raw(path[depth - 1]) not in parent.children:
@@ -594,10 +612,11 @@ def _with_parents(node: Node, path: Path, ops: list[Op]) -> Node:
 def _appended(codec: Codec, node: Node, path: Path, items: list[Any]) -> tuple[Op, Node]:
     if type(items) not in (list, tuple):
         raise InvalidInputError(f"append takes a list of items for {format_path(path)!r}, not {type(items).__name__}")
-    data = codec.encode(items if type(items) is list else list(items), path)
     name = pack_raw(path[-1])
     parent = open_node(node) if len(path) == 1 else _parent(node, path)
     child = parent.children.get(name) if type(parent) is Dict else None
+    there = 0 if child is None else count_of(child) or 0
+    data = encoded_items(codec, items if type(items) is list else list(items), path, there)
     if type(parent) is Dict and type(child) is List and parent is node:  # the usual case, without a walk
         return Op(APPEND, path, data), parent.with_child(name, child.grown(data))
     op = Op(SET if type(parent) is Dict and child is None else APPEND, path, data)

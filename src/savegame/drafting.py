@@ -1,6 +1,6 @@
 """What a save says besides the state: its details are checked here, before anything is written.
 
-Touches engine, frames, model, errors.
+Touches engine, frames, model, plain, errors.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from savegame.engine import Draft, Engine
 from savegame.errors import InvalidInputError
 from savegame.frames import Meta, dump_note
 from savegame.model import Kind, Status, checked_id, checked_number
+from savegame.plain import checked_text
 
 
 def drafted(
@@ -34,7 +35,7 @@ def drafted(
     meta = Meta(None, 0, engine.store.clock(), 0, str.__str__(Kind.of(kind)), str.__str__(outcome), outcome.reason)
     meta.agent_id = agent
     if outcome.reason is not None:
-        meta.reason = _text(outcome.reason, "the reason of a status")
+        meta.reason = checked_text(outcome.reason, "the reason of a status")
     if iteration is not None:
         meta.iteration = checked_number(iteration, "iteration")
     if tokens_used is not None:
@@ -42,9 +43,9 @@ def drafted(
     if cost is not None:
         meta.cost = float(checked_number(cost, "cost", whole=False))
     if description is not None:
-        meta.description = _text(description, "description")
+        meta.description = checked_text(description, "description")
     if resume_hint is not None:
-        meta.resume_hint = _text(resume_hint, "resume_hint")
+        meta.resume_hint = checked_text(resume_hint, "resume_hint")
     if metadata:
         meta.metadata = engine.codec.encode(dict(metadata), ("metadata",))
     note = dump_note(checked_label(label), checked_tags(tags)) if label is not None or tags else None
@@ -61,13 +62,3 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     if isinstance(tags, str):
         raise InvalidInputError(f"tags must be a list of texts, not the text {tags!r}")
     return tuple(dict.fromkeys(checked_id(tag, "a tag") for tag in tags))
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidInputError(f"{what} must be text, not {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(f"{what} holds a lone surrogate, which is not valid Unicode") from error
-    return str(value)

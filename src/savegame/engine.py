@@ -28,6 +28,7 @@ from savegame.frames import (
     Meta,
     digest,
     load_meta,
+    pack_id,
     pack_meta,
     put_back_ops,
     take_out_ops,
@@ -167,9 +168,6 @@ class Engine:
             row = self.store.thread(key)
             if row is None or row.head_id is None:
                 return EMPTY
-            cached = self.cache.get(key)
-            if cached is not None and cached.id == row.head_id:
-                return cached
             try:
                 point = self.point(key, row.head)
             except CheckpointNotFound as error:
@@ -194,7 +192,7 @@ class Engine:
         if frame is None:
             frame = self.frame(key, seq)
         meta = load_meta(frame.meta)
-        if cached is not None and cached.id == frame.id:
+        if cached is not None and cached.digest == meta.digest:
             return cached
         if cached is not None and not self._still_there(key, cached, below=seq):
             cached = None
@@ -225,7 +223,10 @@ class Engine:
                 if stored is None or stored.id != frame.id:
                     raise CheckpointNotFound(f"checkpoint not found: {frame.id!r} was deleted")
                 try:
-                    node = deltas.apply_stored(node, deltas.parse(self._payload(key, stored.delta or b"")))
+                    if stored.base == before:
+                        node = deltas.apply_stored(node, deltas.parse(self._payload(key, stored.delta or b"")))
+                    else:  # rebased meanwhile
+                        node = self.point(key, frame.seq).node
                 except CorruptionError as error:
                     raise _located(error, key, frame) from error
                 point = Point(frame.seq, frame.id, meta.step, meta.digest, node, 0, 0, meta.agent_id)
@@ -237,7 +238,7 @@ class Engine:
     def _still_there(self, key: ThreadKey, cached: Point, *, below: int) -> bool:
         """Whether loading may begin at a cached point: its thread was not deleted and made anew meanwhile."""
         found = self.store.frames(key, low=cached.seq, high=cached.seq) if 0 < cached.seq < below else []
-        return bool(found) and found[0].id == cached.id
+        return bool(found) and found[0].meta.startswith(cached.digest)
 
     def find(self, namespace: str, checkpoint_id: str) -> tuple[ThreadKey, Frame] | None:
         """The frame of the checkpoint with an id. The store's index is not trusted: what it names must have that id."""
@@ -391,6 +392,9 @@ class Engine:
         Its caller is `alone` with the thread.
         """
         point = base or self.cache.get(key) or self.head(key)
+        if base is None and isinstance(pack_id(point.id), str):  # a chosen id may be that of a thread that was made anew
+            point = self.head(key)
+        agent = draft.meta.agent_id
         while True:
             if expect != ANY and base is None and (point.id or None) != expect:
                 point = self.head(key)
@@ -404,7 +408,7 @@ class Engine:
                     raise
                 point = newest  # what could not be done to the state that was remembered may fit what is there
                 continue
-            draft.meta.agent_id = draft.meta.agent_id or point.agent
+            draft.meta.agent_id = agent or point.agent
             draft.meta.step = point.step + 1
             draft.meta.parent_id = point.id or None
             wanted = expect if base is not None else (point.id or None)

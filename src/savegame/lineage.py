@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE) -> Iterator[Frame]:
     """The frame with a sequence number and its ancestors, newest first; pages underneath."""
+    start, last = seq, None
     while seq:
         try:
             frames = engine.store.frames(key, high=seq, limit=page, newest_first=True)
@@ -30,8 +31,10 @@ def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE) -> Itera
         for frame in frames:
             if frame.seq == seq:
                 yield frame
-                seq = frame.base
-        if not frames or seq >= frames[-1].seq:
+                last, seq = frame, frame.base
+        if seq and (not frames or seq >= frames[-1].seq):
+            if last is not None and engine.store.frames(key, low=last.seq, high=last.seq) != [last]:  # pruned meanwhile
+                yield from (frame for frame in line(engine, key, start, page=page) if frame.seq < last.seq)
             return
 
 
@@ -185,19 +188,37 @@ def _find(engine: Engine, key: ThreadKey, row: ThreadRow, ref: Any, at: dt.datet
     back = re.fullmatch(r"head(?:~(\d{1,12}))?", ref)
     if back:
         return _nth(line(engine, key, row.head, page=min(PAGE, int(back[1] or 0) + 1)), int(back[1] or 0))
-    noted = engine.store.frames(key, newest_first=True, noted=True)
-    labelled = next((frame for frame in noted if load_note(frame.note)[0] == ref), None)
-    return labelled or _by_prefix(engine, key, ref)
+    labelled = fitting(engine, row, lambda frame: load_note(frame.note)[0] == ref, noted=True)
+    return labelled[0] if labelled else _by_prefix(engine, row, ref)
+
+
+def fitting(engine: Engine, row: ThreadRow, fits: Callable[[Frame], bool], *, noted: bool = False) -> list[Frame]:
+    """The frames that fit, newest first. Damaged ones are passed over if others fit; else CorruptionError."""
+    try:
+        frames = engine.store.frames(row.key, newest_first=True, noted=True) if noted else everything(engine, row.key)
+        return [frame for frame in frames if fits(frame)]
+    except CorruptionError:
+        found = [frame for seq in range(row.last, 0, -1) for frame in _sound(engine, row.key, seq, noted) if fits(frame)]
+        if not found:
+            raise
+        return found
+
+
+def _sound(engine: Engine, key: ThreadKey, seq: int, noted: bool) -> list[Frame]:  # noqa: FBT001 - internal
+    try:
+        return engine.store.frames(key, low=seq, high=seq, noted=noted)
+    except CorruptionError:
+        return []
 
 
 def _nth(frames: Iterator[Frame], number: int) -> Frame | None:
     return next((frame for index, frame in enumerate(frames) if index == number), None)
 
 
-def _by_prefix(engine: Engine, key: ThreadKey, prefix: str) -> Frame | None:
+def _by_prefix(engine: Engine, row: ThreadRow, prefix: str) -> Frame | None:
     if len(prefix) < SHORTEST_PREFIX:
         return None
-    matches = [frame for frame in everything(engine, key) if frame.id.startswith(prefix)]
+    matches = fitting(engine, row, lambda frame: frame.id.startswith(prefix))
     if len(matches) > 1:
         raise InvalidInputError(f"{prefix!r} is ambiguous: {', '.join(frame.id for frame in matches[:5])}; give more of the id")
     return matches[0] if matches else None

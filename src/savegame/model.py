@@ -51,8 +51,8 @@ def checked_number(value: Any, what: str, *, whole: bool = True) -> Any:
     """A number from 0 on that every store can keep. Raises InvalidInputError."""
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise InvalidInputError(f"{what} must be a {'whole ' if whole else ''}number, not {value!r}")
-    if value < 0 or not -(2**63) <= value < 2**63:
-        raise InvalidInputError(f"{what} must be between 0 and 2**63, not {value!r}")
+    if not 0 <= value < 2**63:
+        raise InvalidInputError(f"{what} must be at least 0 and below 2**63")
     return value
 
 
@@ -79,7 +79,7 @@ class Kind(StrEnum):
     @classmethod
     def of(cls, value: str) -> Kind:
         """A kind from its text. Raises InvalidInputError naming the kinds there are."""
-        found = cls._value2member_map_.get(value)
+        found = cls._value2member_map_.get(value) if isinstance(value, str) else None
         if not isinstance(found, Kind):
             raise InvalidInputError(f"kind {value!r} is unknown; one of: {', '.join(cls)}")
         return found
@@ -97,6 +97,8 @@ class Status(str):
 
     def __new__(cls, name: str, reason: str | None = None) -> Status:
         """From a name and a reason, from `"failed(reason)"`, or from another status."""
+        if not isinstance(name, str):
+            raise InvalidInputError(f"a status is text, not {type(name).__name__}; one of: {', '.join(cls.NAMES)}")
         if reason is None and str.__str__(name) in _PLAIN_STATUSES and not isinstance(name, Status):
             return _PLAIN_STATUSES[name]
         if isinstance(name, Status):
@@ -132,6 +134,9 @@ class Status(str):
 
     def __hash__(self) -> int:
         return str.__hash__(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Status, (str.__str__(self), self.reason)
 
     def __repr__(self) -> str:
         name = str.__str__(self)
@@ -206,8 +211,9 @@ class Checkpoint:
         return made
 
     def __getattr__(self, name: str) -> Any:
-        if name in Checkpoint.__slots__ and name != "_fields" and self._fields is not None:
-            for field_name, value in _filled(self._fields()).items():
+        if name in Checkpoint.__slots__ and name != "_fields":
+            fields = self._fields  # another thread may be looking too
+            for field_name, value in () if fields is None else _filled(fields()).items():
                 object.__setattr__(self, field_name, value)
             object.__setattr__(self, "_fields", None)
             return object.__getattribute__(self, name)

@@ -141,6 +141,14 @@ def member(entry: Registered, plain: Any) -> Any:
         raise _shape_changed(entry, str(error)) from error
 
 
+def is_member(entry: Registered, plain: Any, value: Any) -> bool:
+    """Whether a stored value would lead back to a member of a registered Enum."""
+    try:
+        return entry.cls(plain) is value
+    except ValueError:
+        return False
+
+
 def _default(entry: Registered, field: dataclasses.Field[Any]) -> Any:
     if field.default is not dataclasses.MISSING:
         return field.default

@@ -64,7 +64,11 @@ def open_vault(
     if key is not None:
         raise UnsupportedError("encryption (key=...) is not there yet; leave key out, or encrypt the disk")
     store = open_store(url, durability=durability, read_only=read_only)
-    return Vault(store, namespace=namespace, retention=retention, compress=compress, cache_bytes=cache_bytes)
+    try:
+        return Vault(store, namespace=namespace, retention=retention, compress=compress, cache_bytes=cache_bytes)
+    except BaseException:
+        store.close()
+        raise
 
 
 def _with_parameters_of(target: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:

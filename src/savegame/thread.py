@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -37,6 +38,7 @@ from savegame.model import (
     checked_id,
     checked_limit,
 )
+from savegame.plain import checked_text, maybe
 from savegame.retrying import retried
 from savegame.runs.ledger import GENERATION, LEDGER, RUN, STEP, for_fork
 from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
@@ -112,7 +114,7 @@ class Thread:
     ) -> Checkpoint:
         """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one."""
         draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
-        draft.meta.external_id = external_id
+        draft.meta.external_id = maybe(checked_text, external_id, "external_id")
         if id is not None:
             draft.meta.request = request_digest(self._engine.codec.encode(state))
         with self._engine.alone(self._key):  # an autosave of this handle may be moving the head that we expect
@@ -143,11 +145,12 @@ class Thread:
     ) -> Checkpoint:
         """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs."""
         draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
-        draft.meta.external_id = external_id
+        draft.meta.external_id = maybe(checked_text, external_id, "external_id")
         wanted = self._expectation(expect, parent, force=force, otherwise=ANY)
         gone = [delete] if isinstance(delete, str) else list(delete)
         if id is not None:
-            asked = [list((append or {}).items()), list((set or {}).items()), gone]
+            in_order = gone if isinstance(delete, Sequence) else sorted(gone, key=repr)  # a set has another order elsewhere
+            asked = [list((append or {}).items()), list((set or {}).items()), in_order]
             draft.meta.request = request_digest(self._engine.codec.encode(asked))
         return self._append(
             lambda node: deltas.update(self._engine.codec, node, append=append or {}, set=set or {}, delete=gone),
@@ -163,7 +166,7 @@ class Thread:
             found = self.latest()
             return self.save(change(None if found is None else found.state), **details)
 
-        return retried(attempt)
+        return retried(attempt, moved=details.get("expect") is None)
 
     def _change(
         self,
@@ -233,7 +236,7 @@ class Thread:
                 return twin
             # Inside connection() the save may yet be rolled back: then nothing is known of the head.
             self._known = point.id if alone else _NOTHING_KNOWN
-            self._step = point.step
+            self._step = point.step if alone else 0
         logger.debug("saved %s: thread %r step %d", point.id, self._key.id, point.step)
         return self._checkpoint(Frame(point.seq, point.id, 0, b"", draft.note, None), draft.meta, node=point.node)
 
@@ -274,28 +277,31 @@ class Thread:
 
     def latest(self, *, skip_damaged: bool = False) -> Checkpoint | None:
         """The head with its state; None for an empty thread. `skip_damaged`: the newest sound one, with `.skipped`."""
-        row = self._engine.store.thread(self._key)
-        if row is None or not row.head:
-            self._known, self._step = None, 0
-            return None
-        try:
-            row, found = self._load_head(row)
-        except CorruptionError as error:
-            error.newest_sound = self._newest_sound(row, error)
-            if not skip_damaged or error.newest_sound is None:
-                raise
-            found = error.newest_sound
-        self._known, self._step = row.head_id, found.step
-        return found
-
-    def _load_head(self, row: ThreadRow) -> tuple[ThreadRow, Checkpoint]:
         seen: ThreadRow | None = None
         while True:
+            row = self._engine.store.thread(self._key)
+            if row is None or not row.head:
+                self._known, self._step = None, 0
+                return None
             try:
-                return row, self._load_seq(row.head, head=row.head)
-            except CheckpointNotFound as error:
-                self._engine.refuse_missing_head(row, seen, error)
-                seen, row = row, lineage.existing(self._engine, self._key)
+                found = self._load_head(row, seen)
+            except CorruptionError as error:
+                error.newest_sound = self._newest_sound(row, error)
+                if not skip_damaged or error.newest_sound is None:
+                    raise
+                found = error.newest_sound
+            if found is not None:
+                self._known, self._step = row.head_id, found.step
+                return found
+            seen = row
+
+    def _load_head(self, row: ThreadRow, seen: ThreadRow | None) -> Checkpoint | None:
+        """The head that a row names; None if it is not there, and was not yet missing when the row was last `seen`."""
+        try:
+            return self._load_seq(row.head, head=row.head)
+        except CheckpointNotFound as error:
+            self._engine.refuse_missing_head(row, seen, error)
+            return None
 
     def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint that loads; damage is no reason to raise here, `latest` tells of it."""
@@ -306,12 +312,12 @@ class Thread:
 
     def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
         """A checkpoint with its state: by id, unique prefix, label, `head~n`, step, or the newest `at` a time."""
-        frame = self._resolve("head" if ref is None and at is None else ref, at=at)
         try:
+            frame = self._resolve("head" if ref is None and at is None else ref, at=at)
             return self._load_seq(frame.seq, frame)
         except CorruptionError as error:
-            row = lineage.existing(self._engine, self._key)
-            error.newest_sound = self._newest_sound(row, error)
+            with suppress(CorruptionError):  # if the thread's row is damaged itself, there is none
+                error.newest_sound = self._newest_sound(lineage.existing(self._engine, self._key))
             raise
 
     def state(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Any:
@@ -366,7 +372,11 @@ class Thread:
         Items of lists that these states have in common are the same objects.
         """
         shared: Shared = {}
-        frames = list(self._engine.frames(self._key, sorted(entry.seq for entry in entries)))
+        wanted = sorted((entry.seq, entry.id) for entry in entries)
+        frames = list(self._engine.frames(self._key, [seq for seq, _ in wanted]))
+        for frame, (_, id) in zip(frames, wanted, strict=True):  # noqa: A001 - one word per idea
+            if frame.id != id:
+                raise CheckpointNotFound(f"checkpoint not found: {id!r} is not in thread {self.id!r}")
         for frame, point in self._engine.points(self._key, frames):
             found = self._checkpoint(frame, node=point.node, shared=shared)
             _ = found.state
@@ -419,11 +429,14 @@ class Thread:
         draft = Draft(begin, None, frame.note)
         ops = deltas.whole(point.node)
         made = Thread(self._engine, key, meta.agent_id, self._type)
+        made._codec = self._codec
         try:
             start = EMPTY._replace(digest=point.digest)
             beside = [*subjects.inherited(self._engine, self._key, key), *self._ledger_for(made, point)]
             begun = self._engine.append(key, start, ops, point.node, draft, expect=None, beside=beside)
         except ConflictError as error:
+            if type(error) is not ConflictError:  # somebody holds it
+                raise
             raise AlreadyExistsError(f"thread {id!r} exists already; choose another id for the fork") from error
         logger.info("forked thread %r at %s as %r", self.id, frame.id, id)
         made._known, made._step = begun.id, 1
@@ -503,7 +516,10 @@ class Thread:
 
         Then the nearest of its ancestors that is left becomes the head, or else the newest checkpoint that is left.
         """
-        return pruning.remove(self._engine, self._key, refs)
+        removed = pruning.remove(self._engine, self._key, refs)
+        if removed and self.head is not None and self._engine.find(self._key.namespace, self.head) is None:
+            self._known, self._step = _NOTHING_KNOWN, 0
+        return removed
 
     def prune(
         self,
@@ -603,10 +619,10 @@ class Thread:
             raise CheckpointNotFound(f"checkpoint not found: {listed.id!r} was deleted")
         return self._load_seq(frame.seq, frame)
 
-    def _newest_sound(self, row: ThreadRow, error: CorruptionError) -> Checkpoint | None:
-        """The newest checkpoint of the head's line that loads, passing over what the damage makes unreadable."""
+    def _newest_sound(self, row: ThreadRow, error: CorruptionError | None = None) -> Checkpoint | None:
+        """The newest checkpoint of the head's line that loads, passing over what damage of the head makes unreadable."""
         skipped: list[str] = []
-        broken = error.seq
+        broken = None if error is None else error.seq
         try:
             for frame in lineage.line(self._engine, self._key, row.head):
                 if broken is not None and frame.seq >= broken:

@@ -196,13 +196,29 @@ def value_of(codec: Codec, node: Node, shared: Shared | None = None) -> Any:
 
     The garbage collector rests meanwhile: everything that is made stays alive, looking is in vain.
     """
+    global _resting
     collecting = gc.isenabled()
-    gc.disable()
     try:
+        _resting = _resting or collecting
+        gc.disable()
         return _decoded(codec, node, shared)
     finally:
         if collecting:
             gc.enable()
+            _resting = False
+
+
+_resting = False
+"""Whether the garbage collector rests because of us."""
+
+
+def _collect_again() -> None:
+    if _resting:
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):  # who was decoding is not there in the child
+    os.register_at_fork(after_in_child=_collect_again)
 
 
 def _decoded(codec: Codec, node: Node, shared: Shared | None) -> Any:

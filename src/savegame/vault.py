@@ -38,6 +38,7 @@ from savegame.model import (
     Status,
     ThreadInfo,
     ThreadKey,
+    ThreadRow,
     checked_id,
     checked_limit,
 )
@@ -159,7 +160,8 @@ class Vault:
         wanted = None if status is None else Status(status)
         agent = None if agent is None else checked_id(agent, "the agent's id")
         threads = lineage.listed(self._engine, self.namespace, agent=agent, after=after)
-        found = (info for info in map(self._info, threads) if info is not None and self._fits(info, wanted, tag))
+        infos = ((self._info(thread), thread.row) for thread in threads)
+        found = (info for info, row in infos if info is not None and self._fits(info, row, wanted, tag))
         return islice(found, checked_limit(limit))
 
     def info(self, thread_id: str) -> ThreadInfo | None:
@@ -182,11 +184,11 @@ class Vault:
         marks = self.store.fingerprints([ThreadKey(self.namespace, thread_id) for thread_id in ids])
         return dict(zip(ids, marks, strict=True))
 
-    def _fits(self, info: ThreadInfo, wanted: Status | None, tag: str | None) -> bool:
-        if info.damage is not None:
+    def _fits(self, info: ThreadInfo, row: ThreadRow | None, wanted: Status | None, tag: str | None) -> bool:
+        if info.damage is not None or row is None:
             return wanted is None and tag is None
         right = wanted is None or info.status == (wanted if wanted.reason is not None else str.__str__(wanted))
-        return right and (tag is None or self._has_tag(ThreadKey(self.namespace, info.id), tag))
+        return right and (tag is None or self._has_tag(row, tag))
 
     def _info(self, listed: lineage.Listed) -> ThreadInfo | None:
         """What a listing shows of a thread; None if it was deleted meanwhile."""
@@ -213,8 +215,11 @@ class Vault:
             first.forked_from,
         )
 
-    def _has_tag(self, key: ThreadKey, tag: str) -> bool:
-        return any(tag in load_note(frame.note)[1] for frame in self.store.frames(key, noted=True))
+    def _has_tag(self, row: ThreadRow, tag: str) -> bool:
+        try:
+            return bool(lineage.fitting(self._engine, row, lambda frame: tag in load_note(frame.note)[1], noted=True))
+        except CorruptionError:  # whether it had, nobody knows; verify tells of it
+            return False
 
     def find(self, id: str) -> Checkpoint | None:  # noqa: A002 - the design's name
         """The checkpoint with this id, with its state, in whichever thread; None if there is none."""
@@ -223,8 +228,7 @@ class Vault:
             return None
         key, _ = found
         try:
-            frame = lineage.resolve(self._engine, key, id)
-            return Thread(self._engine, key, None, None)._load_seq(frame.seq, frame)
+            return Thread(self._engine, key, None, None).load(id)
         except NotFoundError:  # hidden by retention, or deleted between the two looks
             return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from typing import Protocol
 
@@ -22,6 +23,7 @@ class Forking(Protocol):
 
 _open: weakref.WeakSet[Forking] = weakref.WeakSet()
 _waiting: list[Forking] = []
+_turn = threading.RLock()
 
 
 def take_along(thing: Forking) -> None:
@@ -35,6 +37,7 @@ def leave_alone(thing: Forking) -> None:
 
 
 def _before_fork() -> None:
+    _turn.acquire()
     _waiting[:] = list(_open)
     for thing in _waiting:
         thing.before_fork()
@@ -43,11 +46,13 @@ def _before_fork() -> None:
 def _after_fork_in_parent() -> None:
     while _waiting:
         _waiting.pop().after_fork_in_parent()
+    _turn.release()
 
 
 def _after_fork_in_child() -> None:
     while _waiting:
         _waiting.pop().after_fork_in_child()
+    _turn.release()
 
 
 if hasattr(os, "register_at_fork"):

@@ -104,13 +104,13 @@ class RowChanges(ABC, Generic[Db]):
 
     def _put_record(self, db: Db, change: PutRecord, row: Row) -> int:
         key, kind, name, value = change.key, change.kind, change.name, change.value
+        if change.absent and value is not None and self.has_record(db, key, row, kind, name):
+            raise AlreadyExistsError(f"thread {key.id!r}: the record {kind} {name!r} exists already")
         if change.renew_us is not None and row.owner is not None:
             self.write_row(db, key, row._replace(expires=self.now(db) + change.renew_us))
         if value is None:
             self.delete_record(db, key, row, kind, name)
             return 0
-        if change.absent and self.has_record(db, key, row, kind, name):
-            raise AlreadyExistsError(f"thread {key.id!r}: the record {kind} {name!r} exists already")
         row = row if row.no else self.add_row(db, key)
         self.put_record(db, key, row, kind, name, value, record_checksum(key, kind, name, value))
         return 0

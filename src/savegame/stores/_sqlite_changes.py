@@ -124,10 +124,15 @@ class Changes(RowChanges[Connection]):
         """The number of a namespace; 0, which nothing has, if there is none yet."""
         number = self._spaces.get(namespace) or self._new_spaces.get(namespace)
         if number is None:
-            spaces = {name: no for no, name in space_names(db).items()}
-            number = spaces.get(namespace, 0)
+            rows = all_rows(db, "spaces")
+            damaged = [name for no, name, total in rows if space_checksum(no, name) != total]
+            number = next((no for no, name, _ in rows if name == namespace and name not in damaged), 0)
+            if not number and damaged:  # it may be ours
+                raise CorruptionError(
+                    f"{db.filename}: the row of namespace {damaged[0]!r} is damaged; run repair", place="namespace row"
+                )
             if not number and add:
-                number = max(spaces.values(), default=0) + 1
+                number = max((no for no, _, _ in rows), default=0) + 1
                 db.run(SQL["add_space"], (number, namespace, space_checksum(number, namespace)))
             if number:  # what was added in this transaction may yet be rolled back
                 (self._new_spaces if db.in_transaction else self._spaces)[namespace] = number
@@ -259,12 +264,8 @@ class Changes(RowChanges[Connection]):
 
 
 def space_names(db: Connection) -> dict[int, str]:
-    """Every namespace by its number. Raises CorruptionError."""
-    rows = all_rows(db, "spaces")
-    for number, name, total in rows:
-        if space_checksum(number, name) != total:
-            raise CorruptionError(f"{db.filename}: the row of namespace {name!r} is damaged", place="namespace row")
-    return {number: name for number, name, _ in rows}
+    """Every namespace by its number, unchecked: sums of the rows in it are over its name."""
+    return {number: name for number, name, _ in all_rows(db, "spaces")}
 
 
 def find(db: Connection, space: int, namespace: str, stored_id: str | bytes) -> tuple[ThreadKey, int] | None:

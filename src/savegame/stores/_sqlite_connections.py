@@ -94,10 +94,11 @@ class Connections:
     def writing(self) -> Iterator[file.Connection]:
         """A transaction of its own. Errors inside pass as they are."""
         self.check_open()
+        here = threading.get_ident()
         with self.lock:
             db = None
             try:
-                self.inside.add(threading.get_ident())
+                self.inside.add(here)
                 with file.translated(self.path):
                     db = self.begin()
                 yield db
@@ -109,7 +110,7 @@ class Connections:
                     self.roll_back()
                 raise
             finally:
-                self.inside.discard(threading.get_ident())
+                self.inside.discard(here)
 
     def refuse_inside(self) -> None:
         """Raise if this very thread is `inside` a write: a signal handler or a finaliser has interrupted it."""
@@ -176,11 +177,13 @@ class Connections:
         if self.borrowed_by == threading.get_ident():
             yield self.writer()
             return
-        with self._guard:
-            self._changed.wait_for(lambda: not self._forking)
-            self._reading += 1
-            db = self._readers.pop() if self._readers else None
+        db, counted = None, 0
         try:
+            with self._guard:
+                self._changed.wait_for(lambda: not self._forking)
+                db = self._readers.pop() if self._readers else None
+                self._reading += 1
+                counted = 1
             with file.translated(self.path):
                 db = db or self._connect()
                 if snapshot:
@@ -188,7 +191,7 @@ class Connections:
                 yield db
         finally:
             with self._guard:
-                self._reading -= 1
+                self._reading -= counted
                 if db is not None:
                     self._give_back(db)
                 self._changed.notify_all()

@@ -7,7 +7,7 @@ table `aside`, as they are. Touches _rows, _row_checks, _sqlite_file, model.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,11 +46,10 @@ def check(db: Connection, namespace: str) -> Iterator[Problem]:
     for (what,) in all_rows(db, "lost_values"):
         yield Problem(None, None, "value without a thread", str(what))
     space = next((number for number, name in names.items() if name == namespace), 0)
-    for *columns, owner, thread_id in all_rows(db, "foreign_threads", space):  # a thread may have strayed there
-        try:
-            read_thread(ThreadKey(names.get(owner, ""), thread_id), tuple(columns))
-        except CorruptionError as error:
-            yield problem(error)
+    for *columns, owner, thread_id in all_rows(db, "foreign_threads", space):
+        key = ThreadKey(namespace, thread_id)
+        if _fits(key, columns) or owner not in names:  # else it is for those of its own namespace to find
+            yield problem(damaged(key, None, "thread row: it names another namespace"))
     for row_columns in all_rows(db, "all_threads", space):
         yield from _check_thread(db, ThreadKey(namespace, row_columns[-1]), row_columns)
 
@@ -91,18 +90,27 @@ def mend_places(db: Connection, namespace: str) -> list[str]:
     for number, name, total in all_rows(db, "spaces"):
         if space_checksum(number, name) != total:
             right = next((no for no in (number, *numbers) if space_checksum(no, namespace) == total), None)
+            threads = all_rows(db, "all_threads", number)
+            if right is None and (name == namespace or any(_fits(ThreadKey(namespace, row[-1]), row) for row in threads)):
+                right = number  # then its sum is damaged, or its name and its sum
             if right is not None:
-                db.execute(SQL["set_space"], (right, namespace, number))
+                db.execute(SQL["set_space"], (right, namespace, space_checksum(right, namespace), number))
                 done.append(f"namespace {namespace!r}: its row was put right")
     space = next((number for number, name, _ in all_rows(db, "spaces") if name == namespace), 0)
     for *columns, _, thread_id in all_rows(db, "foreign_threads", space):
-        try:
-            read_thread(ThreadKey(namespace, thread_id), tuple(columns))
-        except CorruptionError:
-            continue  # it belongs to another namespace, or is damaged otherwise
-        db.execute(SQL["set_thread_space"], (space, columns[0]))
-        done.append(f"thread {thread_id!r}: was in another namespace, brought back")
+        if _fits(ThreadKey(namespace, thread_id), columns):
+            db.execute(SQL["set_thread_space"], (space, columns[0]))
+            done.append(f"thread {thread_id!r}: was in another namespace, brought back")
     return done
+
+
+def _fits(key: ThreadKey, columns: Sequence[Any]) -> bool:
+    """Whether the row of a thread is sound as that of this one."""
+    try:
+        read_thread(key, tuple(columns))
+    except CorruptionError:
+        return False
+    return True
 
 
 def mend(db: Connection, namespace: str, space: int, now: int) -> list[str]:
@@ -120,7 +128,7 @@ def mend(db: Connection, namespace: str, space: int, now: int) -> list[str]:
         key = ThreadKey(namespace, columns[-1])
         row = EMPTY_ROW._replace(no=columns[0])
         for damage in list(_damage_beside(db, key, row)):
-            db.execute(SQL["value_aside"], (now, key.id, str(damage), damage.body))
+            db.execute(SQL["value_aside"], (now, space, key.id, str(damage), damage.body))
             _take_out(db, row, damage)
             done.append(f"thread {key.id!r}: set aside: {damage}")
         done += _mend_row(db, key, columns, now)

@@ -2,7 +2,7 @@
 
 A thread is one `_Thread`; everything that a verb gives back is immutable. A batch changes things in place and notes, before
 each change, how to take it back; if it fails, everything is taken back, newest first. Nothing outlives the process.
-Touches store, _fts, model and errors.
+Touches store, _fts, _forking, model and errors.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from savegame.store import (
     StoreChange,
     head_moved,
 )
+from savegame.stores._forking import take_along
 from savegame.stores._fts import FtsIndex
 
 K = TypeVar("K")
@@ -103,6 +104,17 @@ class MemoryStore(Store):
         self._ids: dict[tuple[str, str], tuple[ThreadKey, int]] = {}
         self._epoch = 0
         self._index = FtsIndex()
+        take_along(self)
+
+    def before_fork(self) -> None:
+        """Wait until nobody is in the middle of a change: the child could never end it."""
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._lock.release()
+
+    after_fork_in_child = after_fork_in_parent
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

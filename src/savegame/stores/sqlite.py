@@ -359,6 +359,7 @@ class SQLiteStore(Store):
             return [*done, *sqlite_upkeep.mend(db, namespace, self._changes.space(db, namespace), self.clock())]
 
     def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
+        self._refuse_borrowed("compact")
         try:
             self._recode(recode, progress)
         except UnavailableError as error:
@@ -379,8 +380,9 @@ class SQLiteStore(Store):
                 if not page:
                     db.run(SQL["drop_keyframes"])
                     break
+                names = space_names(db)
                 for key, base, delta, delta_sum, space, thread_id in page:
-                    salt = thread_salt(space_names(db)[space], thread_id)
+                    salt = thread_salt(names.get(space, ""), thread_id)
                     if checksum(delta, salt, key & SEQ_MASK, base) != delta_sum:
                         continue  # damaged: a new checksum would make it look sound
                     smaller = recode(delta)
@@ -409,6 +411,7 @@ class SQLiteStore(Store):
             return False
 
     def backup(self, path: str, progress: Callable[[int, int], None]) -> None:
+        self._refuse_borrowed("backup")
         target = os.path.realpath(os.fspath(path))
         if os.path.exists(target):
             raise AlreadyExistsError(f"{target}: exists already; a backup never overwrites")
@@ -450,6 +453,10 @@ class SQLiteStore(Store):
 
     def borrowed(self) -> bool:
         return self._connections.borrowed_by == threading.get_ident()
+
+    def _refuse_borrowed(self, verb: str) -> None:
+        if self.borrowed():
+            raise InvalidInputError(f"{self.path}: {verb} cannot be part of a transaction; call it outside connection()")
 
     def _inside_borrowed(self, changes: Sequence[StoreChange]) -> list[int]:
         """Changes made while this thread holds `connection()`: part of its transaction."""

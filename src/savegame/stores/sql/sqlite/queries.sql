@@ -138,15 +138,15 @@ DELETE FROM record WHERE thread NOT IN (SELECT no FROM thread)
 -- name: thread_spaces
 SELECT DISTINCT space FROM thread
 -- name: set_space
-UPDATE namespace SET no = ?, name = ? WHERE no = ?
+UPDATE namespace SET no = ?, name = ?, sum = ? WHERE no = ?
 -- name: set_thread_space
 UPDATE thread SET space = ? WHERE no = ?
 -- name: foreign_threads
 SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum, space, id FROM thread WHERE space <> ?
 -- name: orphans
-SELECT key FROM frame WHERE key >> 32 NOT IN (SELECT no FROM thread)
+SELECT key FROM frame WHERE key >> 32 NOT IN (SELECT no FROM thread) OR key & 4294967295 = 0
 -- name: value_aside
-INSERT INTO aside (at, thread, what, body) VALUES (?, ?, ?, CAST(? AS BLOB))
+INSERT INTO aside (at, space, thread, what, body) VALUES (?, ?, ?, ?, CAST(? AS BLOB))
 
 -- name: recode_page
 SELECT frame.key, frame.base, frame.delta, frame.delta_sum, thread.space, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32
