@@ -139,7 +139,7 @@ class Codec:
             data = again(value, path, error)
         for mark in _SUSPECT:
             if mark in data:
-                self._refuse_lookalikes(value, path)
+                self.refuse_lookalikes(value, path)
                 break
         return data
 
@@ -259,7 +259,7 @@ class Codec:
             return b"", value
         if type(value) is RawExt:
             return open_ext(value)
-        fields = None if type(value) in _PLAIN else fields_of(value)
+        fields = None if type(value) in _PLAIN or isinstance(value, Enum) else fields_of(value)
         if fields is None:
             return None
         tag = self.tag_of(value)
@@ -353,7 +353,7 @@ class Codec:
         if any(len(path) + depth > MAX_DEPTH for _, _, depth in self._walk(value, path)):
             raise _too_deep(path)
 
-    def _refuse_lookalikes(self, value: Any, path: tuple[Any, ...]) -> None:
+    def refuse_lookalikes(self, value: Any, path: tuple[Any, ...]) -> None:
         """Refuse what ormsgpack writes without asking although it would come back as something else."""
         for place, leaf, _ in self._walk(value, path):
             if isinstance(leaf, (bytearray, memoryview, ormsgpack.Ext)):

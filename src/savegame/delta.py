@@ -343,7 +343,7 @@ class _Differ:
 
     def leaf(self, old: bytes, value: Any, path: Path) -> Node:
         data = self.pack(value, path)
-        if data == old and type(value) not in (bytearray, memoryview):
+        if data == old:
             return old
         data = self.codec.encode(value, path)
         if len(old) > _SMALL and len(data) > _SMALL:
@@ -433,9 +433,12 @@ class _Differ:
 
     def pack(self, value: Any, path: Path) -> bytes:
         try:
-            return self.codec.pack(value)
+            data = self.codec.pack(value)
         except (TypeError, RecursionError):
             return self.codec.encode(value, path)
+        if type(value) not in _SCALARS and (0xC4 in data or 0xC5 in data or 0xC6 in data):  # bytes, or what looks like them
+            self.codec.refuse_lookalikes(value, path)
+        return data
 
     def pack_items(self, items: list[Any], path: Path, start: int) -> bytes:
         try:
@@ -445,6 +448,10 @@ class _Differ:
 
     def cost(self, mark: int) -> int:
         return sum(len(op.value) + 16 for op in self.ops[mark:]) if len(self.ops) > mark else 0
+
+
+_SCALARS: Final = frozenset((str, int, float, bool, bytes, type(None)))
+"""What comes back as it is, also where it stands for bytes that are there already."""
 
 
 def encoded_items(codec: Codec, items: list[Any], path: Path, start: int) -> bytes:

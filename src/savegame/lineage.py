@@ -188,7 +188,12 @@ def _find(engine: Engine, key: ThreadKey, row: ThreadRow, ref: Any, at: dt.datet
     back = re.fullmatch(r"head(?:~(\d{1,12}))?", ref)
     if back:
         return _nth(line(engine, key, row.head, page=min(PAGE, int(back[1] or 0) + 1)), int(back[1] or 0))
-    labelled = fitting(engine, row, lambda frame: load_note(frame.note)[0] == ref, noted=True)
+    try:
+        labelled = fitting(engine, row, lambda frame: load_note(frame.note)[0] == ref, noted=True)
+    except CorruptionError:  # a damaged one may have the label
+        if len(ref) < SHORTEST_PREFIX:
+            raise
+        labelled = []
     return labelled[0] if labelled else _by_prefix(engine, row, ref)
 
 

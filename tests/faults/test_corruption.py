@@ -615,3 +615,126 @@ def test_find_and_load_do_not_trust_the_index(tmp_path: Path) -> None:
             got = attempt(lambda wanted=checkpoint_id: vault.load(wanted))  # type: ignore[misc]
             assert isinstance(got, (CorruptionError, CheckpointNotFound, ThreadNotFound)) or got.id == checkpoint_id
         assert not vault.verify().ok
+
+
+# -- sound beside damaged --------------------------------------------------------------------------
+
+
+def test_the_newest_sound_checkpoint_is_the_head_if_that_loads(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    with savegame.open(path) as vault:
+        thread = vault.thread("branched")
+        two = [thread.save({"n": number}) for number in (1, 2)][1]
+        branch = thread.save({"n": 3})
+        thread.rewind(two)
+        thread.save({"n": 4})
+        for number in range(30):
+            vault.thread("long").save({"x": random.Random(number).randbytes(3000), "n": number})
+        keyframed = [key & 0xFFFFFFFF for (key,) in vault.store._connections.writer().execute("SELECT key FROM keyframe")]  # type: ignore[attr-defined]
+        assert any(5 < seq <= 30 for seq in keyframed)
+    sql(path, "UPDATE frame SET delta_sum = delta_sum + 1 WHERE key IN (1 << 32 | 3, 2 << 32 | 5)")
+    with savegame.open(path) as vault:
+        for load, head in (
+            (lambda: vault.thread("branched").load(branch.id), {"n": 4}),
+            (lambda: vault.load(branch.id), {"n": 4}),
+            (lambda: vault.thread("long").load(5), vault.thread("long").state()),
+        ):
+            with pytest.raises(CorruptionError) as raised:
+                load()
+            assert raised.value.newest_sound is not None
+            assert raised.value.newest_sound.state == head
+
+
+def test_the_newest_sound_checkpoint_is_named_also_where_the_damage_is_met_on_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    with savegame.open(path) as vault:
+        saved = [vault.thread("t").save({"n": number}) for number in (1, 2)]
+    sql(path, "UPDATE frame SET meta_sum = meta_sum + 1 WHERE key & 4294967295 = 2")
+    with savegame.open(path) as vault:
+        for ref in ("head", "head~1", 1, saved[1].id):
+            with pytest.raises(CorruptionError) as raised:
+                vault.thread("t").load(ref)
+            assert raised.value.newest_sound is not None
+            assert raised.value.newest_sound.id == saved[0].id
+
+
+@pytest.mark.parametrize("column", ["note_sum", "meta_sum"])
+def test_labels_prefixes_and_tags_lead_past_damage(column: str, tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    with savegame.open(path) as vault:
+        thread = vault.thread("t")
+        saved = [thread.save({"n": number}, label=f"label {number}", tags=[f"tag {number}"]) for number in range(4)]
+        vault.thread("other").save({}, tags=["tag 2"])
+    sql(path, f"UPDATE frame SET {column} = {column} + 1 WHERE key = 1 << 32 | 2")
+    with savegame.open(path) as vault:
+        thread = vault.thread("t")
+        assert thread.load("label 2").id == saved[2].id
+        assert thread.load(saved[2].id[:12]).id == saved[2].id
+        assert [info.id for info in vault.threads(tag="tag 2")] == ["other", "t"]
+        assert [info.id for info in vault.threads(tag="tag 1")] == []
+        with pytest.raises(CorruptionError):
+            thread.load("label 1")
+
+
+def two_namespaces(path: Path) -> None:
+    for name in ("default", "other"):
+        with savegame.open(path, namespace=name) as vault:
+            vault.thread("t").save({"of": name})
+
+
+def test_damage_of_another_namespace_is_its_own_affair(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    two_namespaces(path)
+    sql(path, "UPDATE namespace SET sum = sum + 1 WHERE name = 'other'")
+    sql(path, "UPDATE thread SET version = version + 1 WHERE space = 2")
+    with savegame.open(path) as vault:
+        assert vault.thread("t").state() == {"of": "default"}
+        vault.thread("t").save({"of": "default", "again": True})
+        assert [(problem.thread_id, problem.place) for problem in vault.verify().problems] == [(None, "namespace row")]
+        vault.compact()
+    with savegame.open(path, namespace="other") as vault:
+        with pytest.raises(CorruptionError, match="namespace"):
+            vault.thread("t").latest()
+        vault.repair()
+        assert vault.thread("t").state() == {"of": "other"}
+        assert vault.verify().ok
+
+
+@pytest.mark.parametrize("column", ["name", "sum"])
+def test_the_row_of_a_namespace_is_put_right_by_what_is_in_it(column: str, tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    two_namespaces(path)
+    sql(path, f"UPDATE namespace SET {column} = {'name || 1' if column == 'name' else 'sum + 1'} WHERE no = 1")
+    with savegame.open(path) as vault:
+        with pytest.raises(CorruptionError):
+            vault.thread("t").save({"must": "not be a new namespace"})
+        vault.repair()
+        assert vault.thread("t").state() == {"of": "default"}
+        assert vault.verify().ok
+
+
+def test_what_was_set_aside_in_one_namespace_stays_when_its_twin_is_deleted_in_another(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    two_namespaces(path)
+    with savegame.open(path) as vault:
+        vault.store.commit([PutRecord(ThreadKey("default", "t"), "kind", "name", b"value")])
+    sql(path, "UPDATE record SET sum = sum + 1")
+    with savegame.open(path) as vault:
+        vault.repair()
+    with savegame.open(path, namespace="other") as vault:
+        vault.thread("t").delete()
+    assert sql(path, "SELECT count(*) FROM aside") == [(1,)]
+    with savegame.open(path) as vault:
+        vault.thread("t").delete()
+    assert sql(path, "SELECT count(*) FROM aside") == [(0,)]
+
+
+def test_compact_passes_over_a_thread_of_no_namespace(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    two_namespaces(path)
+    sql(path, "UPDATE thread SET space = 99 WHERE no = 1")
+    with savegame.open(path) as vault:
+        vault.compact()
+        assert [problem.thread_id for problem in vault.verify().problems] == ["t"]
+        vault.repair()
+        assert vault.thread("t").state() == {"of": "default"}

@@ -303,3 +303,82 @@ def test_a_child_that_leaves_the_parents_connection_block_commits_nothing(path: 
         """,
     )
     assert_sound(path)
+
+
+def test_two_threads_that_fork_at_once_leave_nothing_locked(path: str) -> None:
+    play(
+        path,
+        """
+        vaults = [savegame.open(f"{path}{number}" if "://" not in path else path) for number in range(2)]
+        done = []
+
+        def fork_often():
+            for _ in range(40):
+                pid = os.fork()
+                if not pid:
+                    os._exit(0)
+                os.waitpid(pid, 0)
+            done.append(1)
+
+        forkers = [threading.Thread(target=fork_often, daemon=True) for _ in range(2)]
+        for forker in forkers:
+            forker.start()
+        while any(forker.is_alive() for forker in forkers) and len(done) < 2:
+            for vault in vaults:
+                vault.thread("t").update(append={"list": [1]})
+        assert len(done) == 2
+        for vault in vaults:
+            vault.thread("t").update(append={"list": [2]})
+        """,
+    )
+
+
+def test_a_vault_in_memory_goes_on_in_the_child() -> None:
+    play(
+        "memory:",
+        """
+        vault = savegame.open(path)
+        vault.thread("t").save({"n": 0})
+        inside = threading.Event()
+
+        def write():
+            with vault.store._locked():
+                inside.set()
+                time.sleep(0.3)
+
+        threading.Thread(target=write).start()
+        inside.wait()
+        wait(in_child(lambda: vault.thread("t").save({"n": 1})))
+        """,
+    )
+
+
+def test_the_garbage_collector_works_in_the_child(path: str) -> None:
+    play(
+        path,
+        """
+        import gc
+        import savegame.tree as tree
+        vault = savegame.open(path)
+        vault.thread("t").save({"list": [1]})
+        inside, decoded = threading.Event(), tree._decoded
+
+        def slow(*args):
+            inside.set()
+            time.sleep(0.3)
+            return decoded(*args)
+
+        tree._decoded = slow
+        loader = threading.Thread(target=vault.thread("t").latest)
+        loader.start()
+        inside.wait()
+        assert not gc.isenabled()
+
+        def collected():
+            assert gc.isenabled()
+
+        wait(in_child(collected))
+        loader.join()
+        assert gc.isenabled()
+        """,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import apsw
 import pytest
@@ -21,6 +24,7 @@ from savegame.errors import (
     ClosedError,
     ConflictError,
     CorruptionError,
+    InvalidInputError,
     OutOfSpace,
     SavegameError,
     UnavailableError,
@@ -265,6 +269,18 @@ def test_a_save_that_fails_inside_a_group_leaves_nothing_behind(store: SQLiteSto
     assert store.find("n", "fine") is not None
 
 
+def test_a_record_that_is_refused_inside_a_group_prolongs_no_lease(store: SQLiteStore) -> None:
+    key = ThreadKey("n", "t")
+    epoch = store.lease(key, "me", 1_000_000_000).epoch
+    record = PutRecord(key, "kind", "name", b"value", epoch=epoch, absent=True, renew_us=2_000_000_000)
+    store.commit([record._replace(renew_us=None)])
+    before = store.thread(key)
+    outcomes = in_one_group(store, [[record], [frame(ThreadKey("n", "other"), "fine")]])
+    assert isinstance(outcomes[0], AlreadyExistsError)
+    assert outcomes[1] is None
+    assert store.thread(key) == before
+
+
 def test_a_batch_that_fails_inside_a_group_does_not_mix_up_namespaces(store: SQLiteStore) -> None:
     """A namespace whose first batch was rolled back has no number; the next namespace gets that number."""
     failed, fine = ThreadKey("failed", "t"), ThreadKey("fine", "t")
@@ -423,3 +439,78 @@ def test_what_was_rolled_back_is_not_remembered(store: SQLiteStore) -> None:
     assert (second.head, second.lease) == (2, None)
     assert store.commit([Append(A, store.new_id(A), 2, b"", b"c.", expect=second.head_id, fresh=True)]) == [3]
     assert list(store.check("default")) == []
+
+
+# -- Ctrl-C between any two steps --------------------------------------------------------------------
+
+
+def interrupted_at_every_step(work: Callable[[], object]) -> int:
+    """Do something over and over, interrupted once in our own code, each time one step later; how often that was.
+
+    A step is a call: after one, Python looks whether a signal has come.
+    """
+    for step in range(10_000):
+        left = step
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            if "_sqlite_connections" not in frame.f_code.co_filename:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode" and _after_a_call(frame):
+                left -= 1
+                if left == -1:
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            work()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        if left >= 0:
+            return step
+    raise AssertionError("it never came to its end")
+
+
+def _after_a_call(frame: FrameType) -> bool:
+    code, at = frame.f_code.co_code, frame.f_lasti - 2
+    while at > 0 and dis.opname[code[at]] == "CACHE":
+        at -= 2
+    return at >= 0 and dis.opname[code[at]].startswith("CALL")
+
+
+def test_an_interrupted_lease_does_not_stop_its_thread_from_writing(store: SQLiteStore) -> None:
+    key = ThreadKey("n", "t")
+    store.commit([frame(key, "one")])
+
+    def lease() -> None:
+        store.lease(key, "me", 0)
+        assert not store._connections.inside
+
+    assert interrupted_at_every_step(lease) > 10
+    assert not store._connections.inside
+    store.commit([frame(key, "two", expect=ANY)])
+
+
+def test_an_interrupted_read_is_not_counted_for_ever(store: SQLiteStore) -> None:
+    key = ThreadKey("n", "t")
+    store.commit([frame(key, "one")])
+    assert interrupted_at_every_step(lambda: store.thread(key)) > 10
+    assert store._connections._reading == 0
+    assert store.thread(key) is not None
+
+
+def test_upkeep_is_no_part_of_a_transaction(tmp_path: Path) -> None:
+    with savegame.open(tmp_path / "v.db") as vault:
+        vault.thread("t").save({"n": 1})
+        with vault.connection():
+            vault.thread("t").save({"n": 2})
+            for verb in (vault.compact, lambda: vault.backup(tmp_path / "backup.db")):
+                with pytest.raises(InvalidInputError, match=r"outside connection\(\)"):
+                    verb()
+        assert vault.thread("t").state() == {"n": 2}
+        vault.compact()

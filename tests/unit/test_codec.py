@@ -701,3 +701,62 @@ def test_deeply_nested_damage_is_no_crash(codec: Codec) -> None:
         data = ormsgpack.packb(ormsgpack.Ext(1, b"\x91" + data))
     with pytest.raises(CorruptionError):
         codec.decode(data)
+
+
+# -- odd values ------------------------------------------------------------------------------------
+
+
+def test_tuples_around_dicts_with_other_keys_are_packed_once_per_level(codec: Codec) -> None:
+    """Each level was tried the quick way again inside every other one: with 30 levels that took hours."""
+    value: Any = 0
+    for _ in range(80):
+        value = {"a": (value,), "b": {1: 2}}
+    assert same(trip(codec, value), value)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    x: int
+
+
+class _Direction(_Place, enum.Enum):
+    UP = 1
+
+
+class _Limit(enum.Enum):
+    NONE = math.nan
+
+
+class _ByObject(enum.Enum):
+    A = _Place(1)
+
+
+@pytest.mark.parametrize("member", [_Direction.UP, _Limit.NONE, _ByObject.A], ids=repr)
+def test_a_member_that_its_value_would_not_lead_back_to_is_refused(codec: Codec, member: enum.Enum) -> None:
+    codec.register(type(member))
+    with pytest.raises(InvalidState, match=r"a\.b: .*would not be found again by its value") as raised:
+        codec.encode({"a": {"b": member}})
+    assert raised.value.path == "a.b"
+
+
+class _Text(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"a": _Text("x")}, r"a: _Text would come back as a plain str; convert it with str\(...\) yourself"),
+        ({"a": {_Text("k"): 1}}, "would come back as a plain str"),
+        ({"a": "\ud800"}, "lone surrogate"),
+    ],
+    ids=["a text of another class", "as a key", "a lone surrogate"],
+)
+def test_what_is_wrong_with_a_text_is_said(codec: Codec, value: Any, said: str) -> None:
+    with pytest.raises(InvalidState, match=said):
+        codec.encode(value)
+
+
+def test_a_number_too_long_to_write_is_no_reason_for_another_error(codec: Codec) -> None:
+    with pytest.raises(InvalidState, match="too many digits to show"):
+        codec.encode({10**5000: print})

@@ -17,6 +17,7 @@ from savegame import (
     ThreadNotFound,
 )
 from savegame.retrying import LOOKS, retried
+from savegame.store import ANY, DeleteThread, MoveHead
 from savegame.stores.memory import MemoryStore
 from savegame.thread import Thread
 from savegame.vault import Vault
@@ -425,3 +426,63 @@ def test_find_and_load_across_threads(vault: Vault) -> None:
     for wrong in ("", "\ud800", 5, None):
         with pytest.raises(InvalidInputError):
             vault.find(wrong)  # type: ignore[arg-type]
+
+
+# -- while others remove ---------------------------------------------------------------------------
+
+
+def test_states_one_after_the_other_are_right_though_one_between_is_removed(vault: Vault) -> None:
+    thread = vault.thread("t")
+    saved = [thread.update(append={"list": [f"{number} " * 100]}) for number in range(6)]
+    replayed = thread.replay(list(thread.history()))
+    first = [next(replayed), next(replayed)]
+    vault.thread("t").remove(saved[1].id)
+    for found in [*first, *replayed]:
+        assert found.state == {"list": [f"{number} " * 100 for number in range(found.step)]}
+
+
+def test_entries_of_another_thread_are_not_replayed(vault: Vault) -> None:
+    mine, other = five(vault), five(vault, "other")
+    with pytest.raises(CheckpointNotFound, match="not in thread 't'"):
+        list(mine.replay(other.history()))
+
+
+def test_a_history_goes_on_behind_what_is_pruned_meanwhile(vault: Vault) -> None:
+    thread = vault.thread("t")
+    for number in range(300):
+        thread.update(set={"n": number})
+    thread.label(1, "first")
+    walk = thread.history()
+    newest = [next(walk) for _ in range(256)]
+    vault.thread("t").prune(keep=5)
+    rest = list(walk)
+    assert [entry.label for entry in rest] == ["first"]
+    assert len({entry.id for entry in [*newest, *rest]}) == 257
+
+
+@pytest.mark.parametrize("happens", ["deleted", "without a head"])
+def test_a_thread_that_goes_away_during_a_look_is_empty(happens: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    vault = Vault(MemoryStore())
+    thread = five(vault)
+    key = thread._key
+    load = Thread._load_seq
+    left = 1
+
+    def gone(self: Thread, *args: Any, **options: Any) -> Any:
+        nonlocal left
+        if left:
+            left = 0
+            change = DeleteThread(key) if happens == "deleted" else MoveHead(key, 0, ANY)
+            vault.store.commit([change])
+            raise CheckpointNotFound("gone")
+        return load(self, *args, **options)
+
+    monkeypatch.setattr(Thread, "_load_seq", gone)
+    assert thread.latest() is None
+    assert thread.head is None
+
+
+def test_a_fork_reads_what_its_parent_can_read(vault: Vault) -> None:
+    five(vault)
+    thread = Thread(vault._engine, vault.thread("t")._key, None, None, lambda kind, data: (kind, data))
+    assert thread.fork("f")._codec is thread._codec

@@ -331,3 +331,11 @@ def test_removing_single_checkpoints(vault: Vault) -> None:
     assert thread.save("again").step == 1
     assert thread.state() == "again"
     assert vault.verify().ok
+
+
+def test_a_handle_that_removed_its_head_goes_on(vault: Vault) -> None:
+    thread = grown(vault, 3)
+    thread.remove("head")
+    assert thread.head is None
+    thread.save({"n": "next"})
+    assert steps(thread) == [3, 2, 1]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
+import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import savegame
-from savegame import AlreadyExistsError, CheckpointNotFound, ConflictError, InvalidInputError, InvalidState
+from savegame import AlreadyExistsError, CheckpointNotFound, ConflictError, InvalidInputError, InvalidState, Status
 from savegame.testing import same
 from savegame.thread import Thread
 from savegame.vault import Vault
@@ -489,3 +494,161 @@ def test_hostile_ids_are_each_their_own_thread(vault: Vault) -> None:
 def test_public_names() -> None:
     for name in savegame.__all__:
         assert hasattr(savegame, name)
+
+
+# -- odd values and odd moments --------------------------------------------------------------------
+
+
+def chat(vault: Vault) -> tuple[Thread, list[dict[str, Any]]]:
+    """A thread with 200 messages, some of them saved at once."""
+    messages = [{"role": "user", "content": f"message {number} " * 5} for number in range(200)]
+    thread = vault.thread("chat")
+    thread.save({"messages": messages[:-1]})
+    thread.update(append={"messages": messages[-1:]})
+    return thread, [dict(message) for message in messages]
+
+
+@pytest.mark.parametrize("bad", [print, "\ud800"], ids=["a function", "a lone surrogate"])
+def test_a_message_that_cannot_be_kept_is_named_by_its_place_in_the_conversation(vault: Vault, bad: Any) -> None:
+    thread, messages = chat(vault)
+    changed = [dict(message) for message in messages]
+    changed[150]["content"] = bad
+    shorter = [dict(message) for message in messages]
+    del shorter[3]
+    shorter[100]["content"] = bad
+    more = [*messages, {"role": "user", "content": "fine"}, {"role": "user", "content": bad}]
+    for state, place in ((changed, 150), (shorter, 100), (more, 201)):
+        with pytest.raises(InvalidState) as raised:
+            thread.save({"messages": state})
+        assert raised.value.path == f"messages[{place}].content"
+    with pytest.raises(InvalidState) as raised:
+        thread.update(append={"messages": [{"content": "fine"}, {"content": bad}]})
+    assert raised.value.path == "messages[201].content"
+    assert same(thread.state(), {"messages": messages})
+
+
+def test_keys_that_only_look_alike_stay_two(opened: Callable[..., Vault]) -> None:
+    state = {Decimal("NaN"): 1, Decimal("NaN"): 2, "k": 0}
+    vault = opened()
+    thread = vault.thread("t")
+    assert len(thread.save(state).state) == 3
+    assert len(thread.fork("f").state()) == 3
+    thread.save({"inside": {**{(float("nan"),): text * 200 for text in "xy"}, "k": 0}})
+    with pytest.raises(InvalidInputError, match="keys can be told apart"):
+        thread.update(set={("inside", "k"): 5})
+    thread.prune(keep=1)
+    assert len(thread.state()["inside"]) == 3
+    assert vault.verify().ok
+
+
+def test_bytes_of_another_kind_are_refused_also_where_equal_bytes_are(vault: Vault) -> None:
+    thread = vault.thread("t")
+    thread.save({"d": {"b": b"y"}, "t": (b"z",), "m": b"v"})
+    for state in ({"d": {"b": memoryview(b"y")}}, {"t": (bytearray(b"z"),)}, {"m": bytearray(b"v")}):
+        with pytest.raises(InvalidState, match="would come back as something else"):
+            thread.save({**thread.state(), **state})
+
+
+def test_an_update_cannot_go_deeper_than_a_save(vault: Vault) -> None:
+    value: Any = 0
+    for _ in range(240):
+        value = (value,)
+    thread = vault.thread("t")
+    thread.save({})
+    for keyword in ({"set": {("p",) * 60: value}}, {"append": {("p",) * 60: [value]}}):
+        with pytest.raises(InvalidState, match="nested deeper"):
+            thread.update(**keyword)
+    thread.update(set={("p", "p"): value})
+    thread.prune(keep=1)
+    assert same(thread.state(), {"p": {"p": value}})
+
+
+@pytest.mark.parametrize(
+    "details",
+    [{"status": 5}, {"status": None}, {"kind": ["x"]}, {"iteration": 10**5000}, {"cost": 10**5000}, {"external_id": "\ud800"}],
+    ids=lambda details: next(iter(details)),
+)
+def test_details_that_are_no_such_thing(vault: Vault, details: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        vault.thread("t").save({}, **details)
+
+
+def test_a_copied_status_leaves_the_others_alone() -> None:
+    failed = Status.failed("the net is down")
+    for twin in (copy.deepcopy(failed), copy.copy(failed), pickle.loads(pickle.dumps(failed))):
+        assert (twin, twin.reason) == (failed, "the net is down")
+    assert Status("failed").reason is None
+
+
+def test_an_id_that_was_used_again_is_not_taken_for_the_old_one(in_database: Callable[..., Vault]) -> None:
+    mine, theirs = in_database(), in_database()
+    mine.thread("t").save({"list": [1, 2]}, id="first")
+    theirs.thread("t").delete()
+    theirs.thread("t").save({"b": 2}, id="first")
+    assert mine.thread("t").state() == {"b": 2}
+    with pytest.raises(InvalidInputError):
+        mine.thread("t").update(append={"b": [3]})
+    mine.thread("t").update(append={"list": [3]})
+    assert in_database().thread("t").state() == {"b": 2, "list": [3]}
+    assert mine.verify().ok
+
+
+def test_a_thread_made_anew_keeps_its_new_agent(in_database: Callable[..., Vault]) -> None:
+    mine, theirs = in_database(), in_database()
+    mine.thread("t", agent="old").save({})
+    theirs.thread("t").delete()
+    theirs.thread("t", agent="new").save({})
+    assert mine.thread("t").update(set={"a": 1}).agent_id == "new"
+
+
+def test_a_change_is_not_tried_again_where_it_expects_another_head(vault: Vault) -> None:
+    calls: list[Any] = []
+    vault.thread("t").save({})
+    with pytest.raises(ConflictError):
+        vault.thread("t").modify(lambda state: calls.append(state) or {}, expect="another")
+    assert len(calls) == 1
+
+
+def test_a_retry_may_name_what_to_delete_in_any_order(vault: Vault) -> None:
+    thread = vault.thread("t")
+    thread.save({"a": 1, "b": 2, "c": 3})
+    names = {"a", "b", "c"}
+    first = thread.update(delete=names, id="mine")
+    for order in (["c", "a", "b"], ["b", "c", "a"]):
+        assert vault.thread("t").update(delete=dict.fromkeys(order).keys(), id="mine") == first
+
+
+def test_inside_a_transaction_nothing_is_known_of_the_head(in_database: Callable[..., Vault]) -> None:
+    vault = in_database()
+    thread = vault.thread("t")
+    with vault.connection():
+        thread.save({})
+    assert (thread.head, thread.step) == (None, 0)
+
+
+def test_a_vault_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError):
+        savegame.open(tmp_path / "v.db", namespace="\0")
+    links = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.exists(entry.path)]
+    assert [link for link in links if link.startswith(str(tmp_path))] == []
+
+
+def test_two_threads_may_look_at_one_checkpoint(vault: Vault) -> None:
+    thread = vault.thread("t")
+    for number in range(200):
+        saved, wrong = thread.save({"n": number}), []
+        barrier = threading.Barrier(4)
+
+        def look(saved: Any = saved, barrier: Any = barrier, wrong: list[BaseException] = wrong) -> None:
+            barrier.wait()
+            try:
+                assert saved.id
+            except BaseException as error:  # noqa: BLE001 - told below
+                wrong.append(error)
+
+        lookers = [threading.Thread(target=look) for _ in range(4)]
+        for looker in lookers:
+            looker.start()
+        for looker in lookers:
+            looker.join()
+        assert wrong == []
