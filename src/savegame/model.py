@@ -328,7 +328,7 @@ class Lease(NamedTuple):
 
 
 class ThreadRow(NamedTuple):
-    """What a store knows of a thread. A row without a head is a thread that was leased but never saved."""
+    """What a store knows of a thread. Without a head it was only leased, or has only records, or all its checkpoints were left."""
 
     key: ThreadKey
     agent: str | None

@@ -1,4 +1,4 @@
--- Every statement of the SQLite store, by name. Read by stores/sqlite.py.
+-- Every statement of the SQLite store, by name. Read by stores/_sqlite_file.py.
 
 -- name: spaces
 SELECT no, name, sum FROM namespace
