@@ -3,7 +3,8 @@
 Every stored body begins with two bytes: flags (compressed, holds references to blobs) and the id of the key that it is
 encrypted with (0: none). The *checksum* of a row is over its stored bytes and its place, so that damage and rows that
 moved are noticed on every read. The *digest* of a checkpoint is over its parent's digest, its fixed metadata and its
-logical delta, whatever way that is stored. Neither has a key: they show accidents, not attacks. Touches delta, codec, leaves and errors.
+logical delta, whatever way that is stored. Neither has a key: they show accidents, not attacks.
+Touches delta, codec, leaves and errors.
 """
 
 from __future__ import annotations

@@ -328,7 +328,7 @@ class Lease(NamedTuple):
 
 
 class ThreadRow(NamedTuple):
-    """What a store knows of a thread. Without a head it was only leased, or has only records, or all its checkpoints were left."""
+    """What a store knows of a thread. Without a head it was only leased, has only records, or its head was taken away."""
 
     key: ThreadKey
     agent: str | None
