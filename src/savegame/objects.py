@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from savegame.errors import UnsupportedError
 
 REST: Final = "\0rest"
-"""Key beside the fields of a stored pydantic model: which were unset, which are extra, what is private."""
+"""Key beside the fields of a stored object: which were unset and, of a pydantic model, what is private."""
 
 Upcast = Callable[[dict[str, Any], int], dict[str, Any]]
 """`upcast(fields, version)` turns the fields of an object stored as `version` into those of today's class."""
@@ -35,10 +35,13 @@ class Registered(NamedTuple):
 def fields_of(value: Any) -> dict[Any, Any] | None:
     """The fields of a dataclass, pydantic model or msgspec struct, without going deeper; None for everything else."""
     cls = type(value)
+    if isinstance(value, _OF_PYTHON):  # it holds more than its fields
+        return None
     if dataclasses.is_dataclass(cls):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(cls) if hasattr(value, field.name)}
     if hasattr(cls, "__pydantic_fields__"):
-        return {**value.__dict__, **(value.__pydantic_extra__ or {})}
+        own = {name: item for name, item in value.__dict__.items() if name in cls.__pydantic_fields__}
+        return {**own, **(value.__pydantic_extra__ or {})}
     if hasattr(cls, "__struct_fields__"):
         return {name: getattr(value, name) for name in cls.__struct_fields__}
     return None
@@ -46,9 +49,12 @@ def fields_of(value: Any) -> dict[Any, Any] | None:
 
 def has_fields(cls: Any) -> bool:
     """Whether it is a class whose objects are kept by their fields."""
-    return isinstance(cls, type) and (
-        dataclasses.is_dataclass(cls) or hasattr(cls, "__pydantic_fields__") or hasattr(cls, "__struct_fields__")
-    )
+    found = isinstance(cls, type) and not issubclass(cls, _OF_PYTHON)
+    return found and (dataclasses.is_dataclass(cls) or hasattr(cls, "__pydantic_fields__") or hasattr(cls, "__struct_fields__"))
+
+
+_OF_PYTHON: Final = (dict, list, tuple, set, frozenset, str, bytes, int, float)
+"""What a class with fields may also be, and then is more than its fields."""
 
 
 def classes_in_annotations(cls: type) -> Iterator[type]:
@@ -78,8 +84,6 @@ def with_rest(value: Any, fields: dict[Any, Any]) -> dict[Any, Any]:
     unset = [name for name in cls.__pydantic_fields__ if name not in value.__pydantic_fields_set__]
     if unset:
         rest["unset"] = unset
-    if value.__pydantic_extra__:
-        rest["extra"] = list(value.__pydantic_extra__)
     if value.__pydantic_private__:
         rest["private"] = dict(value.__pydantic_private__)
     return {**fields, REST: rest} if rest else fields
@@ -103,7 +107,7 @@ def construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
     if dataclasses.is_dataclass(cls):
         made: Any = object.__new__(entry.cls)
         for field in dataclasses.fields(cls):
-            if field.name not in (rest or {}).get("unset", ()):
+            if field.name in fields or field.name not in (rest or {}).get("unset", ()):
                 object.__setattr__(made, field.name, fields[field.name] if field.name in fields else _default(entry, field))
         return made
     if hasattr(cls, "__struct_fields__"):
@@ -123,14 +127,20 @@ def construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
     model.__setstate__(
         {
             "__dict__": values,
-            "__pydantic_extra__": {name: fields[name] for name in rest.get("extra", ())}
+            "__pydantic_extra__": {name: value for name, value in fields.items() if name not in model_fields}
             if cls.model_config.get("extra") == "allow"
             else None,
             "__pydantic_fields_set__": {name for name in fields if name not in rest.get("unset", ())},
-            "__pydantic_private__": rest.get("private", {}) if cls.__private_attributes__ else None,
+            "__pydantic_private__": {**_private(cls), **rest.get("private", {})} if cls.__private_attributes__ else None,
         }
     )
     return model
+
+
+def _private(cls: Any) -> dict[str, Any]:
+    """The private attributes of a pydantic model that have a default."""
+    found = {name: attribute.get_default() for name, attribute in cls.__private_attributes__.items()}
+    return {name: value for name, value in found.items() if type(value).__name__ != "PydanticUndefinedType"}
 
 
 def member(entry: Registered, plain: Any) -> Any:

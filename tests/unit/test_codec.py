@@ -7,10 +7,12 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import functools
 import math
 import os
 import pathlib
 import sys
+import threading
 import uuid
 import zoneinfo
 from collections import OrderedDict, defaultdict, namedtuple
@@ -760,3 +762,57 @@ def test_what_is_wrong_with_a_text_is_said(codec: Codec, value: Any, said: str) 
 def test_a_number_too_long_to_write_is_no_reason_for_another_error(codec: Codec) -> None:
     with pytest.raises(InvalidState, match="too many digits to show"):
         codec.encode({10**5000: print})
+
+
+@dataclasses.dataclass
+class _Late:
+    a: int
+    late: int = dataclasses.field(init=False)
+
+
+class _Open(pydantic.BaseModel):
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="allow")
+    a: int = 1
+    _private: int = pydantic.PrivateAttr(default=5)
+
+    @functools.cached_property
+    def dear(self) -> object:
+        return threading.Lock()
+
+
+@dataclasses.dataclass
+class _AlsoADict(dict[str, int]):
+    a: int = 1
+
+
+def test_what_an_update_adds_to_an_object_comes_back() -> None:
+    with savegame.open("memory:") as vault:
+        late = vault.thread("late", type=_Late)
+        late.save(_Late(1))
+        late.update(set={"late": 7})
+        assert late.state().late == 7
+        extra = vault.thread("open", type=_Open)
+        extra.save(_Open(a=1, z=2))
+        extra.update(set={"y": 3})
+        assert extra.state() == _Open(a=1, z=2, y=3)
+
+
+def test_a_plain_dict_as_a_model_has_its_private_defaults(codec: Codec) -> None:
+    codec.register(_Open)
+    assert codec.restore(_Open, {"a": 3})._private == 5
+
+
+def test_a_cached_property_is_no_field(codec: Codec) -> None:
+    codec.register(_Open)
+    used = _Open(a=2)
+    _ = used.dear
+    found = trip(codec, used)
+    assert (found.a, found.model_fields_set) == (2, {"a"})
+    assert trip(Codec(), used) == {"a": 2}
+
+
+def test_an_object_that_is_also_a_dict_is_refused(codec: Codec) -> None:
+    with pytest.raises(InvalidState, match="would come back as a plain dict"):
+        codec.encode({"x": _AlsoADict()})
+    with pytest.raises(InvalidInputError, match="cannot be registered"):
+        codec.register(_AlsoADict)

@@ -175,7 +175,8 @@ class Connections:
         """A connection to read from; with `snapshot`, everything is read at one moment."""
         self.check_open()
         if self.borrowed_by == threading.get_ident():
-            yield self.writer()
+            with file.translated(self.path):
+                yield self.writer()
             return
         db, counted = None, 0
         try:
