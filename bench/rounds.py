@@ -58,7 +58,8 @@ PLAN = (
     Task("pages", ("savegame", "pg_savegame"), once=True),
     Task("chat", ("saver_savegame", "saver_sqlite", "saver_delta"), once=True),
 )
-"""In this order: `load`, `older`, `history` and `disk` use what `grow` left behind."""
+GROWN = frozenset(("load", "older", "history", "disk"))
+"""These use what `grow`, which comes before them, left behind."""
 
 
 @dataclass(slots=True)
@@ -83,6 +84,7 @@ class Turn(NamedTuple):
 
 def turns(rounds: int, contestants: set[str], only: set[str]) -> list[Turn]:
     """Whose turn it is, and at what, from the first to the last."""
+    only = only | {"grow"} if only & GROWN else only
     return [
         Turn(number, task.name, name)
         for number in range(1, rounds + 1)
