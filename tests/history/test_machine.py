@@ -74,7 +74,7 @@ class PostgresMachine(VaultMachine):
 
 
 HURRIED = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=25,
     deadline=None,
     print_blob=True,

@@ -63,13 +63,13 @@ def changed(node: Node, value: Any) -> tuple[bytes, Node]:
 
 
 @given(strategies.states(), strategies.states())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_two_states(old: Any, new: Any) -> None:
     changed(begun(old), new)
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_line_of_edits(data: st.DataObject) -> None:
     """Step by step, all at once, in one composed delta, and from a keyframe in between: always the same bytes."""
     state = data.draw(strategies.states(), label="first")
@@ -93,7 +93,7 @@ def test_a_line_of_edits(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_update_does_what_python_would(data: st.DataObject) -> None:
     state = data.draw(st.dictionaries(st.text(max_size=3), strategies.values(max_leaves=10), max_size=5), label="state")
     names = st.sampled_from(list(state)) if state else st.just("fresh")
@@ -344,7 +344,7 @@ def test_random_bytes_are_no_delta(data: bytes) -> None:
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_delta_that_does_not_fit_is_corruption(data: st.DataObject) -> None:
     state = data.draw(strategies.states())
     paths = st.lists(st.sampled_from(("messages", "files", 0, 1, "content", "a.py")), max_size=3).map(tuple)
