@@ -16,6 +16,7 @@ import pathlib
 import threading
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import ormsgpack
@@ -155,7 +156,7 @@ class Codec:
 
     def _pack_any(self, value: Any) -> bytes:
         """`pack` for a value that has dicts with other keys than text: what is inside is not tried the quick way again."""
-        return ormsgpack.packb(_with_any_keys(self, value, 0), self._extend_any, _OPTIONS)
+        return ormsgpack.packb(_with_any_keys(self, value, 0), partial(self._extend, pack=self._pack_any), _OPTIONS)
 
     def decode(self, data: bytes) -> Any:
         """The value of bytes made by `encode`. Damaged bytes raise CorruptionError, never anything else."""
@@ -198,16 +199,9 @@ class Codec:
             self._local.cause = None
             raise hidden from None
 
-    def _extend(self, value: Any) -> Any:
+    def _extend(self, value: Any, pack: Callable[[Any], bytes] | None = None) -> Any:
         try:
-            return self._extended(value, self.pack)
-        except BaseException as error:
-            self._local.cause = error
-            raise
-
-    def _extend_any(self, value: Any) -> Any:
-        try:
-            return self._extended(value, self._pack_any)
+            return self._extended(value, pack or self.pack)
         except BaseException as error:
             self._local.cause = error
             raise

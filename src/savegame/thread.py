@@ -25,6 +25,7 @@ from savegame.errors import (
     CheckpointNotFound,
     ConflictError,
     CorruptionError,
+    ThreadNotFound,
 )
 from savegame.frames import Meta, dump_note, load_meta, load_note, request_digest, unwrap, wrap
 from savegame.lineage import Ref
@@ -316,7 +317,7 @@ class Thread:
             frame = self._resolve("head" if ref is None and at is None else ref, at=at)
             return self._load_seq(frame.seq, frame)
         except CorruptionError as error:
-            with suppress(CorruptionError):  # if the thread's row is damaged itself, there is none
+            with suppress(CorruptionError, ThreadNotFound):  # its row is damaged too, or it is gone: there is none
                 error.newest_sound = self._newest_sound(lineage.existing(self._engine, self._key))
             raise
 
