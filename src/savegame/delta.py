@@ -590,7 +590,7 @@ def update(
             more, node = assign(codec, node, path, value)
             ops += more
         for name, items in append.items():
-            path = _path(codec, name)
+            path = (name,) if type(name) is str else _path(codec, name)
             node = _with_parents(codec, node, path, items, ops) if len(path) > 1 else node
             op, node = _appended(codec, node, path, items)
             ops.append(op)
@@ -620,11 +620,11 @@ def _appended(codec: Codec, node: Node, path: Path, items: list[Any]) -> tuple[O
     if type(items) not in (list, tuple):
         raise InvalidInputError(f"append takes a list of items for {format_path(path)!r}, not {type(items).__name__}")
     name = pack_raw(path[-1])
-    parent = open_node(node) if len(path) == 1 else _parent(node, path)
+    parent = node if len(path) == 1 and type(node) is Dict else _parent(node, path)
     child = parent.children.get(name) if type(parent) is Dict else None
-    there = 0 if child is None else count_of(child) or 0
+    there = child.count if type(child) is List else 0 if child is None else count_of(child) or 0
     data = encoded_items(codec, items if type(items) is list else list(items), path, there)
-    if type(parent) is Dict and type(child) is List and parent is node:  # the usual case, without a walk
+    if type(child) is List and type(parent) is Dict and parent is node:  # the usual case, without a walk
         return Op(APPEND, path, data), parent.with_child(name, child.grown(data))
     op = Op(SET if type(parent) is Dict and child is None else APPEND, path, data)
     return op, _applied(node, [op])

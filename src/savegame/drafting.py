@@ -10,9 +10,9 @@ from typing import Any
 
 from savegame.engine import Draft, Engine
 from savegame.errors import InvalidInputError
-from savegame.frames import Meta, dump_note
+from savegame.frames import dump_note
 from savegame.model import Kind, Status, checked_id, checked_number
-from savegame.plain import checked_text
+from savegame.plain import checked_text, maybe
 
 
 def drafted(
@@ -29,27 +29,34 @@ def drafted(
     tokens_used: int | None,
     cost: float | None,
     resume_hint: str | None,
+    external_id: str | None = None,
 ) -> Draft:
-    """The details of a save. Raises InvalidInputError naming the one that does not fit."""
-    outcome = Status(status)
-    meta = Meta(None, 0, engine.store.clock(), 0, str.__str__(Kind.of(kind)), str.__str__(outcome), outcome.reason)
-    meta.agent_id = agent
-    if outcome.reason is not None:
-        meta.reason = checked_text(outcome.reason, "the reason of a status")
+    """What a save says besides the state. Raises InvalidInputError naming the detail that does not fit."""
+    details: dict[str, Any] = {}
+    if agent is not None:
+        details["agent_id"] = agent
+    if kind != "manual":
+        details["kind"] = Kind.of(kind).value
+    if status != "in_progress":
+        outcome = Status(status)
+        details["status"] = str.__str__(outcome)
+        details["reason"] = maybe(checked_text, outcome.reason, "the reason of a status")
     if iteration is not None:
-        meta.iteration = checked_number(iteration, "iteration")
+        details["iteration"] = checked_number(iteration, "iteration")
     if tokens_used is not None:
-        meta.tokens_used = checked_number(tokens_used, "tokens_used")
+        details["tokens_used"] = checked_number(tokens_used, "tokens_used")
     if cost is not None:
-        meta.cost = float(checked_number(cost, "cost", whole=False))
+        details["cost"] = float(checked_number(cost, "cost", whole=False))
     if description is not None:
-        meta.description = checked_text(description, "description")
+        details["description"] = checked_text(description, "description")
     if resume_hint is not None:
-        meta.resume_hint = checked_text(resume_hint, "resume_hint")
+        details["resume_hint"] = checked_text(resume_hint, "resume_hint")
+    if external_id is not None:
+        details["external_id"] = checked_text(external_id, "external_id")
     if metadata:
-        meta.metadata = engine.codec.encode(dict(metadata), ("metadata",))
+        details["metadata"] = engine.codec.encode(dict(metadata), ("metadata",))
     note = dump_note(checked_label(label), checked_tags(tags)) if label is not None or tags else None
-    return Draft(meta, None if given_id is None else checked_id(given_id, "a checkpoint's id"), note)
+    return Draft(details, None if given_id is None else checked_id(given_id, "a checkpoint's id"), note)
 
 
 def checked_label(label: str | None) -> str | None:

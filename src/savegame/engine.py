@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from savegame import delta as deltas
@@ -23,13 +23,14 @@ from savegame.codec import Codec
 from savegame.delta import Op, keyframe_due
 from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, SavegameError
 from savegame.frames import (
+    BLOB_FROM,
+    DIGEST_BYTES,
     PLAIN,
     WITH_BLOBS,
-    Meta,
     digest,
     load_meta,
+    metadata_of,
     pack_id,
-    pack_meta,
     put_back_ops,
     take_out_ops,
     unwrap,
@@ -60,7 +61,8 @@ class Point(NamedTuple):
     seq: int
     id: str
     step: int
-    digest: bytes
+    meta: bytes
+    """As it is stored: the digest, then the packed fields."""
     node: Node | None
     rows: int
     bytes: int
@@ -72,15 +74,15 @@ EMPTY = Point(0, "", 0, b"", None, 0, 0)
 
 
 class Draft(NamedTuple):
-    """What a save adds besides the state. Without an id it gets a new one."""
+    """What a save says besides the state, by the names of Meta. Without an id it gets a new one."""
 
-    meta: Meta
+    details: dict[str, Any]
     id: str | None = None
     note: bytes | None = None
 
 
 class Cache:
-    """The newest point of each thread, least recently used first out, bounded in bytes. May be shared between threads."""
+    """The newest point of each thread, least recently put first out, bounded in bytes. May be shared between threads."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -94,16 +96,12 @@ class Cache:
 
     def get(self, key: ThreadKey) -> Point | None:
         """The point kept for a thread."""
-        with self._lock:
-            found = self._points.get(key)
-            if found is None:
-                return None
-            self._points.move_to_end(key)
-            return found[0]
+        found = self._points.get(key)
+        return None if found is None else found[0]
 
     def put(self, key: ThreadKey, point: Point) -> None:
         """Keep a point instead of the thread's former one; forget others until all fit."""
-        size = _cost(point)
+        size = ENTRY_OVERHEAD + (0 if point.node is None else size_of(point.node) * 5 // 4)
         with self._lock:
             former = self._points.pop(key, None)
             self.bytes -= former[1] if former else 0
@@ -119,10 +117,6 @@ class Cache:
         with self._lock:
             former = self._points.pop(key, None)
             self.bytes -= former[1] if former else 0
-
-
-def _cost(point: Point) -> int:
-    return ENTRY_OVERHEAD + (0 if point.node is None else size_of(point.node) * 5 // 4)
 
 
 class Engine:
@@ -192,7 +186,7 @@ class Engine:
         if frame is None:
             frame = self.frame(key, seq)
         meta = load_meta(frame.meta)
-        if cached is not None and cached.digest == meta.digest:
+        if cached is not None and cached.meta == frame.meta:
             return cached
         if cached is not None and not self._still_there(key, cached, below=seq):
             cached = None
@@ -203,7 +197,7 @@ class Engine:
             raise _located(error, key, frame) from error
         begun = cached if cached and chain.keyframe_seq == cached.seq and chain.keyframe is None else EMPTY
         rows, read = begun.rows + len(chain.deltas), begun.bytes + sum(map(len, chain.deltas))
-        return Point(seq, frame.id, meta.step, meta.digest, node, rows, read, meta.agent_id)
+        return Point(seq, frame.id, meta.step, frame.meta, node, rows, read, meta.agent_id)
 
     def points(self, key: ThreadKey, frames: list[Frame]) -> Iterator[tuple[Frame, Point]]:
         """Checkpoints with their states, in the order given (oldest first); each found from one before where that helps."""
@@ -229,7 +223,7 @@ class Engine:
                         node = self.point(key, frame.seq).node
                 except CorruptionError as error:
                     raise _located(error, key, frame) from error
-                point = Point(frame.seq, frame.id, meta.step, meta.digest, node, 0, 0, meta.agent_id)
+                point = Point(frame.seq, frame.id, meta.step, frame.meta, node, 0, 0, meta.agent_id)
             else:
                 point = self.point(key, frame.seq, frame)
             node, before = point.node, frame.seq
@@ -238,7 +232,7 @@ class Engine:
     def _still_there(self, key: ThreadKey, cached: Point, *, below: int) -> bool:
         """Whether loading may begin at a cached point: its thread was not deleted and made anew meanwhile."""
         found = self.store.frames(key, low=cached.seq, high=cached.seq) if 0 < cached.seq < below else []
-        return bool(found) and found[0].meta.startswith(cached.digest)
+        return bool(found) and found[0].meta == cached.meta
 
     def find(self, namespace: str, checkpoint_id: str) -> tuple[ThreadKey, Frame] | None:
         """The frame of the checkpoint with an id. The store's index is not trusted: what it names must have that id."""
@@ -321,33 +315,41 @@ class Engine:
         renew_us: int | None = None,
         beside: Sequence[StoreChange] = (),
     ) -> Point:
-        """Save one frame on top of `base`, with `beside` in the same commit; its metadata is completed on the way."""
-        smaller, blobs = take_out_ops(ops)
-        payload = deltas.dump(smaller)
-        meta = draft.meta
-        meta.size_bytes, meta.blobs = size_of(node), list(blobs)
-        packed = pack_meta(meta)
+        """Save one frame on top of `base`, with `beside` in the same commit."""
+        payload = deltas.dump(ops)
+        blobs: dict[bytes, bytes] = {}
+        if len(payload) >= BLOB_FROM:
+            smaller, blobs = take_out_ops(ops)
+            payload = deltas.dump(smaller)
+        details = draft.details
+        agent = details.get("agent_id")
+        if base.agent is not None and agent is None:
+            agent = base.agent
+            details = {**details, "agent_id": agent}
+        step, size = base.step + 1, size_of(node)
+        packed = metadata_of(base.id, step, self.store.clock(), size, details, blobs)
         id = draft.id or self.store.new_id(key)  # noqa: A001 - one word per idea
-        meta.digest = digest(base.digest, key.id, id, packed, payload)
-        body = self.wrap(payload, with_blobs=bool(blobs))
+        meta = digest(base.meta[:DIGEST_BYTES], key.id, id, packed, payload) + packed
+        plain = len(payload) < self.store.compress_from and not blobs
+        body = PLAIN + payload if plain else self.wrap(payload, with_blobs=bool(blobs))
         change = Append(
             key,
             id,
             base.seq,
-            meta.digest + packed,
+            meta,
             body,
             draft.note,
             expect,
             epoch,
-            meta.agent_id,
+            agent,
             self.retention.max_checkpoints,
             self.wrapped(blobs) if blobs else (),
             draft.id is None,
             renew_us,
         )
         seq = self.store.commit([change, *beside])[0]
-        point = Point(seq, id, meta.step, meta.digest, node, base.rows + 1, base.bytes + len(body), meta.agent_id)
-        if keyframe_due(meta.size_bytes, point.rows, point.bytes):
+        point = Point(seq, id, step, meta, node, base.rows + 1, base.bytes + len(body), agent)
+        if keyframe_due(size, point.rows, point.bytes):
             point = self._write_keyframe(key, point, epoch)
         self.cache.put(key, point)
         return point
@@ -394,7 +396,6 @@ class Engine:
         point = base or self.cache.get(key) or self.head(key)
         if base is None and isinstance(pack_id(point.id), str):  # a chosen id may be that of a thread that was made anew
             point = self.head(key)
-        agent = draft.meta.agent_id
         while True:
             if expect != ANY and base is None and (point.id or None) != expect:
                 point = self.head(key)
@@ -408,9 +409,6 @@ class Engine:
                     raise
                 point = newest  # what could not be done to the state that was remembered may fit what is there
                 continue
-            draft.meta.agent_id = agent or point.agent
-            draft.meta.step = point.step + 1
-            draft.meta.parent_id = point.id or None
             wanted = expect if base is not None else (point.id or None)
             try:
                 return self.append(key, point, ops, node, draft, expect=wanted, epoch=epoch, renew_us=renew_us, beside=beside)

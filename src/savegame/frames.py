@@ -13,7 +13,7 @@ import datetime as dt
 import functools
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -146,8 +146,8 @@ class Meta:
     step: int
     created_us: int
     size_bytes: int
-    kind: str
-    status: str
+    kind: str = "manual"
+    status: str = "in_progress"
     reason: str | None = None
     iteration: int | None = None
     tokens_used: int | None = None
@@ -169,6 +169,21 @@ class Meta:
     def created_at(self) -> dt.datetime:
         """When the checkpoint was made, by the store's clock."""
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=self.created_us)
+
+
+def details_of(meta: Meta) -> dict[str, Any]:
+    """What a save said besides the state."""
+    return {name: getattr(meta, name) for name in Meta.__slots__ if name not in _NOT_SAID}
+
+
+_NOT_SAID: Final = frozenset(("parent_id", "step", "created_us", "size_bytes", "blobs", "digest"))
+
+
+def metadata_of(parent_id: str, step: int, now: int, size: int, details: dict[str, Any], blobs: Iterable[bytes]) -> bytes:
+    """The packed metadata of a new checkpoint; `details` has what was said about it, by the names of Meta."""
+    if details or blobs:
+        return pack_meta(Meta(parent_id or None, step, now, size, **details, blobs=list(blobs)))
+    return pack_raw([pack_id(parent_id) if parent_id else None, step, now, size, "manual", "in_progress"])
 
 
 def pack_meta(meta: Meta) -> bytes:

@@ -27,7 +27,7 @@ from savegame.errors import (
     CorruptionError,
     ThreadNotFound,
 )
-from savegame.frames import Meta, dump_note, load_meta, load_note, request_digest, unwrap, wrap
+from savegame.frames import Meta, details_of, dump_note, load_meta, load_note, request_digest, unwrap, wrap
 from savegame.lineage import Ref
 from savegame.model import (
     Checkpoint,
@@ -39,7 +39,6 @@ from savegame.model import (
     checked_id,
     checked_limit,
 )
-from savegame.plain import checked_text, maybe
 from savegame.retrying import retried
 from savegame.runs.ledger import GENERATION, LEDGER, RUN, STEP, for_fork
 from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
@@ -114,12 +113,14 @@ class Thread:
         force: bool = False,
     ) -> Checkpoint:
         """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one."""
-        draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
-        draft.meta.external_id = maybe(checked_text, external_id, "external_id")
+        draft = self._draft(
+            id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint, external_id
+        )
         if id is not None:
-            draft.meta.request = request_digest(self._engine.codec.encode(state))
+            draft.details["request"] = request_digest(self._engine.codec.encode(state))
         with self._engine.alone(self._key):  # an autosave of this handle may be moving the head that we expect
-            wanted = self._expectation(expect, parent, force=force, otherwise=self._known)
+            otherwise = ANY if force or parent is not None else self._known
+            wanted = otherwise if expect is None else _id_of(expect)
             return self._append(lambda node: deltas.difference(self._engine.codec, node, state), draft, parent, wanted)
 
     def update(
@@ -145,20 +146,17 @@ class Thread:
         force: bool = False,
     ) -> Checkpoint:
         """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs."""
-        draft = self._draft(id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint)
-        draft.meta.external_id = maybe(checked_text, external_id, "external_id")
-        wanted = self._expectation(expect, parent, force=force, otherwise=ANY)
+        draft = self._draft(
+            id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint, external_id
+        )
+        wanted = ANY if expect is None else _id_of(expect)
         gone = [delete] if isinstance(delete, str) else list(delete)
         if id is not None:
             in_order = gone if isinstance(delete, Sequence) else sorted(gone, key=repr)  # a set has another order elsewhere
             asked = [list((append or {}).items()), list((set or {}).items()), in_order]
-            draft.meta.request = request_digest(self._engine.codec.encode(asked))
-        return self._append(
-            lambda node: deltas.update(self._engine.codec, node, append=append or {}, set=set or {}, delete=gone),
-            draft,
-            parent,
-            wanted,
-        )
+            draft.details["request"] = request_digest(self._engine.codec.encode(asked))
+        make = partial(deltas.update, self._engine.codec, append=append or {}, set=set or {}, delete=gone)
+        return self._append(make, draft, parent, wanted)
 
     def modify(self, change: Callable[[Any], Any], **details: Any) -> Checkpoint:
         """Read, `change(state)`, save; done again whenever somebody else was quicker. None means an empty thread."""
@@ -193,21 +191,14 @@ class Thread:
         """
         draft = self._draft(id, label, (), description, None, kind, status, None, tokens_used, cost, resume_hint)
         if id is not None:
-            draft.meta.request = request_digest(self._engine.codec.encode(asked))
+            draft.details["request"] = request_digest(self._engine.codec.encode(asked))
 
         def made(node: Node | None) -> tuple[list[deltas.Op], Node]:
             ops, after, about = make(node)
-            draft.meta.about = self._engine.codec.encode(dict(about), ("about",))
+            draft.details["about"] = self._engine.codec.encode(dict(about), ("about",))
             return ops, after
 
         return self._append(made, draft, None, expect, beside, under)
-
-    def _expectation(
-        self, expect: Checkpoint | str | None, parent: Ref | None, *, force: bool, otherwise: str | None
-    ) -> str | None:
-        if expect is not None:
-            return expect.id if isinstance(expect, Checkpoint) else checked_id(expect, "an expected checkpoint's id")
-        return ANY if force or parent is not None else otherwise
 
     def _append(
         self,
@@ -239,7 +230,12 @@ class Thread:
             self._known = point.id if alone else _NOTHING_KNOWN
             self._step = point.step if alone else 0
         logger.debug("saved %s: thread %r step %d", point.id, self._key.id, point.step)
-        return self._checkpoint(Frame(point.seq, point.id, 0, b"", draft.note, None), draft.meta, node=point.node)
+
+        def fields() -> dict[str, Any]:
+            frame = Frame(point.seq, point.id, 0, point.meta, draft.note, None)
+            return self._fields(frame, load_meta(frame.meta), point.node, None)
+
+        return Checkpoint.later(fields)
 
     def _twin(
         self,
@@ -257,9 +253,10 @@ class Thread:
         meta = load_meta(frame.meta)
         there = self._point(frame)
         fixed = ("kind", "status", "reason", "iteration", "tokens_used", "cost", "description", "resume_hint", "metadata")
-        same = all(getattr(meta, name) == getattr(draft.meta, name) for name in fixed)
+        asked = Meta(None, 0, 0, 0, **draft.details)
+        same = all(getattr(meta, name) == getattr(asked, name) for name in fixed)
         if meta.request is not None:
-            same = same and meta.request == draft.meta.request
+            same = same and meta.request == asked.request
         elif same:  # it was saved without id=: what would be saved now is compared with what is there
             _, node = make(self._parent_of(meta.parent_id).node)
             same = there.node is not None and to_bytes(node) == to_bytes(there.node)
@@ -397,7 +394,7 @@ class Thread:
         A run that goes on from there takes the results of tool calls that were made already, unless `rerun_tools`: then
         they are new calls, with new keys. With `expect`, raises ConflictError if the head is another one by now; None is any.
         """
-        wanted = self._expectation(expect, None, force=True, otherwise=None)
+        wanted = ANY if expect is None else _id_of(expect)
 
         def attempt() -> Checkpoint:
             row = lineage.existing(self._engine, self._key)
@@ -426,13 +423,12 @@ class Thread:
         meta = load_meta(frame.meta)
         point = self._engine.point(self._key, frame.seq, frame)
         assert point.node is not None
-        begin = replace(meta, parent_id=frame.id, step=1, created_us=self._engine.store.clock(), forked_from=self.id)
-        draft = Draft(begin, None, frame.note)
+        draft = Draft(details_of(meta) | {"forked_from": self.id}, None, frame.note)
         ops = deltas.whole(point.node)
         made = Thread(self._engine, key, meta.agent_id, self._type)
         made._codec = self._codec
         try:
-            start = EMPTY._replace(digest=point.digest)
+            start = EMPTY._replace(id=point.id, meta=point.meta)
             beside = [*subjects.inherited(self._engine, self._key, key), *self._ledger_for(made, point)]
             begun = self._engine.append(key, start, ops, point.node, draft, expect=None, beside=beside)
         except ConflictError as error:
@@ -691,3 +687,7 @@ class Thread:
     def _value(self, node: Node, shared: Shared | None) -> Any:
         value = value_of(self._codec, node, shared)
         return self._codec.restore(self._type, value) if self._type else value
+
+
+def _id_of(expect: Checkpoint | str) -> str:
+    return expect.id if isinstance(expect, Checkpoint) else checked_id(expect, "an expected checkpoint's id")

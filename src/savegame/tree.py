@@ -44,8 +44,10 @@ class Dict:
 
     def with_child(self, key: bytes, child: Node) -> Dict:
         """A second Dict with one child set."""
-        twin = self.copy()
-        twin.put(key, child)
+        twin = Dict.__new__(Dict)
+        old = self.children.get(key)
+        twin.tag, twin.children = self.tag, {**self.children, key: child}
+        twin.size = self.size + size_of(child) - (-len(key) if old is None else size_of(old))
         return twin
 
     def put(self, key: bytes, child: Node) -> None:
@@ -111,7 +113,9 @@ class List:
         if not count:
             return
         with _growing:
-            runs, seen = self._settled()
+            runs, seen, tail = self._view
+            if tail is not None:
+                runs, seen = self._settled()
             if len(runs) != seen:
                 runs = runs[:seen]
             runs.append((count, data))

@@ -32,6 +32,12 @@ class Pending(Generic[Job, Outcome]):
         self.wake: threading.Lock | None = None
         self.next: Pending[Job, Outcome] | None = None
 
+    def result(self) -> Outcome:
+        """The outcome, once it is there. Raises what went wrong."""
+        if self.error is not None:
+            raise self.error
+        return self.outcome  # type: ignore[return-value]
+
 
 class Group(Generic[Job, Outcome]):
     """Runs jobs in groups through `flush`, which sets the outcome or error of every pending job that it is given."""
@@ -47,9 +53,7 @@ class Group(Generic[Job, Outcome]):
         """Do one job, alone or with others. Raises what went wrong with this one."""
         mine: Pending[Job, Outcome] = Pending(job)
         self._run(mine)
-        if mine.error is not None:
-            raise mine.error
-        return mine.outcome  # type: ignore[return-value]
+        return mine.result()
 
     def _run(self, mine: Pending[Job, Outcome]) -> None:
         interrupted: BaseException | None = None

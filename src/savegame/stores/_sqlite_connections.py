@@ -122,7 +122,7 @@ class Connections:
 
     def begin(self) -> file.Connection:
         """The connection that writes, in a transaction; its user holds `lock`."""
-        db = self.writer()
+        db = self._writer or self.writer()
         if db.in_transaction:  # a second Ctrl-C came while the one before was being rolled back
             self.roll_back()
         db.run("BEGIN IMMEDIATE")
@@ -136,7 +136,12 @@ class Connections:
             self.roll_back()
             message = f"{self.path}: the write may or may not have happened ({error}); read it back"
             raise UnavailableError(message, unknown=True) from error
-        self.check_files()
+        try:  # a look at the directory is enough as long as nothing in it was added, removed or renamed
+            changed = os.stat(self._directory).st_mtime_ns
+        except OSError:
+            changed = -1
+        if changed != self._directory_changed or self._files is None:
+            self._check_files(changed)
 
     def roll_back(self) -> None:
         """End the transaction, if one is open, without a trace."""
@@ -144,17 +149,8 @@ class Connections:
             with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself; the first error is the one to tell
                 self._writer.run("ROLLBACK")
 
-    def check_files(self) -> None:
-        """After a COMMIT: raise if the files are not those that were opened, since what was written is not in them.
-
-        A look at the directory is enough as long as nothing in it was added, removed or renamed.
-        """
-        try:
-            changed = os.stat(self._directory).st_mtime_ns
-        except OSError:
-            changed = -1
-        if self._files is not None and changed == self._directory_changed:
-            return
+    def _check_files(self, changed: int) -> None:
+        """After a COMMIT: raise if the files are not those that were opened, since what was written is not in them."""
         files = file.identity(self.path)
         if self._files is None:
             self._files = files

@@ -109,10 +109,16 @@ class SQLiteStore(Store):
         own, here = self._connections, threading.get_ident()
         if own.borrowed_by == here:
             return self._inside_borrowed(changes)
-        own.refuse_inside()
+        if here in own.inside:
+            own.refuse_inside()
+        alone = not own.inside  # then there is nobody to share a flush with
         try:
             own.inside.add(here)
-            return self._group.run(changes)
+            if not alone:
+                return self._group.run(changes)
+            mine: Pending[Sequence[StoreChange], list[int]] = Pending(changes)
+            self._flush([mine])
+            return mine.result()
         finally:
             own.inside.discard(here)
 
