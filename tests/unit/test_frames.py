@@ -145,6 +145,17 @@ def test_metadata_round_trip() -> None:
         assert load_meta(stored(meta)) == meta
 
 
+@pytest.mark.parametrize("parent", ["", "a" * 32, "chosen"])
+@pytest.mark.parametrize("blobs", [(), (b"x" * 32,)])
+@pytest.mark.parametrize("details", [{}, {"kind": "recovery"}, {"about": b"\x80", "cost": 0.5}, frames.details_of(META)])
+def test_metadata_of_a_new_checkpoint_is_packed_like_any_other(parent: str, blobs: tuple[bytes, ...], details: Any) -> None:
+    packed = frames.metadata_of(parent, 7, 8, 9, details, blobs)
+    assert packed == frames.pack_meta(Meta(parent or None, 7, 8, 9, **details, blobs=list(blobs)))
+    loaded = load_meta(b"d" * 32 + packed)
+    assert {**frames.details_of(Meta(None, 0, 0, 0)), **details} == frames.details_of(loaded)
+    assert (loaded.parent_id, loaded.step, loaded.blobs) == (parent or None, 7, list(blobs))
+
+
 @given(strategies.ids())
 @settings(deadline=None)
 def test_ids_are_packed_and_unpacked(text: str) -> None:
