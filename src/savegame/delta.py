@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from savegame.codec import Codec, array_header, format_path, join_array, pack_raw, unpack_raw
-from savegame.errors import CorruptionError, InvalidInputError, InvalidState
+from savegame.errors import CorruptionError, InvalidInputError, InvalidState, UnsupportedError
 from savegame.tree import (
     Dict,
     List,
@@ -29,6 +30,7 @@ from savegame.tree import (
     runs_of,
     size_of,
     to_bytes,
+    value_of,
 )
 
 SET, DELETE, APPEND, SPLICE, EDIT, ORDER = range(6)
@@ -597,12 +599,27 @@ def update(
         for name in delete:
             path = _path(codec, name)
             ops.append(Op(DELETE, path))
-            node = _applied(node, ops[-1:])
+            before, node = node, _applied(node, ops[-1:])
+            _refuse_incomplete(codec, before, node, path)
     except KeyError as error:
         raise InvalidInputError(f"the state has no {format_path(path)!r} ({error.args[0]!r} is missing)") from error
     except TypeError as error:
         raise InvalidInputError(f"cannot change {format_path(path)!r}: {error}") from error
     return ops, node
+
+
+def _refuse_incomplete(codec: Codec, before: Node, after: Node, path: Path) -> None:
+    """Refuse to delete a field without which its object could not be loaded any more."""
+    parent = _parent(after, path)
+    if not isinstance(parent, Dict) or not parent.tag:
+        return
+    try:
+        value_of(codec, parent)
+    except UnsupportedError as error:
+        with suppress(UnsupportedError):  # if it could not be loaded before, that is not the delete's fault
+            value_of(codec, _parent(before, path))
+            message = f"{format_path(path)!r} cannot be deleted: its object could not be loaded without it ({error})"
+            raise InvalidInputError(message) from error
 
 
 def _with_parents(codec: Codec, node: Node, path: Path, value: Any, ops: list[Op]) -> Node:

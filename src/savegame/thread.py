@@ -25,6 +25,7 @@ from savegame.errors import (
     CheckpointNotFound,
     ConflictError,
     CorruptionError,
+    InvalidInputError,
     ThreadNotFound,
 )
 from savegame.frames import Meta, details_of, dump_note, load_meta, load_note, request_digest, unwrap, wrap
@@ -488,9 +489,11 @@ class Thread:
 
     def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:
         """Set records by (kind, name), all or none; a value of None removes one."""
-        for kind, name in records:
-            checked_id(kind, "a record's kind")
-            checked_id(name, "a record's name", LONGEST_NAME)
+        for place in records:
+            if not isinstance(place, tuple) or len(place) != 2:
+                raise InvalidInputError(f"a record is put by (kind, name), not by {place!r}")
+            checked_id(place[0], "a record's kind")
+            checked_id(place[1], "a record's name", LONGEST_NAME)
         self._engine.store.commit([self._record(kind, name, value) for (kind, name), value in records.items()])
 
     def _record(self, kind: str, name: str, value: Any, *, epoch: int | None = None, absent: bool = False) -> PutRecord:

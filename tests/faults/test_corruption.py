@@ -729,6 +729,48 @@ def test_what_was_set_aside_in_one_namespace_stays_when_its_twin_is_deleted_in_a
     assert sql(path, "SELECT count(*) FROM aside") == [(0,)]
 
 
+@pytest.mark.parametrize("number", [9, 0, -1, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("namespace", ["default", "other"])
+def test_a_thread_gets_its_number_back(number: int, namespace: str, tmp_path: Path) -> None:
+    """Its frames, records and large values are under it; whoever repairs, of whichever namespace."""
+    path = tmp_path / "v.db"
+    two_namespaces(path)
+    with savegame.open(path) as vault:
+        vault.thread("t").save({"large": "x" * 10_000})
+        vault.thread("t").put_records({("kind", "name"): 1})
+    sql(path, f"UPDATE thread SET no = {number} WHERE no = 1")
+    with savegame.open(path) as vault, pytest.raises(CorruptionError):
+        vault.thread("t").latest()
+    with savegame.open(path, namespace=namespace) as vault:
+        assert not vault.verify().ok
+        assert "thread 't': its number was put right" in vault.repair().repaired
+        assert vault.verify().ok
+    with savegame.open(path) as vault:
+        assert vault.verify().ok
+        assert [entry.load().state for entry in vault.thread("t").history()] == [{"large": "x" * 10_000}, {"of": "default"}]
+        assert vault.thread("t").records("kind") == {"name": 1}
+        assert vault.thread("new").save({"is": "new"}).step == 1
+        assert sql(path, "SELECT count(*) FROM aside") == [(0,)]
+
+
+@pytest.mark.parametrize("number", [9, 0, 2**31 - 1, 2**31, 2**63 - 1, -(2**63)])
+def test_a_thread_whose_number_nobody_can_tell_begins_anew(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    two_namespaces(path)
+    sql(path, f"UPDATE thread SET no = {number}, sum = sum + 1 WHERE no = 1")
+    with savegame.open(path) as vault:
+        assert not vault.verify().ok
+        vault.repair()
+        assert vault.verify().ok
+        assert vault.thread("t").state() is None
+        vault.thread("t").save({"again": True})
+        assert vault.thread("t").state() == {"again": True}
+        vault.thread("new").save({"is": "new"})
+        assert sql(path, "SELECT what, seq FROM aside") == [("frame", 1)]
+    with savegame.open(path, namespace="other") as vault:
+        assert vault.thread("t").state() == {"of": "other"}
+
+
 def test_compact_passes_over_a_thread_of_no_namespace(tmp_path: Path) -> None:
     path = tmp_path / "v.db"
     two_namespaces(path)

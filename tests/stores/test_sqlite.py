@@ -444,7 +444,7 @@ def test_what_was_rolled_back_is_not_remembered(store: SQLiteStore) -> None:
 # -- Ctrl-C between any two steps --------------------------------------------------------------------
 
 
-def interrupted_at_every_step(work: Callable[[], object]) -> int:
+def interrupted_at_every_step(work: Callable[[], object], *modules: str) -> int:
     """Do something over and over, interrupted once in our own code, each time one step later; how often that was.
 
     A step is a call: after one, Python looks whether a signal has come.
@@ -454,7 +454,7 @@ def interrupted_at_every_step(work: Callable[[], object]) -> int:
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             nonlocal left
-            if "_sqlite_connections" not in frame.f_code.co_filename:
+            if Path(frame.f_code.co_filename).stem not in modules:
                 return None
             frame.f_trace_opcodes = True
             if event == "opcode" and _after_a_call(frame):
@@ -491,15 +491,39 @@ def test_an_interrupted_lease_does_not_stop_its_thread_from_writing(store: SQLit
         store.lease(key, "me", 0)
         assert not store._connections.inside
 
-    assert interrupted_at_every_step(lease) > 10
+    assert interrupted_at_every_step(lease, "_sqlite_connections") > 10
     assert not store._connections.inside
     store.commit([frame(key, "two", expect=ANY)])
+
+
+def test_an_interrupted_save_is_there_or_not_and_the_next_one_works(store: SQLiteStore) -> None:
+    """Of somebody who writes alone, and so without the group, which keeps interrupts back."""
+    key = ThreadKey("n", "t")
+    store.commit([frame(key, "one")])
+    ids: list[str] = []
+
+    def save() -> None:
+        assert not store._connections.inside
+        change = following(store, key)
+        ids.append(change.id)
+        store.commit([change])
+
+    assert interrupted_at_every_step(save, "sqlite", "_sqlite_connections", "_sqlite_changes") > 20
+    beside = threading.Thread(target=save)
+    beside.start()
+    beside.join(PATIENCE_S)
+    assert not beside.is_alive()
+    there = [found.id for found in store.frames(key)]
+    assert there[0] == "one"
+    assert set(there[1:]) < set(ids)
+    assert there[-2:] == ids[-2:]
+    assert list(store.check("n")) == []
 
 
 def test_an_interrupted_read_is_not_counted_for_ever(store: SQLiteStore) -> None:
     key = ThreadKey("n", "t")
     store.commit([frame(key, "one")])
-    assert interrupted_at_every_step(lambda: store.thread(key)) > 10
+    assert interrupted_at_every_step(lambda: store.thread(key), "_sqlite_connections") > 10
     assert store._connections._reading == 0
     assert store.thread(key) is not None
 

@@ -9,10 +9,13 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pydantic
 import pytest
 
 import savegame
@@ -164,6 +167,41 @@ def test_update(vault: Vault) -> None:
     assert (cp.label, cp.step) == ("end", 4)
     assert cp.state == thread.state()
     assert thread.state(2) == {"messages": ["a", "b", "c"], "plan": {"steps": [1, 2]}, "files": {"a.py": "src"}, "n": 1}
+
+
+@dataclass
+class Needs:
+    n: int
+    word: str = "default"
+
+
+class ModelNeeds(pydantic.BaseModel):
+    n: int
+    word: str = "default"
+
+
+class StructNeeds(msgspec.Struct):
+    n: int
+    word: str = "default"
+
+
+@pytest.mark.parametrize("cls", [Needs, ModelNeeds, StructNeeds])
+def test_a_field_that_an_object_needs_is_not_deleted(cls: type, vault: Vault) -> None:
+    vault.register(cls)
+    thread = vault.thread("t")
+    thread.save({"inner": cls(n=1, word="other")})
+    thread.update(delete=[("inner", "word")])
+    assert thread.state() == {"inner": cls(n=1)}
+    with pytest.raises(InvalidInputError, match=r"inner\.n.* cannot be deleted"):
+        thread.update(delete=[("inner", "n")])
+    assert thread.state() == {"inner": cls(n=1)}
+    assert thread.step == 2
+
+
+@pytest.mark.parametrize("place", ["kind", ("kind",), ("kind", "name", "more"), 5, ("", "name"), ("kind", 5)])
+def test_a_record_has_a_kind_and_a_name(place: Any, vault: Vault) -> None:
+    with pytest.raises(InvalidInputError):
+        vault.thread("t").put_records({place: 1})
 
 
 def test_an_update_that_does_not_fit_saves_nothing(vault: Vault) -> None:

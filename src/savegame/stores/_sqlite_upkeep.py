@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, Final
 
 from savegame.errors import CorruptionError
 from savegame.model import Problem, ThreadKey
 from savegame.stores._row_checks import Damage, damage_beside, frame_problems, mended_row
 from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_thread, space_checksum, thread_values
 from savegame.stores._sqlite_file import SQL, Connection, all_rows, id_of
+
+MOST_THREADS: Final = (1 << 31) - 1
+"""The largest number that a thread can have: keys of its frames must fit 63 bits."""
 
 
 def sizes(db: Connection, path: str) -> dict[str, int]:
@@ -60,6 +64,8 @@ def _check_thread(db: Connection, key: ThreadKey, columns: tuple[Any, ...]) -> I
         row = read_thread(key, columns)
     except CorruptionError as error:
         yield problem(error)
+    if not 0 < row.no <= MOST_THREADS:
+        return
     deltas = ((frame_key & SEQ_MASK, *rest) for frame_key, *rest in db.execute(SQL["deltas"], (row.low(), row.high())))
     frames = all_rows(db, "frames_up", row.low(), row.high(), -1)
     yield from frame_problems(key, row, frames, deltas, partial(_id_of, db, row))
@@ -86,6 +92,7 @@ def _id_of(db: Connection, row: Row, seq: int) -> str | None:
 def mend_places(db: Connection, namespace: str) -> list[str]:
     """Put the row of a namespace right, and threads that strayed from it, where their checksums tell what they were."""
     done: list[str] = []
+    _mend_numbers(db, done)
     numbers = [number for (number,) in all_rows(db, "thread_spaces")]
     for number, name, total in all_rows(db, "spaces"):
         if space_checksum(number, name) != total:
@@ -102,6 +109,25 @@ def mend_places(db: Connection, namespace: str) -> list[str]:
             db.execute(SQL["set_thread_space"], (space, columns[0]))
             done.append(f"thread {thread_id!r}: was in another namespace, brought back")
     return done
+
+
+def _mend_numbers(db: Connection, done: list[str]) -> None:
+    """Give threads of all namespaces whose number is damaged that one back under which their frames are: nobody else can."""
+    lost = [number for (number,) in all_rows(db, "lost_numbers")]
+    names = {number: name for number, name, _ in all_rows(db, "spaces")}
+    threads = all_rows(db, "foreign_threads", 0)
+    taken = {*lost, *(columns[0] for columns in threads)}
+    (newest,) = all_rows(db, "last_number")[0]
+    for *columns, space, thread_id in threads:
+        key = ThreadKey(names.get(space, ""), thread_id)
+        if not _fits(key, columns):
+            right = next((number for number in lost if _fits(key, (number, *columns[1:]))), None)
+            if right is None and not 0 < columns[0] <= newest:  # nobody ever had it: one of its own, and a row built anew
+                right = next(number for number in count(1) if number not in taken)
+            if right is not None:
+                db.execute(SQL["set_thread_no"], (right, columns[0]))
+                taken.add(right)
+                done.append(f"thread {thread_id!r}: its number was put right")
 
 
 def _fits(key: ThreadKey, columns: Sequence[Any]) -> bool:

@@ -141,6 +141,12 @@ SELECT DISTINCT space FROM thread
 UPDATE namespace SET no = ?, name = ?, sum = ? WHERE no = ?
 -- name: set_thread_space
 UPDATE thread SET space = ? WHERE no = ?
+-- name: set_thread_no
+UPDATE thread SET no = ? WHERE no = ?
+-- name: last_number
+SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'thread'
+-- name: lost_numbers
+SELECT DISTINCT key >> 32 FROM frame WHERE key >> 32 NOT IN (SELECT no FROM thread)
 -- name: foreign_threads
 SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum, space, id FROM thread WHERE space <> ?
 -- name: orphans
