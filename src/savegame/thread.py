@@ -41,7 +41,7 @@ from savegame.model import (
     checked_limit,
 )
 from savegame.retrying import retried
-from savegame.runs.ledger import GENERATION, LEDGER, RUN, STEP, for_fork
+from savegame.runs.ledger import CALL, GENERATION, LEDGER, ROOT, RUN, STEP, for_fork, generation, generation_made, reply_of
 from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
 from savegame.tree import Node, Shared, child_of, count_of, to_bytes, value_of
 from savegame.watch import Watcher, follow
@@ -404,15 +404,30 @@ class Thread:
             head = row.head_id if wanted == ANY else wanted
             moved = discard and pruning.discard_all_but(self._engine, self._key, frame, expect=head)
             changes: list[StoreChange] = [] if moved else [MoveHead(self._key, frame.seq, head, agent=found.agent_id)]
-            if rerun_tools:
-                changes.append(self._record(RUN, GENERATION, self.records(RUN).get(GENERATION, 0) + 1))
-            self._engine.store.commit(changes)
+            self._engine.store.commit([*changes, *self._made_anew(found.state, rerun_tools)])
             return found
 
         found = retried(attempt, gone=True, moved=wanted == ANY)
         logger.info("rewound thread %r to %s%s", self.id, found.id, ", discarding the rest" if discard else "")
         self._known, self._step = found.id, found.step
         return found
+
+    def _made_anew(self, state: Any, rerun_tools: bool) -> list[PutRecord]:  # noqa: FBT001 - the public name
+        """What a run has to know that goes on from a state: whether the calls of its newest reply are to be made anew.
+
+        If not, their newest outcomes are taken: also where they were once to be made anew, and then were not.
+        """
+        said = state.get("messages") if isinstance(state, dict) else None
+        if not isinstance(said, list) or (RUN not in self._engine.store.kinds(self._key) and not rerun_tools):
+            return []
+        kept = self.records(RUN)
+        reply = reply_of(said, lambda: str(kept.get(ROOT, "")), self._engine.codec.encode)
+        if reply is None:
+            return []
+        before = generation(kept, reply[1])
+        made = generation_made(name for name in self.records(CALL) if name.startswith(f"{reply[1]}:")) if before else 0
+        wanted = before + 1 if rerun_tools else made
+        return [] if wanted == before else [self._record(RUN, GENERATION + reply[1], wanted or None)]
 
     def fork(self, id: str, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
         """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread."""

@@ -91,6 +91,19 @@ async def test_a_run_goes_from_a_question_to_a_reply(vault: AsyncVault, at_once:
 
 
 @on_a_loop
+async def test_a_step_that_is_asked_for_twice_at_once_is_done_once(vault: AsyncVault) -> None:
+    done = []
+
+    async def work() -> int:
+        done.append(1)
+        await asyncio.sleep(0.01)
+        return len(done)
+
+    async with vault.run("t") as run:
+        assert await asyncio.gather(*(run.step("same", work) for _ in range(3))) == [1, 1, 1]
+
+
+@on_a_loop
 async def test_state_steps_usage_and_halting(vault: AsyncVault) -> None:
     async def slow() -> int:
         await asyncio.sleep(0)

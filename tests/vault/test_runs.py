@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from savegame import (
     InvalidInputError,
     Message,
     NotFoundError,
+    OutOfSpace,
     Paused,
     Retention,
     Toolbox,
@@ -534,6 +536,68 @@ def test_a_live_run_keeps_its_lease_beyond_its_time(vault: Vault) -> None:
         run.user("more")
 
 
+@pytest.mark.parametrize("attempts", [2, 1])
+def test_what_a_tool_does_to_its_arguments_changes_nothing_else(attempts: int, vault: Vault) -> None:
+    box, seen = Toolbox(), []
+
+    @box.tool(idempotent=True, retries=attempts - 1)
+    def spend(call: Any, lines: list[int]) -> int:
+        seen.append(list(lines))
+        lines.clear()
+        call.arguments.clear()
+        if len(seen) < attempts:
+            raise ConnectionError("not now")
+        return len(seen)
+
+    play(vault, box, calling(("spend", {"lines": [1, 2]})), "done")
+    assert seen == [[1, 2]] * attempts
+    assert ledger(vault)["spend"].arguments == {"lines": [1, 2]}
+    assert vault.thread("t").state()["messages"][1]["tool_calls"][0]["arguments"] == {"lines": [1, 2]}
+
+
+BAD_CALLS: list[dict[str, Any]] = [
+    {"id": "c", "type": "custom", "function": None},
+    {"id": "c", "function": "look", "arguments": "{"},
+    {"id": "c", "name": "look", "arguments": '{"n": "\\ud800"}'},
+    {"id": "c", "name": "look", "arguments": {"n": "\ud800"}},
+    {"id": "c", "name": "look", "arguments": '{"n": ' + "[" * 400 + "]" * 400 + "}"},
+    {"id": "c", "name": "\ud800", "arguments": {}},
+]
+
+
+@pytest.mark.parametrize("call", BAD_CALLS, ids=range(len(BAD_CALLS)))
+def test_a_call_that_cannot_be_kept_is_told_to_the_model_and_the_run_goes_on(
+    call: dict[str, Any], vault: Vault, effects: Effects
+) -> None:
+    effects.add("look", read_only=True)
+    assert play(vault, effects.box, {"role": "assistant", "content": None, "tool_calls": [call]}, "bye") == "bye"
+    assert effects.made == []
+    assert "error: " in contents(vault)[2]
+
+
+@pytest.mark.parametrize("given", [5, ["x"], "c" * 600, "a\0b", "\ud800", None, ""])
+def test_a_call_whose_id_is_none_gets_one(given: Any, vault: Vault, effects: Effects) -> None:
+    effects.add("look", read_only=True)
+    call = {"id": given, "name": "look", "arguments": {"n": 3}}
+    assert play(vault, effects.box, {"role": "assistant", "content": None, "tool_calls": [call]}, "bye") == "bye"
+    assert contents(vault) == ["hi", None, "look 3", "bye"]
+
+
+@pytest.mark.parametrize("reply", ["bad \ud800", {"role": "assistant", "content": "bad \ud800"}])
+def test_a_reply_that_is_not_unicode_is_kept_so_that_it_can_be_said(reply: Any, vault: Vault) -> None:
+    asked = []
+
+    def llm(messages: list[dict[str, Any]]) -> Any:
+        asked.append(messages)
+        return reply
+
+    with vault.run("t") as run:
+        run.user("hi")
+        assert run.model(llm) == "bad \\ud800"
+        assert run.done
+    assert len(asked) == 1
+
+
 # -- going back ------------------------------------------------------------------------------------
 
 
@@ -547,6 +611,46 @@ def test_after_a_rewind_results_are_taken_again_and_not_made_again(vault: Vault,
     vault.thread("t").rewind(2, rerun_tools=True)
     assert play(vault, effects.box, *replies, text=None) == "done"
     assert len({key for _, key in effects.made}) == 2
+
+
+def test_calls_are_made_anew_only_where_that_was_asked_for(vault: Vault, effects: Effects) -> None:
+    """A rewind with `rerun_tools` is about the reply that it goes back to, and is over when somebody rewinds without."""
+    effects.add("mail")
+    replies = (calling(("mail", {})), "done")
+    play(vault, effects.box, *replies)
+    thread = vault.thread("t")
+    before, reply = thread.load(1), thread.load(2)
+    for back in (before, reply):
+        thread.rewind(back, rerun_tools=True)
+        thread.fork(f"fork at {back.step}", at=reply)
+        with vault.run(f"fork at {back.step}", tools=effects.box) as run:
+            run.tools()
+        thread.rewind(reply)
+        play(vault, effects.box, *replies, text=None)
+    assert len(effects.made) == 1
+    thread.rewind(reply, rerun_tools=True)
+    play(vault, effects.box, *replies, text=None)
+    thread.rewind(reply)
+    play(vault, effects.box, *replies, text=None)
+    assert len(effects.made) == 2
+
+
+def test_a_call_whose_outcome_nobody_knows_stays_so_whatever_was_rewound_and_undone(vault: Vault, effects: Effects) -> None:
+    def strike(call: Any) -> None:
+        effects.made.append(("mail", call.key))
+        raise KeyboardInterrupt
+
+    effects.box.tool(name="mail")(strike)
+    with pytest.raises(KeyboardInterrupt):
+        play(vault, effects.box, calling(("mail", {})))
+    thread = vault.thread("t")
+    head = thread.latest()
+    assert head is not None
+    thread.rewind(1, rerun_tools=True)
+    thread.rewind(head)
+    with pytest.raises(Unknown):
+        play(vault, effects.box, calling(("mail", {})), text=None)
+    assert len(effects.made) == 1
 
 
 def test_a_fork_takes_the_results_along_also_when_its_source_is_gone(vault: Vault, effects: Effects) -> None:
@@ -773,6 +877,29 @@ def test_a_transaction_that_cannot_commit_is_not_told_as_done(on_disk: Opener) -
         assert run.messages[-1]["content"] == "noted"
     with vault.connection() as db:
         assert db.execute("SELECT count(*) FROM note").fetchall() == [(1,)]
+
+
+def test_a_transaction_whose_result_finds_no_room_is_made_again(on_disk: Opener) -> None:
+    vault, box, full = on_disk(), Toolbox(), [True]
+    with vault.connection() as db:
+        db.execute("CREATE TABLE note (text TEXT)")
+
+    @box.tool(transaction=True)
+    def note(call: Any) -> bytes:
+        call.db.execute("INSERT INTO note VALUES ('x')")
+        call.db.execute(f"PRAGMA max_page_count={1 if full else 100_000}").fetchall()
+        return os.urandom(300_000)
+
+    with vault.run("t", tools=box) as run:
+        run.user("hi")
+        run.model(scripted(calling(("note", {}))))
+        with pytest.raises(OutOfSpace):
+            run.tools()
+        full.clear()
+        run.tools()
+    with vault.connection() as db:
+        assert db.execute("SELECT count(*) FROM note").fetchall() == [(1,)]
+    assert ledger(vault)["note"].status == "done"
 
 
 def test_a_run_under_retention_frees_as_it_goes(in_database: Opener) -> None:

@@ -54,6 +54,7 @@ class AsyncRun(AnyRun):
         super().__init__(core, hold, store, thread_id)
         self._offload = offload
         self._turn = asyncio.Lock()
+        self._steps: dict[str, asyncio.Lock] = {}
 
     async def user(self, content: Any, key: str | None = None) -> bool:
         """`Run.user`."""
@@ -81,12 +82,13 @@ class AsyncRun(AnyRun):
 
     async def step(self, name: str, work: Callable[[], T | Awaitable[T]]) -> T:
         """`Run.step`."""
-        found = await self._do(self._core.step, checked_id(name, "a step's name"))
-        if found is MISSING:
-            found = await self._called(work)
-            await self._do(self._core.keep_step, name, found)
-        value: T = found
-        return value
+        async with self._steps.setdefault(checked_id(name, "a step's name"), asyncio.Lock()):
+            found = await self._do(self._core.step, name)
+            if found is MISSING:
+                found = await self._called(work)
+                await self._do(self._core.keep_step, name, found)
+            value: T = found
+            return value
 
     async def save(self, label: str | None = None) -> Checkpoint:
         """`Run.save`."""

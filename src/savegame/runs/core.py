@@ -21,14 +21,13 @@ from savegame.domain import Message, Role, ToolCall
 from savegame.errors import ClosedError, Fenced, InvalidInputError, InvalidState, Paused, UnavailableError, Unknown
 from savegame.frames import unwrap
 from savegame.lineage import CHOSEN, newest_mark
-from savegame.model import Checkpoint, Kind, Status
+from savegame.model import Checkpoint, Kind, Status, checked_id
 from savegame.policy import Event, Strategy
 from savegame.runs import views
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import (
     ANSWER,
     CALL,
-    GENERATION,
     JOURNALED,
     ROOT,
     RUN,
@@ -36,6 +35,7 @@ from savegame.runs.ledger import (
     TAKEOVERS,
     CallEntry,
     CallStatus,
+    generation,
     reply_of,
 )
 from savegame.runs.toolbox import Tool, Toolbox
@@ -114,7 +114,7 @@ class RunCore:
         self.state: dict[str, Any] = {name: value for name, value in state.items() if name != "messages"}
         self.messages: list[dict[str, Any]] = list(state.get("messages", []))
         self.status = Status("in_progress") if found is None else found.status
-        self._generation = thread.records(RUN).get(GENERATION, 0)
+        self._noted: dict[str, Any] = thread.records(RUN)
         self._strategy = strategy
         self._chosen, self._chosen_at = self._last_chosen(), None if found is None else found.created_at
         self._replies = sum(message.get("role") == Role.ASSISTANT for message in self.messages)
@@ -187,12 +187,22 @@ class RunCore:
     def journal_reply(self, reply: Any, tokens_used: int | None, cost: float | None) -> Checkpoint:
         """Keep a model's reply before anything that it calls begins. Raises InvalidInputError for what is none."""
         reply_id = self._thread._engine.store.new_id(self._thread._key)
-        said = _reply(reply) | {"id": reply_id, JOURNALED: True}
-        _tell_apart(said.get("tool_calls", ()))
-        status = Status("in_progress" if said.get("tool_calls") else "completed")
-        made = self._append(said, Kind.LLM_RESPONSE, status, [], id=reply_id, tokens_used=tokens_used, cost=cost)
+        spent = {"id": reply_id, "tokens_used": tokens_used, "cost": cost}
+        try:
+            made = self._append_reply(_reply(reply), **spent)
+        except (InvalidInputError, InvalidState):  # it was paid for: what of it can be kept is, and the model is told
+            sayable = _sayable_reply(reply, self._thread._engine.codec.encode)
+            if sayable is None:
+                raise
+            made = self._append_reply(_reply(sayable), **spent)
         self._said_here.add(reply_id)
         return made
+
+    def _append_reply(self, said: dict[str, Any], **details: Any) -> Checkpoint:
+        _tell_apart(said.get("tool_calls", ()))
+        status = Status("in_progress" if said.get("tool_calls") else "completed")
+        said = said | {"id": details["id"], JOURNALED: True}
+        return self._append(said, Kind.LLM_RESPONSE, status, [], **details)
 
     # -- tool calls --------------------------------------------------------------------------------
 
@@ -206,8 +216,9 @@ class RunCore:
         keys = {one["call_key"] for one in answers if "call_key" in one}
         ids = {one.get("tool_call_id") for one in answers if "call_key" not in one}  # they came from elsewhere
         calls = [call if isinstance(call, Mapping) else {} for call in self.messages[place].get("tool_calls") or ()]
+        again = generation(self._noted, reply_id)
         return [
-            self._pending(base, call)
+            self._pending(f"{base}:{again}" if again else base, call)
             for base, call in ((f"{reply_id}:{index}", call) for index, call in enumerate(calls))
             if not any(key == base or key.startswith(f"{base}:") for key in keys) and call.get("id", base) not in ids
         ]
@@ -215,18 +226,18 @@ class RunCore:
     @cached_property
     def _root(self) -> str:
         """Stands for this thread, and for those that are forked from it, in the keys of replies that no run has kept."""
-        found = self._thread.records(RUN).get(ROOT)
+        found = self._noted.get(ROOT)
         if found is None:
             found = os.urandom(8).hex()
             self._commit([self._record(RUN, ROOT, found)])
         return str(found)
 
-    def _pending(self, base: str, call: Mapping[str, Any]) -> Pending:
-        key = f"{base}:{self._generation}" if self._generation else base
+    def _pending(self, key: str, call: Mapping[str, Any]) -> Pending:
         try:
             asked = ToolCall.from_dict({"id": key, "arguments": {}, **call})
         except InvalidInputError as error:
-            name = call.get("name") or call.get("function", {}).get("name") or "?"
+            inner = call.get("function")
+            name = call.get("name") or (inner.get("name") if isinstance(inner, Mapping) else inner) or "?"
             return Pending(key, str(call.get("id") or key), str(name), {}, None, f"the call cannot be read: {error}")
         tool = next((tool for tool in self._tools if tool.name == asked.name), None)
         return Pending(key, asked.id, asked.name, asked.arguments, tool)
@@ -472,12 +483,12 @@ class RunCore:
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
         """What was said and noted inside, in a transaction that fails as a whole, is forgotten again."""
-        before = (list(self.messages), dict(self.state), dict(self._ledger), self.checkpoint, self.status)
+        before = (list(self.messages), dict(self.state), dict(self._ledger), self.checkpoint, self.status, dict(self._unkept))
         counts = (self._replies, self._chosen, self._chosen_at, set(self._names))
         try:
             yield
         except BaseException:
-            self.messages[:], self.state, self._ledger, self.checkpoint, self.status = before
+            self.messages[:], self.state, self._ledger, self.checkpoint, self.status, self._unkept = before
             self._replies, self._chosen, self._chosen_at, self._names = counts
             raise
 
@@ -497,11 +508,11 @@ def _refusal(answer: Mapping[str, Any]) -> str | None:
 def _reply(given: Any) -> dict[str, Any]:
     """A model's reply as it is kept. Calls that nobody can read are kept as they are: the model is told what is wrong."""
     reply = {"role": "assistant", "content": given} if isinstance(given, str) else given
+    calls = _calls_of(reply)
     try:
         message = reply if isinstance(reply, Message) else Message.from_dict(reply)
     except InvalidInputError:
-        calls = reply.get("tool_calls") if isinstance(reply, Mapping) else None
-        if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        if not calls:
             raise
         said = _reply({"content": None, **reply, "tool_calls": []})
         return said | {"tool_calls": [_kept_call(call, number) for number, call in enumerate(calls)]}
@@ -511,12 +522,47 @@ def _reply(given: Any) -> dict[str, Any]:
 
 
 def _kept_call(call: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """A call with an id; if nobody can read it, otherwise as it was given."""
-    named = {**call, "id": call.get("id") or f"call-{number}"}
+    """A call with an id that can be kept; if nobody can read it, otherwise as it was given."""
+    given = call.get("id")
+    try:
+        named = {**call, "id": checked_id(given, "a call's id")}
+    except InvalidInputError:
+        named = {**call, "id": f"call-{number}"} | ({"given_id": _sayable(str(given))} if given else {})
     try:
         return ToolCall.from_dict({"arguments": {}, **named}).to_dict()
     except InvalidInputError:
         return named
+
+
+def _calls_of(reply: Any) -> list[Mapping[str, Any]]:
+    """The calls of a reply, if they are a list of such."""
+    calls = reply.get("tool_calls") if isinstance(reply, Mapping) else None
+    return calls if isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls) else []
+
+
+def _sayable_reply(reply: Any, encode: Callable[[Any], bytes]) -> Any:
+    """A reply whose texts can be kept, and calls that cannot, as calls that nobody can read; None if it is as it was."""
+    if isinstance(reply, str):
+        return None if (text := _sayable(reply)) == reply else text
+    given = reply.to_dict() if isinstance(reply, Message) else reply
+    if not isinstance(given, Mapping):
+        return None
+    texts = {name: _sayable(value) if isinstance(value, str) else value for name, value in given.items()}
+    calls = [_sayable_call(call, encode) for call in _calls_of(given)]
+    said = {**texts, "tool_calls": calls} if calls else texts
+    return None if said == given else said
+
+
+def _sayable_call(call: Mapping[str, Any], encode: Callable[[Any], bytes]) -> Mapping[str, Any]:
+    try:
+        encode(dict(call))
+        encode(_kept_call(call, 0))
+    except InvalidState as error:
+        inner = call.get("function")
+        named = {**call, **inner} if isinstance(inner, Mapping) else call
+        told = {name: _sayable(str(named[name])) for name in ("id", "name") if named.get(name)}
+        return {**told, "arguments": f"(they could not be kept: {error})"}
+    return call
 
 
 def _tell_apart(calls: Sequence[dict[str, Any]]) -> None:

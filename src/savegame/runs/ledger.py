@@ -8,7 +8,7 @@ rewound past is answered again without being made again.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -22,8 +22,9 @@ RUN: Final = "run"
 LEDGER: Final = (CALL, ANSWER, STEP, RUN)
 """The kinds of records that a run keeps."""
 
-GENERATION, ROOT, TAKEOVERS = "generation", "root", "takeovers"
-"""Records of kind RUN: how often calls were to be made anew, what stands for the thread in keys, takeovers so far."""
+GENERATION, ROOT, TAKEOVERS = "generation:", "root", "takeovers"
+"""Records of kind RUN: how often the calls of a reply, whose id follows, were to be made anew; what stands for the thread in
+keys; takeovers so far."""
 
 Records = Mapping[str, Mapping[str, Any]]
 """Records of a thread by kind and name."""
@@ -126,6 +127,16 @@ def _asked(call: Any) -> Any:
     return [call.get("name"), call.get("arguments"), call.get("function")] if isinstance(call, Mapping) else call
 
 
+def generation(run: Mapping[str, Any], reply: str) -> int:
+    """How often the calls of a reply were to be made anew, by the records of kind RUN: 0 if never."""
+    return int(run.get(GENERATION + reply, 0))
+
+
+def generation_made(calls: Iterable[str]) -> int:
+    """The newest generation of which one of these calls of a reply was begun, by their keys."""
+    return max((int(key.split(":")[2]) for key in calls if key.count(":") == 2), default=0)
+
+
 def for_fork(kept: Records, messages: Sequence[Any], before: Collection[str], encode: Callable[[Any], bytes]) -> Records:
     """What of a ledger a run on a fork needs: steps, inputs, and the calls of the reply that may not be settled yet.
 
@@ -133,10 +144,12 @@ def for_fork(kept: Records, messages: Sequence[Any], before: Collection[str], en
     """
     reply = reply_of(messages, lambda: str(kept.get(RUN, {}).get(ROOT, "")), encode)
     calls = {name: value for name, value in kept.get(CALL, {}).items() if reply and name.startswith(f"{reply[1]}:")}
+    again = generation_made(calls)
     known = {name for name, value in calls.items() if value["status"] in (CallStatus.DONE, CallStatus.FAILED)}
     return {
         CALL: calls,
         ANSWER: {name: value for name, value in kept.get(ANSWER, {}).items() if name in known},  # else it is asked anew
         STEP: {name: value for name, value in kept.get(STEP, {}).items() if value.get("at") in {None, *before}},
-        RUN: {name: value for name, value in kept.get(RUN, {}).items() if name != TAKEOVERS},
+        RUN: {name: value for name, value in kept.get(RUN, {}).items() if name == ROOT}
+        | ({GENERATION + reply[1]: again} if reply and again else {}),
     }

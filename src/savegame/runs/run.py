@@ -7,6 +7,7 @@ Touches core, lease, toolbox, tracing, views, store, errors.
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import threading
 import time
@@ -172,15 +173,16 @@ class AnyRun:
             return write(*given, **named)
 
     def _invoke(self, go: Go, db: Any = None) -> Any:
-        return go.tool.invoke(self._call(go, db), go.pending.arguments)
+        arguments = copy.deepcopy(go.pending.arguments)  # what a tool does to them is not what the model said
+        return go.tool.invoke(self._call(go, arguments, db), arguments)
 
-    def _call(self, go: Go, db: Any = None) -> Call:
+    def _call(self, go: Go, arguments: Any, db: Any) -> Call:
         timeout = go.tool.timeout
         return Call(
-            key=go.tool.key_for(go.pending.key, go.pending.arguments),
+            key=go.tool.key_for(go.pending.key, arguments),
             name=go.pending.name,
             thread_id=self._thread_id,
-            arguments=go.pending.arguments,
+            arguments=arguments,
             attempt=go.entry.attempt,
             db=db,
             deadline=None if timeout is None else dt.datetime.now(dt.UTC) + timeout,
