@@ -163,6 +163,10 @@ class Codec:
         self._local.cause = None
         try:
             return ormsgpack.unpackb(data, ext_hook=self._hook)
+        except ValueError:
+            self._raise_hidden()
+        try:  # if nothing is wrong with it, it was Ctrl-C that ormsgpack hid
+            return ormsgpack.unpackb(data, ext_hook=self._hook)
         except ValueError as error:
             self._refuse(error)
 
@@ -386,13 +390,20 @@ def unpack_raw(data: bytes) -> Any:
     """Decode plain data only: extensions stay `RawExt`, so that packing again gives the same bytes."""
     try:
         return ormsgpack.unpackb(data, ext_hook=RawExt)
+    except ValueError:  # or Ctrl-C in the hook, which ormsgpack hides
+        pass
+    try:
+        return ormsgpack.unpackb(data, ext_hook=RawExt)
     except ValueError as error:
         raise CorruptionError(f"stored bytes do not decode: {error}") from error
 
 
 def pack_raw(value: Any) -> bytes:
     """Bytes of what `unpack_raw` gave."""
-    return ormsgpack.packb(value, write_raw, _OPTIONS)
+    try:
+        return ormsgpack.packb(value, write_raw, _OPTIONS)
+    except TypeError:  # Ctrl-C in the hook, which ormsgpack hides
+        return ormsgpack.packb(value, write_raw, _OPTIONS)
 
 
 def join_array(items: list[bytes]) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 from savegame.engine import Draft, Engine
 from savegame.errors import InvalidInputError
 from savegame.frames import dump_note
-from savegame.model import Kind, Status, checked_id, checked_number
+from savegame.model import IN_PROGRESS, Kind, Status, checked_id, checked_number
 from savegame.plain import checked_text, maybe
 
 
@@ -35,9 +35,9 @@ def drafted(
     details: dict[str, Any] = {}
     if agent is not None:
         details["agent_id"] = agent
-    if kind != "manual":
+    if kind is not Kind.MANUAL:
         details["kind"] = Kind.of(kind).value
-    if status != "in_progress":
+    if status is not IN_PROGRESS:
         outcome = Status(status)
         details["status"] = str.__str__(outcome)
         details["reason"] = maybe(checked_text, outcome.reason, "the reason of a status")
@@ -53,6 +53,8 @@ def drafted(
         details["resume_hint"] = checked_text(resume_hint, "resume_hint")
     if external_id is not None:
         details["external_id"] = checked_text(external_id, "external_id")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InvalidInputError(f"metadata must be a dict, not {type(metadata).__name__}")
     if metadata:
         details["metadata"] = engine.codec.encode(dict(metadata), ("metadata",))
     note = dump_note(checked_label(label), checked_tags(tags)) if label is not None or tags else None

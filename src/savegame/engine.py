@@ -30,7 +30,6 @@ from savegame.frames import (
     digest,
     load_meta,
     metadata_of,
-    pack_id,
     put_back_ops,
     take_out_ops,
     unwrap,
@@ -67,6 +66,8 @@ class Point(NamedTuple):
     rows: int
     bytes: int
     agent: str | None = None
+    chosen: bool = False
+    """Whether a user chose the id, which another checkpoint may get once this one is gone."""
 
 
 EMPTY = Point(0, "", 0, b"", None, 0, 0)
@@ -92,7 +93,7 @@ class Cache:
         """Keep nothing; with a lock that nobody holds."""
         self.bytes = 0
         self._points: OrderedDict[ThreadKey, tuple[Point, int]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler that saves may come while it is held
 
     def get(self, key: ThreadKey) -> Point | None:
         """The point kept for a thread."""
@@ -103,14 +104,18 @@ class Cache:
         """Keep a point instead of the thread's former one; forget others until all fit."""
         size = ENTRY_OVERHEAD + (0 if point.node is None else size_of(point.node) * 5 // 4)
         with self._lock:
-            former = self._points.pop(key, None)
-            self.bytes -= former[1] if former else 0
-            if size > self.limit:
-                return
-            self._points[key] = point, size
-            self.bytes += size
-            while self.bytes > self.limit:
-                self.bytes -= self._points.popitem(last=False)[1][1]
+            try:
+                former = self._points.pop(key, None)
+                self.bytes -= former[1] if former else 0
+                if size > self.limit:
+                    return
+                self._points[key] = point, size
+                self.bytes += size
+                while self.bytes > self.limit:
+                    self.bytes -= self._points.popitem(last=False)[1][1]
+            except BaseException:  # Ctrl-C
+                self.bytes = sum(size for _, size in self._points.values())
+                raise
 
     def forget(self, key: ThreadKey) -> None:
         """Keep nothing of a thread."""
@@ -197,7 +202,7 @@ class Engine:
             raise _located(error, key, frame) from error
         begun = cached if cached and chain.keyframe_seq == cached.seq and chain.keyframe is None else EMPTY
         rows, read = begun.rows + len(chain.deltas), begun.bytes + sum(map(len, chain.deltas))
-        return Point(seq, frame.id, meta.step, frame.meta, node, rows, read, meta.agent_id)
+        return Point(seq, frame.id, meta.step, frame.meta, node, rows, read, meta.agent_id, meta.request is not None)
 
     def points(self, key: ThreadKey, frames: list[Frame]) -> Iterator[tuple[Frame, Point]]:
         """Checkpoints with their states, in the order given (oldest first); each found from one before where that helps."""
@@ -223,7 +228,8 @@ class Engine:
                         node = self.point(key, frame.seq).node
                 except CorruptionError as error:
                     raise _located(error, key, frame) from error
-                point = Point(frame.seq, frame.id, meta.step, frame.meta, node, 0, 0, meta.agent_id)
+                chosen = meta.request is not None
+                point = Point(frame.seq, frame.id, meta.step, frame.meta, node, 0, 0, meta.agent_id, chosen)
             else:
                 point = self.point(key, frame.seq, frame)
             node, before = point.node, frame.seq
@@ -348,7 +354,7 @@ class Engine:
             renew_us,
         )
         seq = self.store.commit([change, *beside])[0]
-        point = Point(seq, id, step, meta, node, base.rows + 1, base.bytes + len(body), agent)
+        point = Point(seq, id, step, meta, node, base.rows + 1, base.bytes + len(body), agent, draft.id is not None)
         if keyframe_due(size, point.rows, point.bytes):
             point = self._write_keyframe(key, point, epoch)
         self.cache.put(key, point)
@@ -394,7 +400,7 @@ class Engine:
         Its caller is `alone` with the thread.
         """
         point = base or self.cache.get(key) or self.head(key)
-        if base is None and isinstance(pack_id(point.id), str):  # a chosen id may be that of a thread that was made anew
+        if base is None and epoch is None and point.chosen:  # its id may be that of a thread that was made anew
             point = self.head(key)
         while True:
             if expect != ANY and base is None and (point.id or None) != expect:

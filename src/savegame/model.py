@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any, Final, Generic, NamedTuple, NewType, TypeVar
 
 from savegame.errors import InvalidInputError
@@ -41,9 +42,11 @@ def checked_id(text: object, what: str, longest: int = MAX_ID) -> str:
 
 
 def checked_limit(limit: object) -> int | None:
-    """How many entries a listing gives at most, None for all. Raises InvalidInputError."""
-    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0):
-        return limit
+    """How many entries a listing gives at most, None for all; never more than stores can count. Raises InvalidInputError."""
+    if limit is None:
+        return None
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
+        return min(limit, sys.maxsize)
     raise InvalidInputError(f"limit must be a whole number, not negative, or None for all; not {limit!r}")
 
 
@@ -100,7 +103,7 @@ class Status(str):
         if not isinstance(name, str):
             raise InvalidInputError(f"a status is text, not {type(name).__name__}; one of: {', '.join(cls.NAMES)}")
         if reason is None and str.__str__(name) in _PLAIN_STATUSES and not isinstance(name, Status):
-            return _PLAIN_STATUSES[name]
+            return _PLAIN_STATUSES[str.__str__(name)]
         if isinstance(name, Status):
             reason = name.reason if reason is None else reason
             name = str.__str__(name)
@@ -143,6 +146,9 @@ class Status(str):
         return f"{name}({self.reason})" if self.reason is not None else name
 
 
+IN_PROGRESS: Final = "in_progress"
+"""What a save says by itself."""
+
 _PLAIN_STATUSES: dict[str, Status] = {}
 _PLAIN_STATUSES.update({name: Status(name) for name in Status.NAMES})
 """Made once: most statuses have no reason."""
@@ -169,7 +175,10 @@ class Change(NamedTuple):
     new: Any
 
 
-_UNLOADED: Final = object()
+class _State(Enum):
+    """What stands for a state that nobody has looked at."""
+
+    UNLOADED = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +209,7 @@ class Checkpoint:
     skipped: tuple[str, ...] = ()
     _load: Callable[[], Any] | None = None
     _decode: Callable[[], Any] | None = None
-    _state: Any = _UNLOADED
+    _state: Any = _State.UNLOADED
     _fields: Callable[[], dict[str, Any]] | None = None
 
     @classmethod
@@ -213,19 +222,23 @@ class Checkpoint:
     def __getattr__(self, name: str) -> Any:
         if name in Checkpoint.__slots__ and name != "_fields":
             fields = self._fields  # another thread may be looking too
-            for field_name, value in () if fields is None else _filled(fields()).items():
-                object.__setattr__(self, field_name, value)
-            object.__setattr__(self, "_fields", None)
+            found = {} if fields is None else _filled(fields())
+            if self._fields is not None:
+                for field_name, value in found.items():
+                    object.__setattr__(self, field_name, value)
+                object.__setattr__(self, "_fields", None)
             return object.__getattribute__(self, name)
         raise AttributeError(f"a Checkpoint has no attribute {name!r}")
 
     @property
     def state(self) -> Any:
         """The whole state at this point."""
-        if self._state is _UNLOADED:
+        if self._state is _State.UNLOADED:
             if self._decode is None:
                 raise InvalidInputError(f"checkpoint {self.id} came from a listing without its state; call .load() on it")
-            object.__setattr__(self, "_state", self._decode())
+            found = self._decode()
+            if self._state is _State.UNLOADED:  # else another thread was quicker: there is one state
+                object.__setattr__(self, "_state", found)
         return self._state
 
     def load(self) -> Checkpoint:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from savegame.errors import ConflictError, CorruptionError, UnsupportedError
+from savegame.errors import ConflictError, CorruptionError, UnavailableError, UnsupportedError
 from savegame.index import Index
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 
@@ -316,6 +316,14 @@ def head_moved(key: ThreadKey, expected: str | None, found: str | None) -> Confl
         f"thread {key.id!r}: the head is {found or '(none)'}, expected {expected or '(none)'}; read it again and retry",
         expected=expected,
         found=found,
+    )
+
+
+def write_inside(place: str) -> UnavailableError:
+    """The error for a write by whoever has interrupted a write of the same thread: it would wait for itself, or mix with it."""
+    return UnavailableError(
+        f"{place}: a write inside a write, by a signal handler or a finaliser; nothing was written: "
+        f"let the handler set a flag, and save when the first is done"
     )
 
 

@@ -31,6 +31,7 @@ from savegame.errors import (
 from savegame.frames import Meta, details_of, dump_note, load_meta, load_note, request_digest, unwrap, wrap
 from savegame.lineage import Ref
 from savegame.model import (
+    IN_PROGRESS,
     Checkpoint,
     Frame,
     Kind,
@@ -102,7 +103,7 @@ class Thread:
         tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None,
         kind: str = Kind.MANUAL,
-        status: str = "in_progress",
+        status: str = IN_PROGRESS,
         iteration: int | None = None,
         tokens_used: int | None = None,
         cost: float | None = None,
@@ -135,7 +136,7 @@ class Thread:
         tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None,
         kind: str = Kind.MANUAL,
-        status: str = "in_progress",
+        status: str = IN_PROGRESS,
         iteration: int | None = None,
         tokens_used: int | None = None,
         cost: float | None = None,
@@ -176,7 +177,7 @@ class Thread:
         label: str | None = None,
         description: str | None = None,
         kind: str = Kind.MANUAL,
-        status: str = "in_progress",
+        status: str = IN_PROGRESS,
         tokens_used: int | None = None,
         cost: float | None = None,
         resume_hint: str | None = None,

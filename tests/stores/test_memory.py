@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from savegame.errors import Busy, CorruptionError, InvalidInputError
+from savegame.errors import Busy, CorruptionError, InvalidInputError, UnavailableError
 from savegame.model import ThreadKey
 from savegame.store import Append, DeleteThread, PutRecord, Rewrite, Store
 from savegame.stores.memory import MemoryStore, open_url
@@ -28,6 +28,23 @@ class TestMemoryStore(StoreContract):
         store = MemoryStore()
         yield store
         store.close()
+
+
+def test_a_write_inside_a_write_is_refused() -> None:
+    """By a signal handler, or whatever else comes in between: here the clock, which a lease asks in the middle."""
+    refused = []
+
+    def clock() -> int:
+        for write in (lambda: store.commit([DeleteThread(KEY)]), lambda: store.renew(KEY, 1, 0)):
+            with pytest.raises(UnavailableError, match="a write inside a write"):
+                write()
+            refused.append(store.thread(KEY))
+        return 1000
+
+    store = MemoryStore(clock=clock)
+    store.commit([Append(KEY, "id-1", 0, b"meta", b"delta")])
+    assert store.lease(KEY, "me", 10).epoch == 1
+    assert [row is not None for row in refused] == [True, True]
 
 
 def test_leases_go_by_the_clock_that_was_given() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pydantic
@@ -654,6 +655,53 @@ def test_a_retry_may_name_what_to_delete_in_any_order(vault: Vault) -> None:
     first = thread.update(delete=names, id="mine")
     for order in (["c", "a", "b"], ["b", "c", "a"]):
         assert vault.thread("t").update(delete=dict.fromkeys(order).keys(), id="mine") == first
+
+
+@pytest.mark.parametrize("chosen", ["0123456789abcdef" * 2, "chosen"])
+def test_a_chosen_id_that_another_took_meanwhile_is_not_built_upon(in_database: Callable[..., Vault], chosen: str) -> None:
+    """One worker's transaction failed, another did the job again under the same id."""
+    mine, other = in_database(), in_database()
+    mine.thread("t").save({"log": ["begin"]})
+    with pytest.raises(ZeroDivisionError), mine.connection():  # noqa: PT012 - the block is what is rolled back
+        mine.thread("t").update(append={"log": ["mine"]}, set={"by": "me"}, id=chosen)
+        raise ZeroDivisionError
+    other.thread("t").update(append={"log": ["theirs"]}, set={"total": 7}, id=chosen)
+    assert mine.thread("t").update(append={"log": ["next"]}).state == {"log": ["begin", "theirs", "next"], "total": 7}
+    wanted = {"log": ["begin", "mine", "next"], "by": "me", "total": None}
+    mine.thread("t").save(wanted, force=True)
+    assert other.thread("t").state() == wanted
+    assert other.verify().ok
+
+
+class Odd(str):
+    """A text that is equal to nothing."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("value", [mock.ANY, 5, None, b"manual", ["manual"]])
+@pytest.mark.parametrize("detail", ["kind", "status", "metadata"])
+def test_a_detail_of_another_type_is_refused(vault: Vault, detail: str, value: Any) -> None:
+    if detail == "metadata" and value is None:
+        return
+    with pytest.raises(InvalidInputError):
+        vault.thread("t").save(1, **{detail: value})
+
+
+def test_a_status_that_is_equal_to_nothing_is_a_text(vault: Vault) -> None:
+    assert vault.thread("t").save(1, status=Odd("completed")).status == "completed"
+
+
+def test_a_copy_of_a_checkpoint_has_its_state_or_says_that_it_has_none(vault: Vault) -> None:
+    saved = vault.thread("t").save({"n": 1})
+    for copied in (copy.deepcopy(saved), copy.copy(saved)):
+        assert copied.state == {"n": 1}
+    (listed,) = vault.thread("t").history()
+    with pytest.raises(InvalidInputError, match=r"call \.load"):
+        _ = copy.deepcopy(listed).state
 
 
 def test_inside_a_transaction_nothing_is_known_of_the_head(in_database: Callable[..., Vault]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from addresses import IN_DATABASES
 
@@ -29,6 +30,7 @@ from savegame import (
 )
 from savegame.model import ThreadKey
 from savegame.store import PutKeyframe, PutRecord
+from savegame.stores import _sqlite_changes as sqlite_changes
 from savegame.testing import same
 from savegame.thread import Thread
 from savegame.vault import Vault
@@ -495,6 +497,61 @@ def test_a_refused_save_inside_undoes_only_itself(in_database: Opener) -> None:
             thread.save({"n": 1}, expect="something else")
         thread.save({"n": 2}, expect=first)
     assert thread.state() == {"n": 2}
+
+
+@pytest.mark.parametrize("namespace", ["default", "new"])
+def test_what_a_savepoint_took_back_is_not_remembered(in_database: Opener, namespace: str) -> None:
+    vault = in_database()
+    vault.thread("first").save(0)
+    vault = in_database(namespace=namespace)
+    with vault.connection() as db:
+        db.execute("SAVEPOINT mine")
+        vault.thread("a").save({"who": "a"})
+        assert vault.thread("a").state() == {"who": "a"}
+        db.execute("ROLLBACK TO mine")
+        assert vault.thread("a").state() is None
+        db.execute("RELEASE mine")
+    vault.thread("b").save({"who": "b"})
+    vault.thread("a").update(set={"more": 1})
+    for other in (vault, in_database(namespace=namespace)):
+        assert (other.thread("a").state(), other.thread("b").state()) == ({"more": 1}, {"who": "b"})
+        assert other.verify().ok
+
+
+def test_a_save_on_top_of_what_a_savepoint_took_back_is_made_on_what_is_there(in_database: Opener) -> None:
+    vault, other = in_database(), in_database()
+    thread = vault.thread("t")
+    thread.save({"log": ["one"]})
+    with vault.connection() as db:
+        db.execute("SAVEPOINT mine")
+        thread.update(append={"log": ["taken back"]})
+        db.execute("ROLLBACK TO mine")
+        db.execute("RELEASE mine")
+    other.thread("t").update(append={"log": ["theirs"]})
+    assert thread.update(append={"log": ["ours"]}).state == {"log": ["one", "theirs", "ours"]}
+    assert other.thread("t").state() == {"log": ["one", "theirs", "ours"]}
+    assert other.verify().ok
+
+
+def test_a_save_that_fails_inside_is_undone_by_itself_whatever_it_failed_of(
+    on_disk: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite cannot keep a value, or a handler raises in the middle: the block goes on, and commits."""
+    vault = on_disk(compress=False)
+    vault.thread("t").save({"n": 0})
+    with vault.connection() as db:
+        limit = db.limit(apsw.SQLITE_LIMIT_LENGTH, 100_000)
+        with pytest.raises(UnsupportedError):
+            vault.thread("t").save({"n": 1, "large": list(range(100_000))})
+        db.limit(apsw.SQLITE_LIMIT_LENGTH, limit)
+        with monkeypatch.context() as patch:
+            patch.setitem(sqlite_changes.SQL, "add_frame", "a mistake")
+            with pytest.raises(CorruptionError):
+                vault.thread("t").save({"n": 2})
+        assert vault.thread("t").state() == {"n": 0}
+        vault.thread("other").save({"n": 3})
+    assert [vault.thread(name).state() for name in ("t", "other")] == [{"n": 0}, {"n": 3}]
+    assert vault.verify().ok
 
 
 @pytest.mark.parametrize("verb", ["prune", "delete", "rewind", "label", "fork", "verify", "stats", "history"])

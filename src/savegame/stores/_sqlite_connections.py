@@ -2,7 +2,7 @@
 
 Keeps three promises: a transaction ends or is rolled back, whatever happens inside; nobody is told that a write is
 durable after the files were taken away or replaced under us; a child of a fork never uses, or closes, a connection of
-its parent. Touches _sqlite_file and errors.
+its parent. Touches _sqlite_file, store and errors.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 import apsw
 
 from savegame.errors import ClosedError, UnavailableError
+from savegame.store import write_inside
 from savegame.stores import _sqlite_file as file
 from savegame.stores._forking import leave_alone, take_along
 
@@ -39,6 +40,8 @@ class Connections:
         """Whether the files were once taken away under us."""
         self.after_fork: Callable[[], None] = lambda: None
         """What else begins anew in the child of a fork."""
+        self.left_open: Callable[[], None] = lambda: None
+        """What else is to be done about a transaction that was left open, and is rolled back by the next."""
         self._begin_life()
         take_along(self)
 
@@ -54,7 +57,7 @@ class Connections:
         self._readers: list[file.Connection] = []
         self._reading = 0
         self._forking = False
-        self._guard = threading.Lock()  # entered by itself: entering a Condition could be interrupted half-way
+        self._guard = threading.RLock()  # entered by itself: entering a Condition could be interrupted half-way
         self._changed = threading.Condition(self._guard)
 
     def _connect(self) -> file.Connection:
@@ -115,16 +118,14 @@ class Connections:
     def refuse_inside(self) -> None:
         """Raise if this very thread is `inside` a write: a signal handler or a finaliser has interrupted it."""
         if threading.get_ident() in self.inside:
-            raise UnavailableError(
-                f"{self.path}: a write inside a write, by a signal handler or a finaliser; nothing was written: "
-                f"let the handler set a flag, and save when the first is done"
-            )
+            raise write_inside(self.path)
 
     def begin(self) -> file.Connection:
         """The connection that writes, in a transaction; its user holds `lock`."""
         db = self._writer or self.writer()
         if db.in_transaction:  # a second Ctrl-C came while the one before was being rolled back
             self.roll_back()
+            self.left_open()
         db.run("BEGIN IMMEDIATE")
         return db
 

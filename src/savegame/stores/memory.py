@@ -41,6 +41,7 @@ from savegame.store import (
     Store,
     StoreChange,
     head_moved,
+    write_inside,
 )
 from savegame.stores._forking import take_along
 from savegame.stores._fts import FtsIndex
@@ -99,6 +100,7 @@ class MemoryStore(Store):
         self.read_only = read_only
         self._clock = clock or (lambda: time.time_ns() // 1000)
         self._lock = RLock()
+        self._inside = False
         self._closed = False
         self._threads: dict[ThreadKey, _Thread] = {}
         self._ids: dict[tuple[str, str], tuple[ThreadKey, int]] = {}
@@ -123,20 +125,31 @@ class MemoryStore(Store):
                 raise ClosedError("this memory store was closed; open a new one")
             yield
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._locked():
+            if self._inside:  # by the thread that holds the lock
+                raise write_inside("memory:")
+            try:
+                self._inside = True
+                yield
+            finally:
+                self._inside = False
+
     # -- writing -----------------------------------------------------------------------------------
 
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
         """Make every change or none."""
         if self.read_only:
             raise UnsupportedError("this memory store was opened with read_only=True")
-        with self._locked(), _Batch() as batch:
+        with self._writing(), _Batch() as batch:
             made = [self._apply(batch, change) for change in changes]
             batch.pop_all()
             return made
 
     def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
         """Take the lease on a thread, with an epoch larger than any before."""
-        with self._locked():
+        with self._writing():
             held = self._look(key).row.lease
             if held and held.epoch != instead_of and held.expires > self._clock():
                 raise _busy(key, held)
@@ -145,7 +158,7 @@ class MemoryStore(Store):
 
     def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
         """Prolong a lease, or give it back."""
-        with self._locked():
+        with self._writing():
             held = self._look(key).row.lease
             if held is None or held.epoch != epoch:
                 raise _fenced(key, epoch)
@@ -416,7 +429,7 @@ class MemoryStore(Store):
 
     def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
         """Recode every delta and drop keyframes; all of it or, if `recode` fails, nothing."""
-        with self._locked(), _Batch() as batch:
+        with self._writing(), _Batch() as batch:
             total, done = sum(len(thread.frames) for thread in self._threads.values()), 0
             for thread in list(self._threads.values()):
                 batch.set(thread, "keyframes", {})

@@ -95,6 +95,7 @@ class SQLiteStore(Store):
         self._connections.after_fork = self._begin_group  # in the child, nobody is here who waited in the group
         self._begin_group()
         self._changes = Changes(self.clock)
+        self._connections.left_open = self._changes.forget
         with self._reading():
             pass
 
@@ -180,8 +181,8 @@ class SQLiteStore(Store):
 
     def _failed(self, group: list[Pending[Sequence[StoreChange], list[int]]], error: BaseException) -> None:
         """Nothing of the group was written, unless COMMIT itself failed: then each is looked for by its id."""
-        self._connections.roll_back()
         self._changes.forget()
+        self._connections.roll_back()
         for pending in group:
             if pending.error is None:
                 pending.outcome = None
@@ -452,6 +453,7 @@ class SQLiteStore(Store):
                 yield db
             finally:
                 own.borrowed_by = None
+                self._changes.forget()
 
     def index(self) -> FtsIndex:
         self._check_open()
@@ -466,13 +468,29 @@ class SQLiteStore(Store):
 
     def _inside_borrowed(self, changes: Sequence[StoreChange]) -> list[int]:
         """Changes made while this thread holds `connection()`: part of its transaction."""
+        with file.translated(self.path), self._part() as db:
+            return [self._changes.apply(db, change) for change in changes]
+
+    @contextlib.contextmanager
+    def _part(self) -> Iterator[file.Connection]:
+        """A part of the transaction that this thread holds, undone by itself if it fails.
+
+        Nothing is remembered of it: the user may take back what was done, all of it or up to a savepoint.
+        """
         db = self._connections.writer()
-        pending: Pending[Sequence[StoreChange], list[int]] = Pending(changes)
-        with file.translated(self.path):
-            self._try(db, pending)
-        if pending.error is not None:
-            raise pending.error
-        return pending.outcome or []
+        self._changes.forget()
+        try:
+            db.run("SAVEPOINT part")
+            yield db
+            db.run("RELEASE part")
+        except BaseException:
+            if db.in_transaction:  # else SQLite has rolled back everything by itself
+                with contextlib.suppress(apsw.SQLError):  # there is no such savepoint yet, or no more
+                    db.run("ROLLBACK TO part")
+                    db.run("RELEASE part")
+            raise
+        finally:
+            self._changes.forget()
 
     def close(self) -> None:
         self._connections.close()
@@ -484,6 +502,8 @@ class SQLiteStore(Store):
             raise UnsupportedError(f"{self.path}: was opened with read_only=True")
 
     def _reading(self, *, snapshot: bool = False) -> AbstractContextManager[file.Connection]:
+        if self.borrowed():
+            self._changes.forget()
         return self._connections.reading(snapshot=snapshot)
 
     @contextlib.contextmanager
@@ -503,12 +523,8 @@ class SQLiteStore(Store):
     def _writing(self) -> Iterator[file.Connection]:
         """A transaction of its own; inside `connection()`, part of that one. SQLite's errors become ours."""
         self._check_open(writing=True)
-        with file.translated(self.path):
-            if self.borrowed():
-                yield self._connections.writer()
-            else:
-                with self._transaction() as db:
-                    yield db
+        with file.translated(self.path), self._part() if self.borrowed() else self._transaction() as db:
+            yield db
 
 
 def _sync_file(path: str) -> None:
