@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import threading
 import time
 import zlib
@@ -165,6 +166,19 @@ def test_a_save_that_is_refused_inside_a_transaction_undoes_only_itself(store: P
     with store.connection() as db:
         assert db.execute("SELECT text FROM app").fetchall() == [("kept",)]
     assert (state(store), store.records(A, "kind").items) == (b"1.", [])
+
+
+def test_a_save_in_a_transaction_that_has_failed_does_no_harm(store: PostgresStore) -> None:
+    change = plain(store, 0)
+    with store.connection() as db:
+        db.execute("SAVEPOINT mine")
+        with pytest.raises(psycopg.Error):
+            db.execute("SELECT nothing")
+        with pytest.raises(UnavailableError, match="a statement in the transaction had failed"):
+            store.commit([change])
+        db.execute("ROLLBACK TO mine")
+        store.commit([change])
+    assert state(store) == b"1."
 
 
 def test_a_transaction_that_failed_inside_is_not_taken_for_done(store: PostgresStore) -> None:
@@ -365,6 +379,18 @@ def test_a_transaction_that_the_server_ended_is_told_to_be_gone(store: PostgresS
     assert store.thread(A) is None
 
 
+def test_a_write_that_is_cancelled_says_nothing_beside_its_error(postgres_url: str) -> None:
+    """Warnings are errors here, and what psycopg would say on stderr is one."""
+    store = open_url(f"{postgres_url}?deadline=1")
+    store.commit([plain(store, 0)])
+    with psycopg.connect(postgres_url) as other:
+        other.execute("SELECT * FROM savegame.thread FOR UPDATE")
+        with pytest.raises(UnavailableError, match="longer than deadline="):
+            store.commit([PutRecord(A, "kind", "name", b"")])
+    gc.collect()
+    store.close()
+
+
 def test_compacting_inside_a_transaction_is_refused(store: PostgresStore) -> None:
     with store.connection(), pytest.raises(InvalidInputError, match="leave connection"):
         store.compact(lambda body: body, lambda done, total: None)
@@ -445,6 +471,12 @@ def test_each_schema_is_a_store_of_its_own(store: PostgresStore, postgres_url: s
             PostgresStore(postgres_url, schema=name)
 
 
+def test_a_text_that_cannot_be_kept_cannot_be_asked_for_either(store: PostgresStore) -> None:
+    for text in ("\ud800", "a\0b"):
+        with pytest.raises(InvalidInputError, match="cannot keep"):
+            store.threads("default", after=text)
+
+
 def test_names_that_no_index_can_hold_are_refused(store: PostgresStore) -> None:
     long = "".join(chr(0x10000 + number * 97 % 0x8000) for number in range(512))
     store.commit([Append(ThreadKey("default", long), "one", 0, b"", b"")])
@@ -461,6 +493,24 @@ def test_a_thread_that_is_not_there_yet_is_watched_as_soon_as_it_is(store: Postg
     store.await_change(A, 0.01)
     with store.connection() as db:
         assert db.execute("SELECT watched > 0 FROM savegame.thread").fetchall() == [(True,)]
+
+
+def test_a_connection_that_is_made_while_the_store_is_closed_is_closed_too(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several threads watch: when one loses the connection that all of them listen on, the next one makes another."""
+    made: list[Link] = []
+    connect = store._work.pool.connect
+
+    def closed_meanwhile(patience: Patience) -> Link:
+        made.append(connect(patience))
+        store.close()
+        return made[-1]
+
+    monkeypatch.setattr(store._work.pool, "connect", closed_meanwhile)
+    store._listener.wait(0.1)
+    store._listener.wait(0.1)
+    assert [link.closed for link in made] == [True]
 
 
 def test_who_watches_hears_of_a_save_before_it_would_have_looked(postgres_url: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from savegame.frames import checksum, pack_id, thread_salt
 from savegame.model import ThreadKey
-from savegame.store import Append, PutRecord, StoreChange
+from savegame.store import Append, DeleteThread, PutRecord, StoreChange
 from savegame.stores._postgres_pool import Link, Rows
 from savegame.stores._row_changes import Blobs, RowChanges, floor_after, is_next, remember
 from savegame.stores._rows import (
@@ -100,7 +100,7 @@ class Work:
         for *columns, namespace, thread_id, watched, now in found:
             key = ThreadKey(namespace, thread_id)
             self.now = max(self.now, now)
-            if columns[COLUMNS - 1]:  # version 0: the one that we have just made
+            if columns != [*EMPTY_ROW._replace(no=tag_of(key)), 0]:  # that one we have just made
                 self.rows[key] = read_row(key, columns)
             if watched:
                 self._watched.add(key)
@@ -131,7 +131,11 @@ class Changes(RowChanges[Work]):
 
     def apply(self, work: Work, change: StoreChange) -> int:
         """Make one change. Gives the sequence number that it made, or 0."""
-        return self.make(work, change, work.rows[change.key])
+        row = work.rows[change.key]
+        if row is None and isinstance(change, DeleteThread):
+            self.delete_thread(work, change.key, EMPTY_ROW)  # what repair set aside of it, or a lost row left behind
+            return 0
+        return self.make(work, change, row)
 
     def remember(self, rows: dict[ThreadKey, Row]) -> None:
         """Rows that are committed."""
@@ -259,8 +263,8 @@ class Changes(RowChanges[Work]):
 
 
 def begins_thread(change: StoreChange) -> bool:
-    """Whether a change makes its thread if it is not there."""
-    return isinstance(change, Append) or (isinstance(change, PutRecord) and change.value is not None)
+    """Whether a change makes the row of its thread if it is not there: to write it, or so that nobody else does meanwhile."""
+    return isinstance(change, (Append, DeleteThread)) or (isinstance(change, PutRecord) and change.value is not None)
 
 
 def find(link: Link, namespace: str, id: str) -> tuple[ThreadKey, int] | None:  # noqa: A002 - one word per idea

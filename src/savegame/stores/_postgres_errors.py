@@ -36,6 +36,7 @@ _READ_ONLY: Final = (
 )
 _FULL: Final = "the server has no connection left; raise max_connections, or put PgBouncer in front of it"
 _FOREIGN: Final = "these tables are not savegame's; nothing was changed, name another schema with schema="
+_TAKEN: Final = "there are frames that the row of their thread does not tell of; run verify, then repair"
 _LATE: Final = (
     "it took longer than deadline= allows and was cancelled: nothing was written; allow more, or see who holds a lock"
 )
@@ -123,6 +124,8 @@ def translate(error: psycopg.Error, where: str) -> SavegameError:
         return kind(f"{where}: {advice} (PostgreSQL: {said})")
     if isinstance(error, TookTooLong):
         return UnavailableError(f"{where}: {_LATE}")
+    if isinstance(error, psycopg.errors.UniqueViolation) and error.diag.constraint_name == "frame_pkey":
+        return CorruptionError(f"{where}: {_TAKEN} (PostgreSQL: {said})")
     for code, ours, advice in _CODES:
         if error.sqlstate is not None and error.sqlstate.startswith(code):
             return ours(f"{where}: {advice} (PostgreSQL: {said})")

@@ -70,6 +70,7 @@ class Listener:
         try:
             if self._link is None or self._link.closed:
                 self._link = self._pool.connect(Patience(until - time.monotonic()))
+                self._pool.check_open()  # closed meanwhile: nobody else would close this one
                 self._link.until = until
                 self._link.tell("listen")
                 self._link.until = None

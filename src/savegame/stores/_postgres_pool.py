@@ -101,11 +101,18 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
     until: float | None = None
     look_after: float = math.inf
     cancelled = False
+    torn = False
+    """Whether half a save may be in the transaction, which therefore must not be committed."""
 
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open."""
         return self.info.transaction_status != TransactionStatus.IDLE
+
+    @property
+    def in_pipeline(self) -> bool:
+        """Whether statements are sent without waiting for their answers."""
+        return self.info.pipeline_status != PipelineStatus.OFF
 
     def ask(self, name: str, *values: Any) -> Rows:
         """The rows of a named statement."""
@@ -121,31 +128,37 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
     def sending(self) -> Iterator[None]:
         """Statements inside are sent without waiting for their answers. What fails first is raised, the rest is silent."""
         failed: BaseException | None = None
-        before = sys.exc_info()[1]
+        before, outermost = sys.exc_info()[1], not self.in_pipeline
         try:
             with self.pipeline():
                 try:
                     yield
                 except BaseException as error:  # noqa: BLE001 - raised below; psycopg would log what comes after it
-                    failed = error
-        except psycopg.Error as error:
-            failed = failed or _interrupt(error, before) or error
+                    failed = _interrupt(error, before) or error
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failed = _interrupt(error, before) or failed or error
         if failed is not None:
+            if outermost and self.in_pipeline:
+                self.close()  # an interrupt kept it from being left: answers that come now are nobody's
             raise failed
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
         """Everything inside is read at one moment; inside a transaction, as that sees it."""
         # Inside a pipeline the status is still that before its BEGIN; here every pipeline is a transaction.
-        own = self.info.pipeline_status == PipelineStatus.OFF and not self.in_transaction
+        own = not self.in_pipeline and not self.in_transaction
         with self.sending():
             if own:
                 self.tell("begin_snapshot")
             try:
                 yield
-            finally:
-                if own:
-                    self.tell("rollback")
+            except BaseException:
+                with contextlib.suppress(psycopg.Error):  # what came first is raised
+                    if own:
+                        self.tell("rollback")
+                raise
+            if own:
+                self.tell("rollback")
 
     def tell(self, name: str, *values: Any) -> RawCursor[tuple[Any, ...]]:
         """Run a named statement; inside a pipeline, without waiting for it."""
@@ -168,7 +181,13 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
         limited = gen if self.until is None or given else _Limited(gen, self, self.until)
         try:
             return super().wait(limited, interval, **given)
-        except psycopg.Error as error:
+        except UnicodeEncodeError as error:
+            raise psycopg.DataError(str(error)) from error
+        except BaseException as error:
+            with contextlib.suppress(psycopg.Error, RuntimeError):  # else said on stderr, when it is forgotten
+                gen.close()
+            if not isinstance(error, psycopg.Error):
+                raise
             interrupt = _interrupt(error, before)
             if interrupt is not None:
                 raise interrupt from error
@@ -277,13 +296,13 @@ def _connected(conninfo: str, sql: dict[str, str], limit: Any) -> Link:
 
 
 def _interrupt(error: BaseException | None, before: BaseException | None) -> BaseException | None:
-    """The interrupt (Ctrl-C) that an error came of: psycopg cancels the statement, and what that gives must not hide it.
+    """What interrupted psycopg (Ctrl-C, or a signal handler that raises), if an error came of that: it must not be hidden.
 
     `before` is what was being handled already when the statement began.
     """
-    while isinstance(error, Exception) and error is not before:
+    while isinstance(error, psycopg.Error) and error.__cause__ is None and error is not before:
         error = error.__context__
-    return None if error is before else error
+    return None if error is before or isinstance(error, psycopg.Error) else error
 
 
 class _Slot:
@@ -355,7 +374,7 @@ class Pool:
         if link.pid != os.getpid():
             return
         link.slot = link.until = None
-        if link.closed or link.cancelled or link.in_transaction:  # a cancellation may still be on its way
+        if link.closed or link.cancelled or link.in_transaction or link.in_pipeline:  # a cancellation may be on its way
             link.close()
         with self._guard:
             if self.closed:  # meanwhile
@@ -365,7 +384,8 @@ class Pool:
             self._changed.notify()
 
     def connect(self, patience: Patience) -> Link:
-        """A new connection, which is not one of those that are lent."""
+        """A new connection, which is not one of those that are lent. Who has it closes it if the pool was closed meanwhile."""
+        self.check_open()
         given = conninfo_to_dict(self._conninfo)
         limit = given.get("connect_timeout") or max(2, min(CONNECT_S, int(patience.left())))
         return _connected(self._conninfo, self._sql, limit)

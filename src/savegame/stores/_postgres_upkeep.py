@@ -17,9 +17,9 @@ from savegame.model import Problem, ThreadKey
 from savegame.stores._postgres_changes import Changes, Work, id_of, read_row, tag_of
 from savegame.stores._postgres_pool import Link, Rows
 from savegame.stores._row_checks import Damage, damage_beside, frame_problems, mended_row
-from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem
+from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_frame
 
-EVERY_FRAME: Final = (0, SEQ_MASK, None, True, False)
+EVERY_FRAME: Final = (1, SEQ_MASK, None, True, False)
 """What `frames_up` takes to give all of a thread, without deltas."""
 
 PAGE: Final = 50
@@ -37,9 +37,13 @@ def sizes(link: Link, schema: str) -> dict[str, int]:
 
 
 def lost(link: Link, namespace: str) -> list[Problem]:
-    """Rows that belong to no thread."""
+    """Rows that belong to no thread, and frames with numbers that none can have."""
     with link.snapshot():
         return [
+            *(
+                Problem(thread, None, f"frame {seq}", f"thread {thread!r}: no frame can have the number {seq}")
+                for thread, seq in link.ask("misnumbered_frames", namespace)
+            ),
             *(
                 Problem(None, None, "frame without a thread", f"frame {seq} names thread {thread!r}")
                 for thread, seq in link.ask("lost_frames", namespace)
@@ -115,17 +119,33 @@ def _pages(link: Link, name: str, key: ThreadKey, page: Rows, width: int) -> Ite
 # -- mending ---------------------------------------------------------------------------------------
 
 
-def set_lost_aside(work: Work, namespace: str) -> list[str]:
-    """Set rows that belong to no thread aside; says what was done."""
+def mend_lost(work: Work, changes: Changes, namespace: str) -> list[str]:
+    """Give threads whose rows were lost new ones; set what then still belongs to none aside. Says what was done."""
     done = []
+    for thread_id, seq in work.link.ask("misnumbered_frames", namespace):
+        _set_frame_aside(work, ThreadKey(namespace, thread_id), seq)
+        done.append(f"set aside: frame {seq} of thread {thread_id!r}, a number that none can have")
+    lost = work.link.ask("lost_frames", namespace)
+    for key in dict.fromkeys(ThreadKey(namespace, thread_id) for thread_id, _ in lost):
+        if _has_sound_frame(work.link, key):
+            work.link.tell("add_thread", *key, tag_of(key))
+            done += mend(work, changes, key)
     for thread_id, seq in work.link.ask("lost_frames", namespace):
-        for name in ("frames_aside", "drop_frames"):
-            work.link.tell(name, namespace, thread_id, [seq])
+        _set_frame_aside(work, ThreadKey(namespace, thread_id), seq)
         done.append(f"set aside: frame {seq} of thread {thread_id!r}, which does not exist")
     for key, damage in list(_lost_values(work.link, namespace)):
         _set_aside(work, key, damage)
         done.append(f"set aside: {damage}, which belonged to no thread")
     return done
+
+
+def _has_sound_frame(link: Link, key: ThreadKey) -> bool:
+    """Whether one of its frames was saved in this thread, and does not only name it because it is damaged."""
+    for columns in link.ask("frames_up", *key, *EVERY_FRAME):
+        with contextlib.suppress(CorruptionError):
+            read_frame(key, (*columns[:7], None, None))
+            return True
+    return False
 
 
 def mend(work: Work, changes: Changes, key: ThreadKey) -> list[str]:
@@ -146,6 +166,11 @@ def mend(work: Work, changes: Changes, key: ThreadKey) -> list[str]:
         changes.write_row(work, key, row)
         done.append(f"thread {key.id!r}: its row was built anew")
     return done
+
+
+def _set_frame_aside(work: Work, key: ThreadKey, seq: int) -> None:
+    for name in ("frames_aside", "drop_frames"):
+        work.link.tell(name, *key, [seq])
 
 
 def _set_aside(work: Work, key: ThreadKey, damage: Damage) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from savegame.errors import InvalidInputError, SavegameError, UnavailableError
 from savegame.model import ThreadKey
@@ -231,7 +232,7 @@ class Workings:
             return
         link = self._begun()
         try:
-            link.until = None  # how long it takes is the caller's affair
+            link.until, link.torn = None, False  # how long it takes is the caller's affair
             self._local.link = link
             try:
                 yield link
@@ -263,6 +264,7 @@ class Workings:
         link.check_process()
         if not link.in_transaction:
             raise InvalidInputError("the transaction was ended inside the block; leave COMMIT and ROLLBACK to connection()")
+        self._check_whole(link)
         patience, mark = Patience(self.deadline), _new_mark(())
         link.until, link.look_after = patience.until, patience.look_after()
         gone = UnavailableError(
@@ -280,20 +282,38 @@ class Workings:
             raise (gone if is_lost(error) else translate(error, self.pool.where)) from error
 
     def _write_inside(self, link: Link, task: Task[T]) -> T:
-        """A task inside `connection()`: part of its transaction, but undone by itself if it is refused."""
+        """A task inside `connection()`: part of its transaction, but undone by itself whatever goes wrong."""
+        self._check_whole(link)
         self.changes.forget(task.keys)
+        link.torn = link.info.transaction_status == TransactionStatus.INTRANS  # one that has failed takes nothing more
         with self._translated():
             try:
                 with link.sending():
                     link.tell("savepoint")
                     outcome = _done(Work(link), task)
                     link.tell("release")
-            except (SavegameError, psycopg.Error):
-                if not link.closed:
-                    link.tell("rollback_to")
-                    link.tell("release")
+            except BaseException:
+                self._undo(link)
                 raise
+        link.torn = False
         return outcome
+
+    def _undo(self, link: Link) -> None:
+        """Go back to the savepoint, or leave the connection torn."""
+        link.until = time.monotonic() + self.deadline
+        with contextlib.suppress(psycopg.Error):
+            link.tell("rollback_to")
+            link.tell("release")
+            link.torn = False
+        link.until = None
+
+    def _check_whole(self, link: Link) -> None:
+        """Raise UnavailableError if half a save is in the transaction."""
+        if link.torn and not link.closed:
+            raise UnavailableError(
+                f"{self.pool.where}: a save inside the transaction was cut short and could not be undone; nothing of the "
+                f"transaction was written, do it again"
+            )
 
 
 def _done(work: Work, task: Task[T]) -> T:

@@ -257,7 +257,7 @@ class PostgresStore(Store):
 
     def mend(self, namespace: str) -> list[str]:
         self._check_open(writing=True)
-        done = self._work.write(Task([], partial(upkeep.set_lost_aside, namespace=namespace), hurried=False))
+        done = self._work.write(Task([], partial(upkeep.mend_lost, changes=self._changes, namespace=namespace), hurried=False))
         for thread_id, _ in self.heads(namespace):
             key = ThreadKey(namespace, thread_id)
             done += self._work.write(Task([], partial(upkeep.mend, changes=self._changes, key=key), hurried=False))

@@ -144,7 +144,8 @@ DELETE FROM :schema.frame WHERE namespace = $1 AND thread = $2 AND seq = ANY($3:
 -- name: drop_keyframes
 DELETE FROM :schema.keyframe WHERE namespace = $1 AND thread = $2 AND seq = ANY($3::bigint[])
 -- name: count_frames
-SELECT count(*), coalesce(max(seq), 0) FROM :schema.frame WHERE namespace = $1 AND thread = $2
+SELECT count(*), coalesce(max(seq), 0) FROM :schema.frame
+WHERE namespace = $1 AND thread = $2 AND seq BETWEEN 1 AND 4294967295
 -- name: delete_frames
 DELETE FROM :schema.frame WHERE namespace = $1 AND thread = $2
 -- name: delete_keyframes
@@ -208,7 +209,7 @@ SELECT tag, agent, head, head_id, last, floor, run, count, epoch, owner, expires
 FROM :schema.thread WHERE namespace = $1 AND id > $2 ORDER BY id LIMIT 200
 -- name: deltas
 SELECT seq, base, delta, delta_sum FROM :schema.frame
-WHERE namespace = $1 AND thread = $2 AND seq > $3 ORDER BY seq LIMIT $4
+WHERE namespace = $1 AND thread = $2 AND seq > $3 AND seq <= 4294967295 ORDER BY seq LIMIT $4
 -- name: all_keyframes
 SELECT seq, body, sum FROM :schema.keyframe WHERE namespace = $1 AND thread = $2 AND seq > $3 ORDER BY seq LIMIT $4
 -- name: all_records
@@ -216,11 +217,13 @@ SELECT kind, name, value, sum FROM :schema.record
 WHERE namespace = $1 AND thread = $2 AND (kind, name) > ($3, $4) ORDER BY kind, name LIMIT $5
 -- name: all_blobs
 SELECT digest, body, sum FROM :schema.blob WHERE namespace = $1 AND thread = $2 AND digest > $3 ORDER BY digest LIMIT $4
+-- name: misnumbered_frames
+SELECT thread, seq FROM :schema.frame WHERE namespace = $1 AND seq NOT BETWEEN 1 AND 4294967295 ORDER BY 1, 2
 -- name: lost_frames
 SELECT thread, seq FROM :schema.frame WHERE namespace = $1
 AND NOT EXISTS (SELECT 1 FROM :schema.thread WHERE thread.namespace = frame.namespace AND thread.id = frame.thread) ORDER BY 1, 2
 -- name: lost_keyframes
-SELECT thread, seq, body FROM :schema.keyframe WHERE namespace = $1 AND (seq < 1 OR NOT EXISTS (
+SELECT thread, seq, body FROM :schema.keyframe WHERE namespace = $1 AND (seq NOT BETWEEN 1 AND 4294967295 OR NOT EXISTS (
     SELECT 1 FROM :schema.thread WHERE thread.namespace = keyframe.namespace AND thread.id = keyframe.thread)) ORDER BY 1, 2
 -- name: lost_blobs
 SELECT thread, digest, body FROM :schema.blob WHERE namespace = $1
