@@ -4,7 +4,7 @@ A thread is brought in batches that leave its head where it was; the head moves 
 whole. Then the copy is read back and compared with the source. Only what was compared gets a *mark*, a record in the
 copy: the next call passes over threads whose fingerprint is still the marked one, and reads of the others what came since.
 A copy that was killed carries on, for what is there already is recognised by its id. Nothing is removed from the copy but
-labels, tags and records that the source does not have any more.
+labels, tags and records that the source does not have any more; what a ledger knows of effects stays known.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
 from savegame.subjects import FORK, SOURCE, SUBJECT
 from savegame.tree import to_bytes
-from savegame.upkeep import COPIED, COPY_TRIES, Progress, records, remove
+from savegame.upkeep import COPIED, COPY_TRIES, Progress, gives_way, records, remove
 
 logger = logging.getLogger("savegame")
 
@@ -86,7 +86,7 @@ class _Copying:
             for done, (key, seen) in enumerate(zip(keys, self._source.store.fingerprints(keys), strict=True), start + 1):
                 mark = _read_mark(marks.get(_name(key.id))) if key.id in there else None
                 if full or mark is None or not seen or (mark.seen, mark.head) != (seen, there[key.id]):
-                    self._bring(key, seen, mark if mark is None or not full else Mark(b"", 0, None, 0, mark.head))
+                    self._bring(key, seen, _anew(mark) if full else mark)
                 progress(done, len(ids))
             self._write_marks()
         gone = marks.keys() - {_name(thread_id) for thread_id in (*ids, *there)}
@@ -118,7 +118,7 @@ class _Copying:
             try:
                 return work.bring(seen, ours)
             except CheckpointNotFound:
-                mark = None
+                mark = _anew(mark)
             finally:
                 self.copied += work.brought
                 ours.add(work.head)
@@ -138,6 +138,11 @@ def _name(thread_id: str) -> str:
     return blake3.blake3(thread_id.encode()).hexdigest(length=16)
 
 
+def _anew(mark: Mark | None) -> Mark | None:
+    """A mark by which all is read and compared again; what came from the source is still known to have."""
+    return None if mark is None else mark._replace(seen=b"", last=0, last_id=None)
+
+
 def _read_mark(value: bytes | None) -> Mark | None:
     return None if value is None else Mark(*unpack_raw(unwrap(value)[1]))
 
@@ -154,6 +159,7 @@ class _Bringing:
         there = self._there
         self._head, self.head, self._last = (there.head, there.head_id, there.last) if there else (0, None, 0)
         self._mark = mark
+        self._covered = 0 if mark is None else mark.copy_last
         self._numbers = {0: 0}
         self._large: set[bytes] = set()
         self._batch: list[StoreChange] = []
@@ -175,9 +181,13 @@ class _Bringing:
                 self._append(frame)
         self._put_notes()
         self._put_records()
-        self._move_head()
+        went_on = self._went_on()
+        if went_on:
+            self._commit()
+        else:
+            self._move_head()
         self._compare(since)
-        return Mark(seen, *newest, self._last, self.head)
+        return Mark(seen, *newest, self._covered if went_on else self._last, self.head)
 
     def _refuse_stranger(self, ours: set[str | None]) -> None:
         """The head of the copy must be of the source; or have been once, if the two have anything in common."""
@@ -289,14 +299,22 @@ class _Bringing:
     def _put_records(self) -> None:
         kinds = {*self._source.store.kinds(self._row.key), *(self._target.store.kinds(self._key) if self._there else ())}
         for kind in sorted(kinds - {COPIED}):
-            ours = {record.name: record.value for record in records(self._target, self._key, kind)} if self._there else {}
+            ours = {record.name: record for record in records(self._target, self._key, kind)} if self._there else {}
             for _, name, value in records(self._source, self._row.key, kind):
                 copy = ours.pop(name, None)
-                if copy != value:
+                if copy is None or (copy.value != value and gives_way(self._target, self._key, copy, value)):
                     self._make_room()
                     self._put(PutRecord(self._key, kind, name, value), len(value))
-            for name in () if kind in ONLY_ADDED else ours:
-                self._put(PutRecord(self._key, kind, name, None), 0)
+            for name, copy in ({} if kind in ONLY_ADDED else ours).items():
+                if gives_way(self._target, self._key, copy, None):
+                    self._put(PutRecord(self._key, kind, name, None), 0)
+
+    def _went_on(self) -> bool:
+        """Whether nothing is new, and the copy has checkpoints of its own since: then its head was moved back there."""
+        if self._appended or self.brought or self._there is None or self._last == self._covered:
+            return False
+        newest = self._target.store.frames(self._key, low=self._covered + 1, limit=1, newest_first=True)
+        return bool(newest) and self._source.store.find(self._row.key.namespace, newest[0].id) is None
 
     def _move_head(self) -> None:
         """The last batch, which makes all of it visible."""

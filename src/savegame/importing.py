@@ -16,9 +16,9 @@ from savegame.engine import Engine
 from savegame.errors import AlreadyExistsError, ConflictError, CorruptionError
 from savegame.frames import DIGEST_BYTES, WITH_BLOBS, digest, load_meta, references, unwrap
 from savegame.lineage import everything
-from savegame.model import Frame, ThreadKey
+from savegame.model import Frame, Record, ThreadKey
 from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
-from savegame.upkeep import Progress, records, remove
+from savegame.upkeep import Progress, gives_way, records, remove
 
 BATCH: Final = 64
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -59,7 +59,7 @@ def check_first_line(path: str) -> None:
 
 def _check(engine: Engine, key: ThreadKey, items: Iterator[Part], reader: Reader) -> Waiting | None:
     """Check one thread, against itself and against what is there; None if it has nothing to bring."""
-    there = {frame.id: frame.meta[:DIGEST_BYTES] for frame in everything(engine, key)}
+    there = {frame.id: frame.meta[:DIGEST_BYTES] for frame in everything(engine, key)}  # the newest first
     digests: dict[str | None, bytes] = {None: b""}
     large: set[bytes] = set()
     head: str | None = None
@@ -89,7 +89,8 @@ def _check(engine: Engine, key: ThreadKey, items: Iterator[Part], reader: Reader
             expected=head,
             found=found,
         )
-    is_behind = found in digests and found != head and head is not None
+    went_on = next(iter(there), None) not in digests  # and if its head is in the file, somebody moved it back there
+    is_behind = found in digests and found != head and head is not None and not went_on
     return Waiting(found) if missing or found is None or is_behind else None
 
 
@@ -144,7 +145,7 @@ class _Bringing:
         self._large: dict[bytes, int] = {}
         self._ends: dict[str | None, int] = {}
         self._notes: list[PutNote] = []
-        self._records: dict[str, dict[str, bytes]] = {}
+        self._records: dict[str, dict[str, Record]] = {}
         self._batch: list[StoreChange] = []
         self._bytes, self._before = 0, self._head_id
         self._new: dict[str, int] = {}
@@ -189,8 +190,9 @@ class _Bringing:
     def _put_record(self, record: Beside) -> None:
         kind = record.kind
         if kind not in self._records:
-            self._records[kind] = {found.name: found.value for found in records(self._engine, self._key, kind)}
-        if self._records[kind].get(record.name) != record.value:
+            self._records[kind] = {found.name: found for found in records(self._engine, self._key, kind)}
+        there = self._records[kind].get(record.name)
+        if there is None or (there.value != record.value and gives_way(self._engine, self._key, there, record.value)):
             self._put(PutRecord(self._key, kind, record.name, record.value), len(record.value))
 
     def _put(self, change: StoreChange, size: int) -> None:

@@ -25,7 +25,8 @@ def remove(engine: Engine, key: ThreadKey, refs: Sequence[Ref]) -> int:
         row = lineage.existing(engine, key)
         frames = list(lineage.everything(engine, key))
         drop = {lineage.resolve(engine, key, ref).seq for ref in refs}
-        return upkeep.remove(engine, key, frames, drop, expect=row.head_id, head=_head_without(row.head, frames, drop))
+        head = _head_without(row.head, frames, drop)
+        return upkeep.remove(engine, key, frames, drop, expect=row.head_id, head=head, with_ledger=True)
 
     return retried(attempt, gone=True)
 
@@ -46,7 +47,7 @@ def prune(
         row, frames, drop = _chosen(engine, key, keep, older_than, include_labelled=include_labelled)
         if row is None or dry_run:
             return len(drop)
-        return upkeep.remove(engine, key, frames, drop, expect=row.head_id)
+        return upkeep.remove(engine, key, frames, drop, expect=row.head_id, with_ledger=True)
 
     return retried(attempt, gone=True)
 
@@ -99,7 +100,7 @@ def discard_all_but(engine: Engine, key: ThreadKey, head: Frame, *, expect: str 
     frames = list(lineage.everything(engine, key))
     drop = {frame.seq for frame in frames} - {frame.seq for frame in lineage.line(engine, key, head.seq)}
     if drop:
-        upkeep.remove(engine, key, frames, drop, expect=expect, head=head.seq)
+        upkeep.remove(engine, key, frames, drop, expect=expect, head=head.seq, with_ledger=True)
     return bool(drop)
 
 

@@ -18,6 +18,7 @@ from savegame.engine import Engine
 from savegame.errors import (
     AlreadyExistsError,
     Busy,
+    CorruptionError,
     InvalidInputError,
     NotFoundError,
     OutcomeError,
@@ -48,18 +49,25 @@ _MOMENT: Final = 30_000_000
 
 @dataclass(frozen=True, slots=True)
 class StaleRun:
-    """A run that nobody holds any more although it is not done. `takeovers` were made since its last progress."""
+    """A run that nobody holds any more although it is not done. `takeovers` were made since its last progress.
+
+    If what it has kept is damaged, `damage` says so: it cannot be resumed before a repair.
+    """
 
     thread_id: str
     agent_id: str | None
     owner: str
     expired_at: dt.datetime
     takeovers: int
+    damage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """A run that is not done. `stale`: nobody holds it any more, it is to be resumed. `takeovers` since its last progress."""
+    """A run that is not done. `stale`: nobody holds it any more, it is to be resumed. `takeovers` since its last progress.
+
+    If what it has kept is damaged, `damage` says so: it cannot be resumed before a repair.
+    """
 
     thread_id: str
     agent_id: str | None
@@ -67,6 +75,7 @@ class RunInfo:
     expires_at: dt.datetime
     stale: bool
     takeovers: int
+    damage: str | None = None
 
 
 class Runner:
@@ -74,6 +83,8 @@ class Runner:
 
     def __init__(self, engine: Engine, namespace: str, conversations: Conversations) -> None:
         self._engine, self._namespace, self._conversations = engine, namespace, conversations
+        self._told: set[str] = set()
+        """Damage that the log was told of already: whoever supervises meets it every second."""
 
     @contextmanager
     def run(
@@ -171,7 +182,7 @@ class Runner:
         """`Vault.stale`."""
         for run in self.runs():
             if run.stale:
-                yield StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers)
+                yield StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers, run.damage)
 
     def runs(self) -> Iterator[RunInfo]:
         """`Vault.runs`."""
@@ -180,18 +191,30 @@ class Runner:
             lease = row.lease
             if lease is not None and lease.expires:
                 stale = lease.expires <= now or is_gone(lease.owner)
-                expires_at, takeovers = _time(lease.expires), self._takeovers(row.key.id)
-                yield RunInfo(row.key.id, row.agent, lease.owner, expires_at, stale, takeovers)
+                takeovers, damage = self._counted(row.key.id)
+                yield RunInfo(row.key.id, row.agent, lease.owner, _time(lease.expires), stale, takeovers, damage)
 
     def _unfinished(self) -> Iterator[ThreadRow]:
         """The threads that are in progress, and those where nothing was saved yet: a run may have kept steps there."""
         for found in listed(self._engine, self._namespace):
+            if found.damage is not None:
+                self._tell(found.id, found.damage)
             if found.row is not None and found.head is not None and load_meta(found.head.meta).status == "in_progress":
                 yield found.row
         for thread_id, head_id in self._engine.store.heads(self._namespace):
-            row = self._engine.store.thread(ThreadKey(self._namespace, thread_id)) if head_id is None else None
+            try:
+                row = self._engine.store.thread(ThreadKey(self._namespace, thread_id)) if head_id is None else None
+            except CorruptionError as error:
+                self._tell(thread_id, error)
+                continue
             if row is not None and not row.head:
                 yield row
+
+    def _tell(self, thread_id: str, error: CorruptionError) -> None:
+        """Log what is wrong with a thread whose runs cannot be told of or resumed; the others go on."""
+        if f"{thread_id} {error}" not in self._told:
+            self._told.add(f"{thread_id} {error}")
+            logger.error("thread %r cannot be resumed before a repair: %s", thread_id, error)
 
     def supervise(
         self,
@@ -213,7 +236,7 @@ class Runner:
         return resumed
 
     def due(self, give_up_after: int, *, patient: bool) -> list[StaleRun]:
-        """What is to be resumed now. Those that are stuck are not among them: they are marked as failed.
+        """What is to be resumed now: neither what is damaged, nor what is stuck, which is marked as failed.
 
         `patient`: a store that cannot be reached has nothing to be resumed; it is asked again later.
         """
@@ -224,10 +247,11 @@ class Runner:
                 raise
             logger.warning("nothing can be resumed at the moment: %s", error)
             return []
-        for run in found:
+        sound = [run for run in found if run.damage is None]
+        for run in sound:
             if run.takeovers >= give_up_after:
                 self._give_up(run)
-        return [run for run in found if run.takeovers < give_up_after]
+        return [run for run in sound if run.takeovers < give_up_after]
 
     def _resume(self, resume: Callable[[str], Any], thread_id: str) -> bool:
         before = self.epoch(thread_id)
@@ -244,8 +268,11 @@ class Runner:
             logger.info("thread %r was not resumed to its end: %s", thread_id, error)
             return
         logger.error("thread %r could not be resumed", thread_id, exc_info=error)
-        if self.epoch(thread_id) == before:
-            self._count_attempt(thread_id)
+        try:
+            if self.epoch(thread_id) == before:
+                self._count_attempt(thread_id)
+        except CorruptionError as damage:  # it is not among those that are due any more
+            self._tell(thread_id, damage)
 
     def _count_attempt(self, thread_id: str) -> None:
         thread = self._thread(thread_id)
@@ -277,6 +304,14 @@ class Runner:
             logger.exception("thread %r is stuck, and that cannot be written down", run.thread_id)
             return
         logger.warning("thread %r is stuck: taken over %d times without progress", run.thread_id, run.takeovers)
+
+    def _counted(self, thread_id: str) -> tuple[int, str | None]:
+        """What `_takeovers` gives, and why it cannot, if that is so."""
+        try:
+            return self._takeovers(thread_id), None
+        except CorruptionError as error:
+            self._tell(thread_id, error)
+            return 0, str(error)
 
     def _takeovers(self, thread_id: str) -> int:
         """How often a run was taken over since it last got on."""

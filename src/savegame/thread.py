@@ -44,7 +44,7 @@ from savegame.model import (
 from savegame.retrying import retried
 from savegame.runs.ledger import CALL, GENERATION, LEDGER, ROOT, RUN, STEP, for_fork, generation, generation_made, reply_of
 from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
-from savegame.tree import Node, Shared, child_of, count_of, to_bytes, value_of
+from savegame.tree import Node, Shared, to_bytes, value_of
 from savegame.watch import Watcher, follow
 
 logger = logging.getLogger("savegame")
@@ -462,8 +462,7 @@ class Thread:
         kept: dict[str, dict[str, Any]] = {
             kind: self.records(kind) for kind in LEDGER if kind in self._engine.store.kinds(self._key)
         }
-        messages = child_of(point.node, "messages") if kept else None
-        said = [] if messages is None or count_of(messages) is None else value_of(self._engine.codec, messages)
+        said = upkeep.messages_in(self._engine, point.node) if kept else []
         before = {frame.id for frame in lineage.line(self._engine, self._key, point.seq)} if STEP in kept else set()
         wanted = for_fork(kept, said, before, self._engine.codec.encode)
         return [fork._record(kind, name, value) for kind, records in wanted.items() for name, value in records.items()]

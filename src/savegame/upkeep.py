@@ -1,4 +1,4 @@
-"""Looking after what is stored: pruning, checking, repairing. Touches engine, lineage and what is below them.
+"""Looking after what is stored: pruning, checking, repairing. Touches runs.ledger, engine, lineage and what is below them.
 
 Whatever is removed, every checkpoint that stays keeps its id, its metadata and its whole state: if the frame that it
 builds on goes, its delta is written anew against the nearest ancestor that stays.
@@ -6,19 +6,35 @@ builds on goes, its delta is written anew against the nearest ancestor that stay
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from savegame import delta as deltas
 from savegame.codec import unpack_raw
 from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, CorruptionError, SavegameError
 from savegame.frames import DIGEST_BYTES, PLAIN, digest, load_meta, references, take_out_ops, unwrap
-from savegame.lineage import PAGE, everything, visible
+from savegame.lineage import CHOSEN, PAGE, everything, visible
 from savegame.model import Frame, Problem, Record, Report, ThreadKey, ThreadRow
-from savegame.store import Capability, DeleteThread, Rewrite
-from savegame.tree import to_bytes
+from savegame.runs import ledger
+from savegame.runs.ledger import (
+    ANSWER,
+    CALL,
+    LEDGER,
+    ROOT,
+    RUN,
+    STEP,
+    CallStatus,
+    is_journaled,
+    replies_in,
+    reply_of,
+    stand_ins,
+)
+from savegame.store import Capability, DeleteThread, PutRecord, Rewrite
+from savegame.tree import Node, Shared, child_of, count_of, to_bytes, value_of
 
 logger = logging.getLogger("savegame")
 
@@ -65,6 +81,24 @@ def records(engine: Engine, key: ThreadKey, kind: str) -> Iterator[Record]:
         page = engine.store.records(key, kind, after=page.next)
 
 
+def _ledger(engine: Engine, key: ThreadKey, kind: str) -> dict[str, Any]:
+    """What a run has kept of one kind, by name."""
+    return {record.name: _value(engine, record.value) for record in records(engine, key, kind)}
+
+
+def _value(engine: Engine, value: bytes) -> Any:
+    return engine.codec.decode(unwrap(value)[1])
+
+
+def gives_way(engine: Engine, key: ThreadKey, record: Record, given: bytes | None) -> bool:
+    """Whether a record of a thread may become what a copy of that thread says of it; None: nothing."""
+    kind, name, value = record
+    if kind not in LEDGER:
+        return True
+    calls = (call.name for call in records(engine, key, CALL))
+    return ledger.gives_way(kind, name, _value(engine, value), None if given is None else _value(engine, given), calls)
+
+
 # -- removing --------------------------------------------------------------------------------------
 
 
@@ -77,10 +111,12 @@ def remove(
     expect: str | None,
     head: int | None = None,
     epoch: int | None = None,
+    with_ledger: bool = False,
 ) -> int:
     """Remove frames so that the others keep their states; frees their bytes. Gives how many there were.
 
-    `frames` are all of the thread as they were when `drop` was chosen. ConflictError if they have changed since.
+    `frames` are all of the thread as they were when `drop` was chosen. ConflictError if they have changed since. With
+    `with_ledger`, what runs have kept of them goes too, as far as no checkpoint that stays can ever need it.
     """
     if not drop:
         return 0
@@ -103,9 +139,66 @@ def remove(
     gone = tuple(sorted(drop))
     new = engine.wrapped(new_blobs)
     change = Rewrite(key, gone, tuple(rebase), new, frozenset(keep), expect, epoch, head=head, noted=noted)
-    engine.store.commit([change])
+    engine.store.commit([change, *(_unneeded(engine, key, frames, drop) if with_ledger else ())])
     freed(engine, [key])
     return len(drop)
+
+
+def _unneeded(engine: Engine, key: ThreadKey, frames: list[Frame], drop: set[int]) -> list[PutRecord]:
+    """Takes calls and answers out whose reply no remaining checkpoint holds, and steps on lines that are gone."""
+    try:
+        calls = [record for kind in (CALL, ANSWER) for record in records(engine, key, kind)]
+        steps = [(step, _value(engine, step.value).get("at")) for step in records(engine, key, STEP)]
+        dead = _dead(frames, drop) if steps else set()
+        left = [frame for frame in frames if frame.seq not in drop]
+        gone = {_reply(record) for record in calls}
+        root = str(_ledger(engine, key, RUN).get(ROOT, ""))
+        for said in _conversations(engine, key, left) if gone else ():
+            gone -= {reply for _, reply in replies_in(said, lambda: root, engine.codec.encode)}
+            if not gone:
+                break
+    except CorruptionError as error:
+        logger.warning("thread %r keeps its ledger, since not all can be read that may need it: %s", key.id, error)
+        return []
+    unneeded = [record for record in calls if _reply(record) in gone] + [step for step, at in steps if at in dead]
+    return [PutRecord(key, record.kind, record.name, None) for record in unneeded]
+
+
+def _reply(record: Record) -> str:
+    """What the key of a call, or of its answer, begins with."""
+    return record.name.partition(":")[0]
+
+
+def _dead(frames: list[Frame], drop: set[int]) -> set[str]:
+    """The ids of those that go and that nothing builds on that stays."""
+    alive: set[int] = set()
+    for frame in reversed(frames):
+        if frame.seq not in drop or frame.seq in alive:
+            alive |= {frame.seq, frame.base}
+    return {frame.id for frame in frames if frame.seq not in alive}
+
+
+def _conversations(engine: Engine, key: ThreadKey, frames: list[Frame]) -> Iterator[list[Any]]:
+    """Conversations that together hold every message of these checkpoints, newest first: most states need not be read.
+
+    A run only adds to the conversation that it goes on from; whoever else saves may have left something out.
+    """
+    ids = {frame.seq: frame.id for frame in frames}
+    metas = [(frame.base, load_meta(frame.meta)) for frame in frames]
+    held = {
+        base
+        for base, meta in metas
+        if meta.about and meta.parent_id == ids.get(base) and CHOSEN in engine.codec.decode(meta.about)
+    }
+    for frame in reversed(frames):
+        if frame.seq not in held:
+            yield messages_in(engine, engine.point(key, frame.seq, frame).node)
+
+
+def messages_in(engine: Engine, node: Node | None, shared: Shared | None = None) -> list[Any]:
+    """What was said in a state; nothing if it is no conversation."""
+    messages = None if node is None else child_of(node, "messages")
+    return [] if messages is None or count_of(messages) is None else value_of(engine.codec, messages, shared)
 
 
 def delete(engine: Engine, keys: Sequence[ThreadKey]) -> Deleted:
@@ -305,11 +398,14 @@ def repair(engine: Engine, namespace: str, progress: Progress) -> Report:
     before = verify(engine, namespace, lambda done, total: None)
     if before.ok:
         return before
+    beside = {problem.thread_id for problem in before.problems if problem.checkpoint_id is None}
     done = engine.store.mend(namespace)
     rows = list(thread_rows(engine, namespace))
     for number, row in enumerate(rows, 1):
         engine.cache.forget(row.key)
         done += _mend_thread(engine, row)
+        if beside & {row.key.id, None}:  # a record may have been lost, and nobody knows which
+            done += _mend_ledger(engine, row.key)
         progress(number, len(rows))
     after = verify(engine, namespace, lambda done, total: None)
     return Report(after.problems, after.threads, after.checkpoints, tuple(done))
@@ -344,6 +440,30 @@ def _mend_thread(engine: Engine, row: ThreadRow) -> list[str]:
     engine.store.commit([Rewrite(key, tuple(lost), tuple(rebase), engine.wrapped(blobs), head=head, aside=True)])
     moved = f"; the head is now {frames[head].id if head else '(none)'}" if head != row.head else ""
     return [f"thread {key.id!r}: {len(lost)} checkpoints set aside, {len(rebase)} kept by joining the gap{moved}"]
+
+
+def _mend_ledger(engine: Engine, key: ThreadKey) -> list[str]:
+    """Where a call may have been made of which the ledger knows nothing any more, let it say that nobody knows."""
+    kept = {kind: _ledger(engine, key, kind) for kind in LEDGER}
+    row = engine.store.thread(key)
+    head = None if row is None else row.head
+    root = kept[RUN].get(ROOT) or os.urandom(8).hex()
+    now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=engine.store.clock())
+    new: dict[tuple[str, str], Any] = {}
+    shared: Shared = {}
+    for frame, point in engine.points(key, list(everything(engine, key, newest_first=False))):
+        said = messages_in(engine, point.node, shared)
+        place, reply = reply_of(said, lambda: root, engine.codec.encode) or (0, "")
+        if reply and (is_journaled(said[place]) or (frame.seq == head and any(kept.values()))):  # else no run was there
+            found = stand_ins(kept, said, place, reply, now)
+            new |= {at: value for at, value in found.items() if at not in new or ledger.gives_way(*at, new[at], value, ())}
+    if not new:
+        return []
+    new[RUN, ROOT] = root
+    changes = [(kind, name, engine.wrap(engine.codec.encode(value))) for (kind, name), value in new.items()]
+    engine.store.commit([PutRecord(key, *change) for change in changes])
+    lost = [name for (kind, name), value in new.items() if kind == CALL and value["status"] == CallStatus.UNKNOWN]
+    return [f"thread {key.id!r}: nobody knows any more whether call {name} was made; resolve it" for name in lost]
 
 
 def _grandparent(frames: dict[int, Frame], orphan: Frame) -> int:

@@ -11,10 +11,10 @@ import typer
 from rich.text import Text
 
 from savegame.cli import shapes
-from savegame.cli.printing import ago, clipped, one_line, print_json, print_json_list, print_lines, print_table, safe, say
+from savegame.cli.printing import ago, clipped, one_line, print_json, print_json_list, print_lines, print_table, safe, say, warn
 from savegame.cli.rendering import call_text, value_text
 from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, command, complete_thread, opened, thread_named
-from savegame.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from savegame.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from savegame.runner import StaleRun
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.showing import plain_text
@@ -54,7 +54,8 @@ def stale(store: Store = None, namespace: Namespace = "default", as_json: AsJson
 
 def _cells(run: StaleRun) -> tuple[str | Text, ...]:
     name = Text(clipped(run.thread_id, 60), "bold")
-    return name, clipped(run.agent_id or "", 30), ago(run.expired_at), str(run.takeovers), clipped(run.owner, 60)
+    takeovers = str(run.takeovers) if run.damage is None else Text("✗ damaged", "bold red")
+    return name, clipped(run.agent_id or "", 30), ago(run.expired_at), takeovers, clipped(run.owner, 60)
 
 
 def calls(
@@ -120,7 +121,12 @@ def _calls(vault: Vault, thread_id: str) -> Iterator[tuple[str, CallEntry]]:
 def _open_calls(vault: Vault, held: Container[str]) -> Iterator[tuple[str, CallEntry]]:
     """Calls that are not settled, without those that a live run is making."""
     for info in vault.threads(status="in_progress", limit=None):
-        for entry in vault.calls(info.id):
+        try:
+            found = vault.calls(info.id)
+        except CorruptionError as error:  # the others are listed
+            warn(f"{one_line(info.id)} is left out, because it is damaged: {one_line(error)}")
+            continue
+        for entry in found:
             if entry.answered or entry.needs(held=info.id in held):
                 yield info.id, entry
 

@@ -29,6 +29,7 @@ from savegame.runs.ledger import (
     ANSWER,
     CALL,
     JOURNALED,
+    LOST,
     ROOT,
     RUN,
     STEP,
@@ -258,7 +259,7 @@ class RunCore:
         if pending.tool is None:
             assert entry is not None
             raise Unknown(f"call {pending.key} of {pending.name!r}: {wrong}; resolve it", call=self._unknown(entry))
-        answer = self._answer(pending, entry) if pending.tool.ask else None
+        answer = self._answer(pending, pending.tool, entry) if pending.tool.ask else None
         refused = None if answer is None else _refusal(answer)
         if refused is not None:
             return self._failed(pending, refused)
@@ -296,13 +297,14 @@ class RunCore:
     def _failed(self, pending: Pending, error: str) -> Known:
         return Known(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=_sayable(error)))
 
-    def _answer(self, pending: Pending, entry: CallEntry | None) -> dict[str, Any] | None:
+    def _answer(self, pending: Pending, tool: Tool, entry: CallEntry | None) -> dict[str, Any] | None:
         """What a person answered; None if the call was begun already. Raises Paused if nobody has answered yet."""
-        if entry is not None and entry.status != CallStatus.WAITING:
-            return None
         kept: dict[str, Any] | None = self._kept(ANSWER, pending.key)
+        lost = kept is None and entry is not None and entry.error == LOST and tool.may_run_again  # perhaps not even begun
+        if entry is not None and entry.status != CallStatus.WAITING and not lost:
+            return None
         if kept is None:
-            if entry is None:
+            if entry is None or lost:
                 entry = self._new(pending, CallStatus.WAITING, asked=f"{pending.name}({pending.arguments})")
                 self._write(entry)
             raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)

@@ -1,4 +1,4 @@
-"""The ledger of a run: what became of each tool call, kept as records beside the thread. Touches model, errors.
+"""The ledger of a run: what became of each tool call, kept as records beside the thread. Touches domain, errors.
 
 An entry is written before an effect that must not happen twice (`started`), when a person is asked (`waiting`), and with
 the outcome, in the same commit as the message that tells the model. It holds the outcome, so that a call whose message was
@@ -8,12 +8,15 @@ rewound past is answered again without being made again.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, Literal
 
 import blake3
+
+from savegame.domain import ToolCall
+from savegame.errors import InvalidInputError
 
 CALL: Final = "call"
 ANSWER: Final = "answer"
@@ -31,6 +34,9 @@ Records = Mapping[str, Mapping[str, Any]]
 
 JOURNALED: Final = "journaled"
 """The field of a reply that a run has kept, under the id that it has."""
+
+LOST: Final = "what was written down of it was damaged"
+"""Why nobody knows the outcome of a call whose record a repair set aside."""
 
 
 class CallStatus(StrEnum):
@@ -112,14 +118,24 @@ def reply_of(messages: Sequence[Any], root: Callable[[], str], encode: Callable[
     That is its id, if a run has kept it. One that came from elsewhere is told by its thread, its place and what it calls:
     not by its id or words, which may yet be given or changed by whoever saves the conversation.
     """
+    return next(replies_in(messages, root, encode), None)
+
+
+def replies_in(messages: Sequence[Any], root: Callable[[], str], encode: Callable[[Any], bytes]) -> Iterator[tuple[int, str]]:
+    """What `reply_of` says, for every reply in a conversation, newest first."""
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
         if isinstance(message, Mapping) and message.get("role") == "assistant":
-            if message.get(JOURNALED) is True and "id" in message:
-                return place, str(message["id"])
+            if is_journaled(message):
+                yield place, str(message["id"])
+                continue
             told = [_asked(call) for call in message.get("tool_calls") or ()]
-            return place, blake3.blake3(encode([root(), place, told]) if told else b"").hexdigest(length=16)
-    return None
+            yield place, blake3.blake3(encode([root(), place, told]) if told else b"").hexdigest(length=16)
+
+
+def is_journaled(message: Mapping[str, Any]) -> bool:
+    """Whether a reply was kept by a run, under the id that it has."""
+    return message.get(JOURNALED) is True and "id" in message
 
 
 def _asked(call: Any) -> Any:
@@ -153,3 +169,52 @@ def for_fork(kept: Records, messages: Sequence[Any], before: Collection[str], en
         RUN: {name: value for name, value in kept.get(RUN, {}).items() if name == ROOT}
         | ({GENERATION + reply[1]: again} if reply and again else {}),
     }
+
+
+_FAR: Final = (CallStatus.WAITING, CallStatus.STARTED, CallStatus.UNKNOWN, CallStatus.FAILED, CallStatus.DONE)
+"""What is known of a call, from least to most."""
+
+
+def gives_way(kind: str, name: str, there: Any, given: Any, calls: Iterable[str]) -> bool:
+    """Whether a record may become what a copy of its thread says of it (None: nothing), which may be older.
+
+    What is known of an effect stays known, and so do answers and steps. `calls` are the keys of the calls that are there.
+    """
+    if kind == CALL:
+        known = CallStatus(there["status"])
+        settled = known in (CallStatus.DONE, CallStatus.FAILED)
+        return given is not None and not settled and _FAR.index(CallStatus(given["status"])) >= _FAR.index(known)
+    if kind == RUN and name.startswith(GENERATION):
+        reply = name.removeprefix(GENERATION)
+        return generation_made(key for key in calls if key.startswith(f"{reply}:")) <= int(given or 0)
+    return kind == RUN and name == TAKEOVERS
+
+
+def stand_ins(kept: Records, messages: Sequence[Any], place: int, reply: str, now: dt.datetime) -> dict[tuple[str, str], Any]:
+    """Records for the newest reply of a conversation, some of whose own may have been lost, by kind and name.
+
+    A call without an entry has the outcome that the model was told of; if there is none, nobody knows whether it was made.
+    """
+    made = generation_made(name for name in kept.get(CALL, {}) if name.startswith(f"{reply}:"))
+    again = generation(kept.get(RUN, {}), reply) or made
+    new: dict[tuple[str, str], Any] = {(RUN, GENERATION + reply): again} if again else {}
+    told = [message for message in messages[place + 1 :] if isinstance(message, Mapping)]
+    for index, call in enumerate(messages[place].get("tool_calls") or ()):
+        key = f"{reply}:{index}:{again}" if again else f"{reply}:{index}"
+        try:
+            asked = ToolCall.from_dict({"arguments": {}, "id": key, **call})
+        except (InvalidInputError, TypeError):  # nobody can read it, so nobody made it
+            continue
+        answer = next((one for one in told if asked.id == one.get("tool_call_id")), None)
+        if answer is None or answer.get("call_key") == key:  # else somebody else made it
+            new[CALL, key] = CallEntry(key, asked.name, arguments=asked.arguments, noted_at=now, **_told(answer)).to_dict()
+    return {(kind, name): value for (kind, name), value in new.items() if name not in kept.get(kind, {})}
+
+
+def _told(answer: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What an answer in the conversation says of the outcome of its call."""
+    if answer is None:
+        return {"status": CallStatus.UNKNOWN, "error": LOST}
+    if (answer.get("metadata") or {}).get("is_error"):
+        return {"status": CallStatus.FAILED, "error": str(answer["content"]).removeprefix("error: ")}
+    return {"status": CallStatus.DONE, "result": answer["content"]}

@@ -3,7 +3,7 @@
 Pure functions over plain messages; what is stored is never patched, and the messages that go in are not changed. In every
 view each call of an assistant message is answered by exactly one tool message, directly after it and in the order of the
 calls. What a provider cannot take is shown as text or left out, so that no history, crashed wherever, makes a conversation
-that can never be continued. Touches domain and errors.
+that can never be continued. Touches domain, showing and errors.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from savegame.domain import Attachment, AttachmentType, Conversation, Message, Role, ToolCall
+from savegame.domain import Attachment, AttachmentType, Conversation, Message, Role, ToolCall, json_text
 from savegame.errors import InvalidInputError
+from savegame.showing import written
 
 INTERRUPTED: Final = "interrupted; outcome unknown"
 """What stands for the result of a call that has none."""
@@ -33,6 +34,7 @@ _NAME_LENGTH: Final = 64
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _DATA_URL: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,(.+)", re.DOTALL)
 
+_OUTCOME: Final = ("status", "result", "error")
 _THOUGHTS: Final = frozenset({"thinking", "redacted_thinking"})
 _HIDDEN_PARTS: Final = _THOUGHTS | {"tool_use", "tool_result"}
 """Parts that only the provider that made them can read, and calls in its spelling, which `tool_calls` has already."""
@@ -88,12 +90,16 @@ def shown(
     summary: str | None = None,
     note: str = INTERRUPTED,
     notes: Mapping[str, str] | None = None,
+    **unknown: Any,
 ) -> list[dict[str, Any]]:
     """What fits a budget of tokens, or is left by a strategy of `Conversation.compact`; closed. Without either, everything.
 
     Calls and results stay together, and the newest of them are shown also over budget: a model needs something to answer.
     Messages keep all their fields; one that became a note, or lost its calls, keeps those that are not about calls.
     """
+    if unknown:
+        there = "budget, strategy, keep_recent, summary"
+        raise InvalidInputError(f"{', '.join(unknown)}: unknown; what a model is shown is chosen by {there}")
     if budget is None and strategy is None:
         return closed(messages, note, notes=notes)
     pairs = [pair for place, turn in enumerate(_turns(messages)) for pair in _weighed(place, turn)]
@@ -106,6 +112,16 @@ def shown(
             window = conversation.compact("sliding_window", budget=budget)
     known = {message.id: (message, given) for message, given in pairs}
     return closed([_given(message, *known.get(message.id, (None, {}))) for message in window], note, notes=notes)
+
+
+def read_call(call: Plain, otherwise: str) -> ToolCall:
+    """A call as the domain's; what of it nobody can read, as a model is shown it. `otherwise` is its id if it has none."""
+    try:
+        return ToolCall.from_dict(call)
+    except InvalidInputError:
+        others = {name: value for name, value in _spelled(call).items() if name not in ("function", *_OUTCOME)}
+        known = {"id": written(call.get("id") or otherwise), "name": _name(call), "arguments": json.loads(_arguments(call))}
+        return ToolCall.from_dict(others | known)
 
 
 def openai_messages(
@@ -356,7 +372,7 @@ def _part(item: Any, known: frozenset[str], image: Callable[[str], Part]) -> Par
         return _text(item["text"])
     if (address := _image_address(item)) is not None:
         return image(address)
-    return _text(item if isinstance(item, str) else _json(item))
+    return _text(item if isinstance(item, str) else json_text(item))
 
 
 def _thought(item: Plain) -> Part | None:
@@ -411,13 +427,6 @@ def _text(text: str) -> Part:
     return {"type": "text", "text": text}
 
 
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):  # keys that JSON does not have, or too deep for it
-        return str(value)
-
-
 def _fresh(wanted: str, used: set[str], longest: int) -> str:
     """An id that no call before has, as near to the one wanted as may be; it depends on what is before it only."""
     name = wanted[:longest] or "call"
@@ -435,7 +444,7 @@ def _spelled(call: Plain) -> Plain:
 
 
 def _name(call: Plain) -> str:
-    return _NOT_IN_NAMES.sub("_", str(_spelled(call).get("name") or "unknown"))[:_NAME_LENGTH]
+    return _NOT_IN_NAMES.sub("_", written(_spelled(call).get("name") or "unknown"))[:_NAME_LENGTH]
 
 
 def _arguments(call: Plain) -> str:
@@ -446,4 +455,4 @@ def _arguments(call: Plain) -> str:
         found = json.loads(given or "{}") if isinstance(given, str) else given or {}
         return strict(found if isinstance(found, Mapping) else {"arguments": found})
     except (TypeError, ValueError, RecursionError):
-        return strict({"arguments": str(given)})
+        return strict({"arguments": given if isinstance(given, str) else json_text(given)})

@@ -100,7 +100,7 @@ class MemoryStore(Store):
         self.read_only = read_only
         self._clock = clock or (lambda: time.time_ns() // 1000)
         self._lock = RLock()
-        self._inside = False
+        self._in_write = False
         self._closed = False
         self._threads: dict[ThreadKey, _Thread] = {}
         self._ids: dict[tuple[str, str], tuple[ThreadKey, int]] = {}
@@ -128,13 +128,13 @@ class MemoryStore(Store):
     @contextmanager
     def _writing(self) -> Iterator[None]:
         with self._locked():
-            if self._inside:  # by the thread that holds the lock
+            if self._in_write:  # by the thread that holds the lock
                 raise write_inside("memory:")
             try:
-                self._inside = True
+                self._in_write = True
                 yield
             finally:
-                self._inside = False
+                self._in_write = False
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class MemoryStore(Store):
         """Prolong a lease, or give it back."""
         with self._writing():
             held = self._look(key).row.lease
-            if held is None or held.epoch != epoch:
+            if held is None or held.epoch != epoch or not held.expires:
                 raise _fenced(key, epoch)
             # What was given back stays as the newest epoch, so that an older one still finds itself fenced.
             return self._set_lease(key, held._replace(expires=self._clock() + ttl_us if ttl_us else 0))

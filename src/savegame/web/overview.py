@@ -325,7 +325,10 @@ def _detailed(vault: Vault, entry: Entry, info: ThreadInfo, bare: Collection[byt
         tags = frozenset(tag for noted in vault.thread(info.id).noted() for tag in noted.tags)
     except CorruptionError:  # its page says what is damaged; the other threads are read
         tags = frozenset()
-    calls = [call for call in vault.calls(info.id) if not call.settled]
+    try:
+        calls = [call for call in vault.calls(info.id) if not call.settled]
+    except CorruptionError as error:  # listed as damaged: nobody can tell what it needs of a person
+        return Entry(entry.mark, replace(info, damage=str(error)), tags, detailed=True)
     pending = tuple(Pending(info.id, info.agent_id, call) for call in calls)
     return Entry(entry.mark, info, tags, pending, detailed=True)
 
