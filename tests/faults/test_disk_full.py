@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -14,6 +15,9 @@ import pytest
 
 import savegame
 from savegame.errors import OutOfSpace, SavegameError, UnavailableError
+from savegame.model import ThreadKey
+from savegame.store import DeleteThread
+from savegame.stores._fts import FtsIndex
 from savegame.testing.faults import PATIENCE_S, fingerprint, remount, tiny_disk, why_no_disks
 
 
@@ -160,6 +164,38 @@ def test_making_a_vault(scheme: str, left: int, disk: Path) -> None:
         vault.thread("t").save(1)
         assert vault.verify().ok
     assert names(disk) == {"v.db"}
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_deleting_where_no_file_can_be_made_locks_nobody_out(left: int, disk: Path) -> None:
+    """Several threads need two: what was begun is taken back, and everybody reads and writes as before."""
+    with savegame.open(f"file:{disk}/v.db") as vault:
+        for name in ("a", "b", "c"):
+            vault.thread(name).save({"name": name})
+        about = os.statvfs(disk)
+        remount(disk, f"nr_inodes={about.f_files - about.f_ffree + left}")
+        doomed = [DeleteThread(ThreadKey("default", name)) for name in ("a", "b")]
+        for changes in [doomed] if left else [doomed[:1], doomed]:
+            with pytest.raises(OutOfSpace) as caught:
+                vault.store.commit(changes)
+            assert not caught.value.unknown
+            with savegame.open(f"file:{disk}/v.db") as other:
+                assert [thread.id for thread in other.threads()] == ["a", "b", "c"]
+                other.thread("c").save({"again": len(changes)})
+        remount(disk, "nr_inodes=1000")
+        vault.store.commit(doomed)
+        assert [thread.id for thread in vault.threads()] == ["c"]
+
+
+def test_a_search_index_that_cannot_be_removed_is_an_error_of_ours(disk: Path) -> None:
+    index = FtsIndex(str(disk / "search.db"))
+    index.put([])
+    remount(disk, "ro")
+    with pytest.raises(UnavailableError, match="search index cannot be removed"):
+        index.drop()
+    remount(disk, "rw")
+    index.drop()
+    assert list(disk.iterdir()) == []
 
 
 LIMITED = """

@@ -252,7 +252,7 @@ def test_a_fork_inside_an_operation_refuses_in_the_child(store: FileStore) -> No
     grown(store, A, 1)
     statuses: list[int] = []
 
-    def fork(done: int, total: int) -> None:
+    def fork(delta: bytes) -> bytes:
         pid = os.fork()
         if pid == 0:
             try:
@@ -261,8 +261,9 @@ def test_a_fork_inside_an_operation_refuses_in_the_child(store: FileStore) -> No
                 os._exit(7)
             os._exit(8)
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return delta
 
-    store.backup(f"{store.path}-copy", fork)
+    store.compact(fork, lambda done, total: None)
     assert set(statuses) == {7}
     assert store.commit([appended(A, 2, 1)]) == [2]
 

@@ -87,20 +87,25 @@ class Changes:
         """Check and take in every change; gives the sequence numbers that they make."""
         return [_MAKE[type(change)](self, change) for change in changes]
 
-    def lease(self, key: ThreadKey, owner: str, ttl_us: int, instead_of: int | None, epoch: Callable[[], int]) -> Lease:
+    def lease(
+        self, key: ThreadKey, owner: str, ttl_us: int, instead_of: int | None, next_epoch: Callable[[int, int], int]
+    ) -> Lease:
         """`Store.lease`."""
         draft = self._draft(key)
         held = draft.journal.row.lease
-        if held and held.epoch != instead_of and held.expires > self._clock():
+        now = self._clock()
+        if held and held.epoch != instead_of and held.expires > now:
             raise _busy(key, held)
-        return _say_lease(draft, Lease(epoch(), owner, self._clock() + ttl_us))
+        epoch = next_epoch(held.epoch if held else 0, now)
+        return _say_lease(draft, Lease(epoch, owner, self._clock() + ttl_us))
 
     def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
         """`Store.renew`."""
         draft = self._draft(key)
         self._check_epoch(draft.journal.row, epoch)
         held = draft.journal.row.lease
-        assert held is not None
+        if held is None or not held.expires:
+            raise _fenced(key, epoch)
         # What was given back stays as the newest epoch, so that an older one still finds itself fenced.
         return _say_lease(draft, held._replace(expires=self._clock() + ttl_us if ttl_us else 0))
 
@@ -205,11 +210,12 @@ class Changes:
 
     def _delete(self, change: DeleteThread) -> int:
         draft = self._draft(change.key)
+        draft.reborn = True
         if draft.there or draft.lines:
             self._check_head(draft.journal.row, change.epoch, ANY)
             draft.journal = new_journal(change.key, draft.journal.directory)
             draft.lines, draft.aside, draft.keyframes, draft.new_ids = [], [], {}, []
-            draft.whole = draft.gone = draft.reborn = True
+            draft.whole = draft.gone = True
         return 0
 
     # -- guards ------------------------------------------------------------------------------------
@@ -224,7 +230,7 @@ class Changes:
     def _check_epoch(self, row: ThreadRow, epoch: int | None) -> None:
         # A lease that ran out but that nobody took since still is the newest: its holder was slow, not replaced.
         if epoch is not None and (row.lease is None or row.lease.epoch != epoch):
-            raise Fenced(f"thread {row.key.id!r}: the lease with epoch {epoch} was lost; stop")
+            raise _fenced(row.key, epoch)
 
 
 _MAKE: Final[dict[type, Callable[[Changes, Any], int]]] = {
@@ -311,6 +317,10 @@ def _with_head(journal: Journal, head: int) -> ThreadRow:
         raise InvalidInputError(f"thread {journal.key.id!r}: its head cannot be {head or '(none)'} after that")
     head_id = journal.entries[head].id if head else None
     return journal.row._replace(head=head, head_id=head_id, frames=len(journal.entries))
+
+
+def _fenced(key: ThreadKey, epoch: int) -> Fenced:
+    return Fenced(f"thread {key.id!r}: the lease with epoch {epoch} was lost or given back; stop")
 
 
 def _busy(key: ThreadKey, lease: Lease) -> Busy:

@@ -29,6 +29,7 @@ LOCK: Final = "lock"
 JOURNAL: Final = "journal.jsonl"
 FRESH: Final = "journal.new"
 ASIDE: Final = "aside.jsonl"
+LOST: Final = "aside"
 TRASH: Final = "trash"
 SEARCH: Final = "search.db"
 
@@ -71,6 +72,17 @@ def names_in(directory: str) -> list[str]:
 def hashed_in(directory: str) -> list[str]:
     """The paths of namespaces in a root, or of threads in a namespace, in order."""
     return [os.path.join(directory, name) for name in sorted(names_in(directory)) if is_hashed(name)]
+
+
+def files_below(root: str) -> Iterator[tuple[str, os.stat_result]]:
+    """The path below a root of every regular file, and what the system says of it; what vanishes meanwhile is passed over."""
+    for directory, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(directory, name)
+            with contextlib.suppress(FileNotFoundError):
+                about = os.lstat(path)
+                if stat.S_ISREG(about.st_mode):
+                    yield os.path.relpath(path, root), about
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -138,9 +150,9 @@ def write_at(handle: int, offset: int, data: bytes) -> None:
         offset, rest = offset + done, rest[done:]
 
 
-def copied(handle: int, end: int) -> Iterator[bytes]:
-    """The bytes of a file up to a place, in pieces."""
-    for at in range(0, end, _PIECE):
+def copied(handle: int, end: int, start: int = 0) -> Iterator[bytes]:
+    """The bytes of a file from one place to another, in pieces."""
+    for at in range(start, end, _PIECE):
         yield read_at(handle, at, min(_PIECE, end - at))
 
 
@@ -229,13 +241,15 @@ class Disk:
                 os.mkdir(path, 0o700)
             self.flush_names(os.path.dirname(path))
 
+    def make_trash(self) -> None:
+        """Make the place that `throw_away` moves things to, which takes room; moving them takes none."""
+        self.make_directory(os.path.join(self.root, TRASH))
+
     def throw_away(self, directory: str) -> None:
         """Make a directory disappear, whole or not at all; its bytes go with the next `empty_trash`."""
         if os.path.lexists(directory):
-            trash = os.path.join(self.root, TRASH)
-            self.make_directory(trash)
-            os.rename(directory, os.path.join(trash, uuid.uuid4().hex))
-            self.flush_names(os.path.dirname(directory))
+            self.make_trash()
+            os.rename(directory, os.path.join(self.root, TRASH, uuid.uuid4().hex))
 
     def empty_trash(self) -> None:
         """Give back the space of what was thrown away, also by somebody who was killed before he came to it."""

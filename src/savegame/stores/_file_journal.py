@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from savegame.errors import CorruptionError, UnsupportedError
 from savegame.model import Frame, Lease, ThreadKey, ThreadRow
 from savegame.stores._file_disk import JOURNAL, READ, opened, read_at
-from savegame.stores._file_lines import Op, Place, dump_line, parse_line, read_first
+from savegame.stores._file_lines import Op, Place, dump_line, parse_line, read_first, split_line
 from savegame.stores._rows import damaged
 from savegame.text import from_text
 
@@ -53,6 +53,8 @@ class Journal:
     records: dict[tuple[str, str], Place] = field(default_factory=dict)
     blobs: dict[bytes, Place] = field(default_factory=dict)
     damage: list[Place] = field(default_factory=list)
+    worn: list[Place] = field(default_factory=list)
+    """Lines of which only the newline is damaged: nothing is lost, but nothing can be added either."""
     sizes: Counter[str] = field(default_factory=Counter)
     first: bytes = b""
     """The first line, which is another one whenever the journal is written anew."""
@@ -163,7 +165,7 @@ def load(directory: str, known: Journal | None, key: ThreadKey | None) -> Journa
     """
     path = os.path.join(directory, JOURNAL)
     try:
-        if known is not None and known.signature == _signature(os.lstat(path)):
+        if known is not None and known.signature == signature_of_stat(os.lstat(path)):
             return known
         refuse_links(directory)
         with opened(path) as handle:
@@ -182,18 +184,19 @@ def load(directory: str, known: Journal | None, key: ThreadKey | None) -> Journa
 
 def signature_of(handle: int) -> Signature:
     """The signature of an open file."""
-    return _signature(os.fstat(handle))
+    return signature_of_stat(os.fstat(handle))
 
 
 def signature_at(path: str) -> Signature | None:
     """The signature of a file; None if there is none."""
     try:
-        return _signature(os.lstat(path))
+        return signature_of_stat(os.lstat(path))
     except FileNotFoundError:
         return None
 
 
-def _signature(found: os.stat_result) -> Signature:
+def signature_of_stat(found: os.stat_result) -> Signature:
+    """The signature of a file that the system says this of."""
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -213,10 +216,13 @@ def _begin(line: bytes, directory: str, key: ThreadKey | None) -> Journal:
         )
     key = key or ThreadKey(op["namespace"], op["thread"])  # type: ignore[index]
     journal = new_journal(key, directory)
-    if parse_line(line, key, 0) is None or op is None:
-        journal.damage.append(Place(0, len(line)))
+    part, said = next(split_line(line, key, 0), (line, None))
+    if said is None or op is None:
+        journal.damage.append(Place(0, len(part)))
+    elif not part.endswith(b"\n"):
+        journal.worn.append(Place(0, len(part)))
     journal.life = str((op or {}).get("life", ""))
-    journal.first, journal.end = line, len(line)
+    journal.first, journal.end = line, len(part)
     return journal
 
 
@@ -224,21 +230,24 @@ def _read_on(journal: Journal, lines: Any) -> None:
     """Take in every whole commit after `end`."""
     offset = journal.end
     waiting: list[tuple[Op, Place]] = []
-    for line in lines:
-        if not line.endswith(b"\n"):
-            return
-        place = Place(offset, len(line))
-        offset += len(line)
-        op = parse_line(line, journal.key, place.offset)
-        if op is None:
-            _take(journal, waiting)
-            _take_damaged(journal, line, place)
-        else:
-            waiting.append((op, place))
-            if op.get("more"):
-                continue
-            _take(journal, waiting)
-        journal.end = offset
+    for found in lines:
+        whole = parse_line(found, journal.key, offset)
+        for line, op in split_line(found, journal.key, offset) if whole is None else ((found, whole),):
+            ended = line.endswith(b"\n")
+            if not ended and op is None:
+                return
+            place = Place(offset, len(line), None if ended else op)
+            offset += len(line)
+            journal.worn += [] if ended else [Place(place.offset, place.length)]
+            if op is None:
+                _take(journal, waiting)
+                _take_damaged(journal, line, place)
+            else:
+                waiting.append((op, place))
+                if op.get("more"):
+                    continue
+                _take(journal, waiting)
+            journal.end = offset
 
 
 def _take(journal: Journal, commit: list[tuple[Op, Place]]) -> None:
@@ -276,6 +285,10 @@ def _save(journal: Journal, op: Op, place: Place) -> None:
 
 
 def _add(journal: Journal, seq: int, entry: Entry) -> None:
+    former = journal.entries.get(seq)
+    if former is not None and former.broken:  # the damage is in its number: nobody knows which frame it was
+        journal.damage.append(former.place)
+        journal.ids.pop(former.id, None)
     journal.entries[seq] = entry
     journal.ids[entry.id] = seq
     journal.row = journal.row._replace(head=seq, head_id=entry.id, last=max(journal.row.last, seq), frames=len(journal.entries))

@@ -26,12 +26,13 @@ Op = dict[str, Any]
 _to_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _SUM: Final = re.compile(rb',"sum":"([0-9a-f]{8})"\}\n')
 _SUM_BYTES: Final = 19
+_END: Final = re.compile(rb',"sum":"[0-9a-f]{8}"\}.', re.DOTALL)
 _LONGEST_FIRST: Final = 8192
 
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Where a line is. Until it is written, `op` is what it will say."""
+    """Where a line is. Until it is written, or if its newline is damaged, `op` is what it says."""
 
     offset: int = 0
     length: int = 0
@@ -75,6 +76,19 @@ def parse_line(line: bytes, key: ThreadKey, offset: int) -> Op | None:
     return op
 
 
+def split_line(line: bytes, key: ThreadKey, offset: int) -> Iterator[tuple[bytes, Op | None]]:
+    """The lines that stand in one, and what each says: where only a newline is damaged, two have become one.
+
+    What is damaged otherwise comes last, and says None.
+    """
+    while line:
+        ends = [found.end() for found in _END.finditer(line)]
+        tried = ((end, parse_line(line[: end - 1] + b"\n", key, offset)) for end in ends)
+        end, op = next((one for one in tried if one[1] is not None), (len(line), None))
+        yield line[:end], op
+        line, offset = line[end:], offset + end
+
+
 def first_line(key: ThreadKey, life: str) -> Op:
     """How a journal begins. `life` is another one after a delete, `copy` whenever it is written anew."""
     return {"thread": key.id, "namespace": key.namespace, "format": FORMAT, "life": life, "copy": os.urandom(8).hex()}
@@ -84,8 +98,10 @@ def read_first(line: bytes, directory: str) -> Op | None:
     """What the first line of a journal says, if the directory's name bears it out; else None.
 
     Only this line tells whose the journal is, so that one that is damaged is tried with each bit flipped: the hashes in
-    the directory's name leave no doubt about the right one.
+    the directory's name leave no doubt about the right one. Where its newline is damaged, it ends with its sum.
     """
+    end = _END.search(line)
+    line = line[: end.end() - 1] if end else line
     tried = (_borne_out(one, directory) for one in chain([line], _one_bit_off(line)))
     return next(filter(None, tried), None)
 

@@ -1,7 +1,7 @@
 """One lock around a whole file store: a mutex in the process, flock between processes, none across a fork.
 
 Whoever writes is alone; whoever reads shares the store with other readers. A child of a fork never touches the lock of
-its parent: it would be the same lock to the system. Touches errors and _file_disk.
+its parent: it would be the same lock to the system. Touches errors, store and _file_disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from savegame.errors import ClosedError, UnavailableError, UnsupportedError
+from savegame.errors import ClosedError, UnavailableError
+from savegame.store import write_inside
 from savegame.stores._file_disk import LOCK, translated
 from savegame.stores._forking import leave_alone, take_along
 
@@ -41,13 +42,12 @@ class Lock:
 
     @contextmanager
     def held(self, *, alone: bool) -> Iterator[None]:
-        """Hold the lock; inside itself it stays as it is. Where there is no file to lock, only the process is alone."""
+        """Hold the lock; to read inside itself it stays as it is. Where there is no file to lock, only the process is alone."""
         with self._mutex:
             self.check_open()
-            before = self._holder
-            if before:
-                if alone and before != fcntl.LOCK_EX:
-                    raise UnsupportedError(f"{self.root}: cannot be written to from inside its own backup; wait for its end")
+            if self._holder:
+                if alone:
+                    raise write_inside(self.root)
                 yield
                 return
             wanted = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
@@ -57,18 +57,20 @@ class Lock:
                 yield
             finally:
                 self._holder = 0
-                self._unlock()
+                try:
+                    self._unlock()
+                except BaseException:  # also an interrupt: whoever waits must not wait for this process's next operation
+                    self._drop()
+                    raise
 
     def check_open(self) -> None:
         """Raise ClosedError if it is closed."""
         if self.closed:
             raise ClosedError(f"{self.root}: the vault is closed; open it again")
 
-    def close(self, last: Callable[[], None]) -> None:
-        """Do a last thing while nobody else in this process is at it, and let go of the file. A second call does nothing."""
+    def close(self) -> None:
+        """Let go of the file, once nobody else in this process is at it. A second call does nothing."""
         with self._mutex:
-            if not self.closed:
-                last()
             self.closed = True
             self._drop()
         leave_alone(self)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from savegame.model import ThreadKey, ThreadRow
-from savegame.stores._file_disk import JOURNAL, Disk, hashed, hashed_in, thread_directory
+from savegame.stores._file_disk import JOURNAL, Disk, hashed, hashed_in, names_in, thread_directory
 from savegame.stores._file_ids import Index, told_by
-from savegame.stores._file_journal import Journal, load, signature_at
-from savegame.stores._file_listing import Summary, read_listing, write_listing
+from savegame.stores._file_journal import Journal, Signature, load, signature_at
+from savegame.stores._file_listing import LISTING, Summary, read_listing, write_listing
 
 MOST_THINGS: Final = 200_000
 """How many frames, records and large values are remembered the places of."""
@@ -110,7 +110,7 @@ class Threads:
     def summary(self, directory: str) -> Summary | None:
         """What listings need of the thread in a directory; None if it is gone."""
         known = self._summaries.get(directory)
-        if known is None or known.signature != signature_at(os.path.join(directory, JOURNAL)):
+        if known is None or known.signature != _signature_in(directory):
             self.journal(directory)
         return self._summaries.get(directory)
 
@@ -147,16 +147,32 @@ class Threads:
         return known
 
     def _ordered(self, space: Space) -> list[tuple[str, str]]:
-        if space.order is None:
-            paths = ((name, os.path.join(space.directory, name)) for name in space.names)
-            found = ((name, self._summaries.get(path) or self.summary(path)) for name, path in paths)
-            space.order = sorted((summary.row.key.id, name) for name, summary in found if summary is not None)
-        return space.order
+        if space.order is not None:
+            return space.order
+        paths = ((name, os.path.join(space.directory, name)) for name in space.names)
+        found = ((name, self._summaries.get(path) or self.summary(path)) for name, path in paths)
+        order = sorted((summary.row.key.id, name) for name, summary in found if summary is not None)
+        if len(order) == len(space.names):  # else a first save is not done yet, and nothing here changes when it is
+            space.order = order
+        return order
 
     def keep_listings(self) -> None:
-        """Write down what is known of namespaces that there is news of."""
+        """Write down what is known of namespaces that there is news of, as far as it still holds."""
         for space, count in self._news.items():
             if count >= WORTH_KEEPING:
-                found = [(path, one) for path, one in self._summaries.items() if os.path.dirname(path) == space]
-                write_listing(space, found)
+                known = [(path, one) for path, one in self._summaries.items() if os.path.dirname(path) == space]
+                write_listing(space, [(path, one) for path, one in known if one.signature == _signature_in(path)])
                 self._news[space] = 0
+
+    def unlist(self, space: str) -> None:
+        """Take away what is kept of a namespace, before something of it goes; the next listing is kept anew."""
+        kept = [name for name in names_in(space) if name.startswith(LISTING)]
+        if LISTING in kept:
+            self._summaries = read_listing(space) | self._summaries
+            self._news[space] = WORTH_KEEPING
+        for name in kept:
+            self._disk.remove(os.path.join(space, name))
+
+
+def _signature_in(directory: str) -> Signature | None:
+    return signature_at(os.path.join(directory, JOURNAL))

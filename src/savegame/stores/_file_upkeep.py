@@ -1,4 +1,4 @@
-"""Sizes, checking, mending, compacting and copying of a file store: what it does for `stats`, `verify`, `repair` and others.
+"""Sizes, checking, mending and compacting of a file store: what it does for `stats`, `verify`, `repair` and others.
 
 Checking reads every file anew, whatever is remembered. Mending never deletes: damaged lines go to `aside.jsonl` beside
 their journal, as they are, and what cannot be read at all to `aside/` in the root. Touches _file_*.
@@ -7,51 +7,38 @@ their journal, as they are, and what cannot be read at all to `aside/` in the ro
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final
 
-from savegame.errors import AlreadyExistsError, CorruptionError
+from savegame.errors import CorruptionError
 from savegame.model import Problem
 from savegame.stores._file_changes import Draft
-from savegame.stores._file_disk import ASIDE, JOURNAL, LOCK, MARKER, SEARCH, TRASH, Disk, hashed_in
+from savegame.stores._file_disk import ASIDE, JOURNAL, LOST, Disk, files_below, hashed_in, is_hashed, names_in
 from savegame.stores._file_ids import Index, tells
 from savegame.stores._file_journal import Journal, Reader, load
 from savegame.stores._file_keyframes import is_sound, keyframes_of
-from savegame.stores._file_listing import LISTING
 from savegame.stores._file_threads import Threads
-from savegame.stores._file_write import BATCH, Writer, last_epoch, set_epoch
+from savegame.stores._file_write import TORN, Writer, last_epoch, set_epoch
 from savegame.stores._rows import damaged, problem
 from savegame.text import from_text
-
-LOST: Final = "aside"
-_DERIVED: Final = (LISTING, SEARCH, f"{MARKER}.")
-"""How names begin that a copy does without; somebody may be writing them at any time."""
 
 
 def sizes(disk: Disk, threads: Threads) -> dict[str, int]:
     """Bytes of each kind of line, of files beside the journals, and of all files."""
     found: Counter[str] = Counter(dict.fromkeys(("frames", "keyframes", "notes", "records", "blobs", "aside", "total"), 0))
-    for path, size in _files(disk.root):
-        found["total"] += size
-        name = os.path.basename(path)
-        if name == JOURNAL:
-            summary = threads.summary(os.path.dirname(path))
+    for path, about in files_below(disk.root):
+        found["total"] += about.st_size
+        *where, name = path.split(os.sep)
+        if where[:1] == [LOST]:
+            found["aside"] += about.st_size
+        elif len(where) != 2 or not all(map(is_hashed, where)):
+            continue
+        elif name == JOURNAL:
+            summary = threads.summary(os.path.join(disk.root, *where))
             found.update({} if summary is None else summary.sizes)
-        elif name.startswith(("keyframe.", "torn-", ASIDE)):
-            found["keyframes" if name.startswith("keyframe.") else "aside"] += size
+        elif name.startswith(("keyframe.", TORN, ASIDE)):
+            found["keyframes" if name.startswith("keyframe.") else "aside"] += about.st_size
     return dict(found)
-
-
-def _files(directory: str) -> Iterator[tuple[str, int]]:
-    """Every file below a directory with its size; what vanishes meanwhile is passed over."""
-    for path, _, names in os.walk(directory):
-        for name in names:
-            try:
-                yield os.path.join(path, name), os.lstat(os.path.join(path, name)).st_size
-            except FileNotFoundError:
-                continue
 
 
 # -- checking --------------------------------------------------------------------------------------
@@ -69,12 +56,14 @@ def check_root(disk: Disk) -> list[Problem]:
 def check_thread(disk: Disk, directory: str) -> list[Problem]:
     """Every line, keyframe and index entry of one thread."""
     try:
-        journal = load(directory, None, None)
+        journal = _loaded(directory)
     except CorruptionError as error:
         return [problem(error)]
     if journal is None:
         return []
-    found = [problem(damaged(journal.key, None, f"line at byte {at.offset} of {JOURNAL}")) for at in journal.damage]
+    bad = [f"line at byte {at.offset}" for at in journal.damage]
+    bad += [f"newline at byte {at.offset + at.length - 1}" for at in journal.worn]
+    found = [problem(damaged(journal.key, None, f"{what} of {JOURNAL}")) for what in bad]
     with journal.reading() as reader:
         found += [problem(error) for error in _damage_in(journal, reader)]
     found += [
@@ -84,6 +73,17 @@ def check_thread(disk: Disk, directory: str) -> list[Problem]:
     ]
     missing = _not_in_index(disk, journal)
     return found + [problem(damaged(journal.key, name, "index of ids")) for name in missing]
+
+
+def _loaded(directory: str) -> Journal | None:
+    """A thread; None if a first save is not done yet. Raises CorruptionError if its journal is missing, or nobody's."""
+    journal = load(directory, None, None)
+    if journal is None and any(not name.endswith(".new") for name in names_in(directory)):
+        raise CorruptionError(
+            f"{directory}: its {JOURNAL} is missing; restore it from a backup, or run repair, which sets the rest aside",
+            place=JOURNAL,
+        )
+    return journal
 
 
 def _damage_in(journal: Journal, reader: Reader) -> Iterator[CorruptionError]:
@@ -125,7 +125,7 @@ def mend_root(disk: Disk, now: int) -> list[str]:
 def mend_thread(disk: Disk, writer: Writer, directory: str) -> list[str]:
     """Set damaged lines and keyframes of a thread aside; its head becomes the newest frame if nobody knows it."""
     try:
-        journal = load(directory, None, None)
+        journal = _loaded(directory)
     except CorruptionError:
         lost = os.path.join(disk.root, LOST)
         disk.make_directory(lost)
@@ -145,7 +145,7 @@ def mend_thread(disk: Disk, writer: Writer, directory: str) -> list[str]:
         space, name = os.path.split(directory)
         Index(disk, space).add((one, name) for one in missing)
         done.append(f"thread {journal.key.id!r}: {len(missing)} ids entered in the index")
-    if journal.damage:
+    if journal.damage or journal.worn:
         done.append(_mend_journal(writer, journal))
     return done
 
@@ -155,11 +155,12 @@ def _mend_journal(writer: Writer, journal: Journal) -> str:
     head = journal.row.head if journal.row.head in journal.entries else newest
     head_id = journal.entries[head].id if head else None
     journal.row = journal.row._replace(head=head, head_id=head_id, last=max(journal.row.last, newest))
-    count = len(journal.damage)
+    said = [f"{len(journal.damage)} damaged lines set aside"] if journal.damage else []
+    said += [f"{len(journal.worn)} lines without a newline written anew"] if journal.worn else []
     draft = Draft(journal, there=True, whole=True, aside=journal.damage)
     journal.damage = []
     writer.write([draft])
-    return f"thread {journal.key.id!r}: {count} damaged lines set aside"
+    return f"thread {journal.key.id!r}: {', '.join(said)}"
 
 
 # -- compacting and copying ------------------------------------------------------------------------
@@ -178,36 +179,3 @@ def rebuild_indexes(disk: Disk, threads: Threads) -> None:
     for space in threads.spaces():
         journals = [found for path in hashed_in(space) if (found := threads.journal(path)) is not None]
         Index(disk, space).rebuild((name, os.path.basename(journal.directory)) for journal in journals for name in journal.ids)
-
-
-def backup(disk: Disk, target: str, progress: Callable[[int, int], None]) -> None:
-    """Copy every file to a new directory, flushed, under another name until all are there."""
-    if os.path.lexists(target):
-        raise AlreadyExistsError(f"{target}: exists already; a backup never overwrites")
-    fresh = f"{target}.{os.urandom(8).hex()}.partial"  # not in the way of the next, if this one is killed
-    files = [path for path, _ in _files(disk.root) if _is_needed(os.path.relpath(path, disk.root))]
-    copy = Disk(fresh, flush=True)
-    try:
-        copy.make_directory(fresh)
-        for done, path in enumerate(files, 1):
-            place = os.path.join(fresh, os.path.relpath(path, disk.root))
-            copy.make_directory(os.path.dirname(place))
-            shutil.copyfile(path, place, follow_symlinks=False)
-            os.chmod(place, 0o600)
-            with open(place, "rb+") as handle:
-                copy.flush(handle.fileno())
-            progress(done, len(files))
-        for directory, _, _ in os.walk(fresh):
-            copy.flush_names(directory)
-        os.rename(fresh, target)
-        copy.flush_names(os.path.dirname(target))
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-
-
-def _is_needed(path: str) -> bool:
-    name = os.path.basename(path)
-    return (
-        path not in (LOCK, BATCH) and not path.startswith(TRASH) and not name.startswith(_DERIVED) and not name.endswith(".new")
-    )

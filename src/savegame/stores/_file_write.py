@@ -22,6 +22,7 @@ from savegame.stores._file_disk import (
     ASIDE,
     FRESH,
     JOURNAL,
+    LOST,
     Disk,
     copied,
     is_hashed,
@@ -41,6 +42,7 @@ logger = logging.getLogger("savegame")
 
 BATCH: Final = "batch"
 EPOCH: Final = "epoch"
+TORN: Final = "torn-"
 
 
 class Writer:
@@ -58,37 +60,45 @@ class Writer:
         drafts = list(drafts)
         changed = [draft for draft in drafts if draft.lines or (draft.whole and draft.there)]
         self._enter_ids(changed)
+        for space in {os.path.dirname(draft.journal.directory) for draft in changed if draft.reborn}:
+            self._threads.unlist(space)
         if len(changed) == 1:
             self._write_one(changed[0])
         elif changed:
             self._write_together(changed)
         self._put_keyframes(drafts, needed=not changed)
+        self._clear_lost([draft.journal.directory for draft in drafts if draft.reborn], needed=not changed)
 
     # -- one thread --------------------------------------------------------------------------------
 
     def _write_one(self, draft: Draft) -> None:
         directory = draft.journal.directory
-        if draft.lines and draft.there and not draft.whole and directory not in self._suspects:
+        if draft.lines and draft.there and not draft.whole and not self._needs_rewriting(draft.journal):
             self._append(draft)
             return
-        if not draft.gone:
-            self._prepare(draft)
         try:
             if draft.gone:
                 self._disk.throw_away(directory)
             else:
-                self._disk.rename(os.path.join(directory, FRESH), os.path.join(directory, JOURNAL))
+                self._prepare(draft)
+                os.replace(os.path.join(directory, FRESH), os.path.join(directory, JOURNAL))
+        except BaseException:
+            self._take_back([draft])
+            raise
+        try:
+            self._disk.flush_names(os.path.dirname(directory) if draft.gone else directory)
         except OSError as error:
             raise _unknown(draft, error) from error
         self._replaced(draft)
+
+    def _needs_rewriting(self, journal: Journal) -> bool:
+        """Whether nothing may be added to a journal: as long as its first line stays, nothing else in it ever changes."""
+        return bool(journal.torn() or journal.worn) or journal.directory in self._suspects
 
     def _append(self, draft: Draft) -> None:
         journal = draft.journal
         data = dump_commit(draft.lines, journal.key, journal.end)
         with opened(os.path.join(journal.directory, JOURNAL), write=True) as handle:
-            if journal.torn():
-                self._keep_tail(journal, handle)
-                os.ftruncate(handle, journal.end)
             try:
                 write_at(handle, journal.end, data)
             except BaseException:
@@ -111,8 +121,9 @@ class Writer:
 
     def _keep_tail(self, journal: Journal, handle: int) -> None:
         """Set a torn tail aside, as it is: somebody was interrupted there, and nobody was told that it was saved."""
-        count = sum(name.startswith("torn-") for name in names_in(journal.directory))
-        path = os.path.join(journal.directory, f"torn-{count + 1}")
+        numbers = [name.removeprefix(TORN) for name in names_in(journal.directory) if name.startswith(TORN)]
+        newest = max((int(number) for number in numbers if number.isdecimal()), default=0)
+        path = os.path.join(journal.directory, f"{TORN}{newest + 1}")
         self._disk.put(path, read_at(handle, journal.end, journal.torn()))
         logger.warning("thread %r: %d bytes of an unfinished write were set aside: %s", journal.key.id, journal.torn(), path)
 
@@ -127,7 +138,7 @@ class Writer:
                 self._keep_tail(journal, reader.handle())
             if draft.aside:
                 self._add_aside(journal.directory, b"".join(map(reader.raw, draft.aside)))
-            if draft.whole or journal.directory in self._suspects:
+            if draft.whole or (draft.there and self._needs_rewriting(journal)):
                 parts = dump_journal(said_now(journal, reader, draft.recode), journal.key)
             elif draft.there:
                 parts = chain(copied(reader.handle(), journal.end), [dump_commit(draft.lines, journal.key, journal.end)])
@@ -158,6 +169,23 @@ class Writer:
             logger.warning("%s: what is not needed any more could not be removed: %s", directory, error)
         self.empty_trash()
 
+    def _clear_lost(self, directories: list[str], *, needed: bool) -> None:
+        """Throw away what repair set aside of deleted threads when nobody knew whose it was."""
+        lost = os.path.join(self._disk.root, LOST)
+        ours = tuple("-".join((*directory.split(os.sep)[-2:], "")) for directory in directories)
+        found = [os.path.join(lost, name) for name in names_in(lost) if name.startswith(ours)] if ours else []
+        if not found:
+            return
+        try:
+            for path in found:
+                self._disk.throw_away(path)
+            self._disk.flush_names(lost)
+        except OSError as error:
+            if needed:
+                raise
+            logger.warning("%s: what was set aside could not be removed: %s", lost, error)
+        self.empty_trash()
+
     def empty_trash(self) -> bool:
         """Give back the space of what was deleted. Gives False if some of it could not be removed yet."""
         try:
@@ -174,19 +202,32 @@ class Writer:
         try:
             for draft in written:
                 self._prepare(draft)
+            if len(written) < len(drafts):
+                self._disk.make_trash()
             self._disk.write_fresh(f"{self._batch}.new", [_dump_batch(drafts)])
+            os.replace(f"{self._batch}.new", self._batch)
         except BaseException:
-            for draft in written:
-                with suppress(OSError):
-                    self._disk.remove(os.path.join(draft.journal.directory, FRESH))
+            if not os.path.lexists(self._batch):
+                self._take_back(written)
             raise
         try:
-            self._disk.rename(f"{self._batch}.new", self._batch)
+            self._disk.flush_names(self._disk.root)
             self.finish()
         except OSError as error:
             raise _unknown(drafts[0], error) from error
         for draft in drafts:
             self._replaced(draft)
+
+    def _take_back(self, drafts: list[Draft]) -> None:
+        """Remove what was prepared for a commit that will not happen."""
+        for draft in drafts:
+            with suppress(OSError):
+                self._disk.remove(os.path.join(draft.journal.directory, FRESH))
+                if not draft.there:
+                    os.rmdir(draft.journal.directory)
+        with suppress(OSError):
+            self._disk.remove(f"{self._batch}.new")
+            self._disk.empty_trash()
 
     def finish(self) -> None:
         """Finish what somebody began to do to several threads at once. What was done of it is not done again."""
@@ -195,7 +236,9 @@ class Writer:
             return
         replace, remove = _parse_batch(data, self._batch)
         for names in remove:
-            self._disk.throw_away(os.path.join(self._disk.root, *names))
+            directory = os.path.join(self._disk.root, *names)
+            self._disk.throw_away(directory)
+            self._disk.flush_names(os.path.dirname(directory))
         for names in replace:
             directory = os.path.join(self._disk.root, *names)
             with suppress(FileNotFoundError):
@@ -224,19 +267,20 @@ class Writer:
                         raise
                     logger.warning("thread %r: a keyframe could not be written: %s", draft.journal.key.id, error)
 
-    def next_epoch(self) -> int:
-        """A number larger than any that was given before, durable before anybody gets it."""
-        epoch = last_epoch(self._disk) + 1
+    def next_epoch(self, held: int, now: int) -> int:
+        """A number larger than any that was given before, durable before anybody gets it; `held` is the thread's newest."""
+        newest = last_epoch(self._disk)
+        epoch = max(now if newest is None else newest, held) + 1  # the clock: nobody can have had so many, lost or not
         set_epoch(self._disk, epoch)
         return epoch
 
 
-def last_epoch(disk: Disk) -> int:
-    """The newest epoch that was given. Raises CorruptionError."""
+def last_epoch(disk: Disk) -> int | None:
+    """The newest epoch that was given; None if none was, or the file that told it is gone. Raises CorruptionError."""
     path = os.path.join(disk.root, EPOCH)
     data = read_file(path)
     if data is None:
-        return 0
+        return None
     text, _, total = data.strip().partition(b" ")
     if total != b"%08x" % zlib.crc32(text):
         raise CorruptionError(f"{path}: is damaged; run repair", place=EPOCH)

@@ -106,8 +106,12 @@ class FtsIndex(Index):
         if not _is_ours(self.path):
             raise _foreign(self.path)
         for name in (self.path + "-journal", self.path):  # in this order: no journal may be left to a newer file
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 os.unlink(name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise _failed(self.path, "removed", error) from error
 
     def close(self) -> None:
         with self._lock:
@@ -175,7 +179,11 @@ def _create(path: str) -> None:
     except FileExistsError:  # somebody else made it meanwhile
         return
     except OSError as error:
-        raise UnavailableError(f"{path}: the search index cannot be made ({error.strerror}); check the directory") from error
+        raise _failed(path, "made", error) from error
+
+
+def _failed(path: str, what: str, error: OSError) -> UnavailableError:
+    return UnavailableError(f"{path}: the search index cannot be {what} ({error.strerror}); check the directory")
 
 
 def _lay_out(db: apsw.Connection) -> None:

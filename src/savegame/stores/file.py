@@ -3,7 +3,7 @@
 A save appends one line and flushes once. What has to change more than one file, or what is already written, is prepared
 beside and renamed into place (`_file_write.py`). One lock around the store keeps processes apart (`_file_lock.py`). The
 index of a thread lives in memory and follows the file (`_file_journal.py`, `_file_threads.py`); what changes mean is in
-`_file_changes.py`, looking after it in `_file_upkeep.py`. Touches store and those.
+`_file_changes.py`, looking after it in `_file_upkeep.py` and `_file_copy.py`. Touches store and those.
 """
 
 from __future__ import annotations
@@ -12,15 +12,23 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import ClassVar, Final
 
-from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError, UnavailableError, UnsupportedError
+from savegame.errors import (
+    CheckpointNotFound,
+    CorruptionError,
+    InvalidInputError,
+    SavegameError,
+    UnavailableError,
+    UnsupportedError,
+)
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 from savegame.store import Capability, Store, StoreChange
 from savegame.stores import _file_upkeep as upkeep
 from savegame.stores._file_changes import Changes
+from savegame.stores._file_copy import backup
 from savegame.stores._file_disk import SEARCH, Disk, checked_root, hashed, hashed_in, make_root, translated
 from savegame.stores._file_ids import new_id
 from savegame.stores._file_journal import Journal, Reader, new_journal
@@ -220,8 +228,8 @@ class FileStore(Store):
             upkeep.rebuild_indexes(self._disk, self._threads)
 
     def backup(self, path: str, progress: Callable[[int, int], None]) -> None:
-        with self._reading():
-            upkeep.backup(self._disk, os.path.realpath(os.fspath(path)), progress)
+        self._lock.check_open()
+        backup(self.path, os.path.realpath(os.fspath(path)), self._reading, progress)
 
     def purge(self) -> bool:
         with self._alone():
@@ -235,7 +243,10 @@ class FileStore(Store):
         return self._index
 
     def close(self) -> None:
-        self._lock.close(self._keep_listings)
+        if not self.read_only:
+            with suppress(SavegameError), self._reading():  # only time is lost without it
+                self._keep_listings()
+        self._lock.close()
         self._index.close()
 
     def _keep_listings(self) -> None:

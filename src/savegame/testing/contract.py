@@ -944,6 +944,8 @@ class StoreContract:
         lease = store.lease(A, "me", MINUTE)
         assert store.renew(A, lease.epoch, 0).expires <= store.clock()
         store.commit([appended(A, 1)])
+        with pytest.raises(Fenced):  # it is not his any more, although nobody has taken it yet
+            store.renew(A, lease.epoch, MINUTE)
         assert store.lease(A, "you", MINUTE).epoch > lease.epoch
 
     def test_of_two_who_want_a_lease_exactly_one_gets_it(self, store: Store) -> None:
