@@ -33,7 +33,7 @@ from savegame.errors import (
 )
 from savegame.frames import load_meta, load_note
 from savegame.lineage import everything
-from savegame.model import Frame, Kind, ThreadKey, checked_duration
+from savegame.model import Frame, Kind, ThreadKey, checked_duration, checked_number
 from savegame.store import ANY
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Reporting:
         self, name: str, every: dt.timedelta, keep: int | None, on_error: Callable[[Exception], object] | None
     ) -> None:
         checked_duration(every, "every")
-        if keep is not None and keep < 1:
+        if keep is not None and checked_number(keep, "keep") < 1:
             raise InvalidInputError(f"keep must be at least 1, not {keep}: the newest automatic checkpoint stays")
         self.saved = 0
         """How many checkpoints it made."""

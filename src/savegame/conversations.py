@@ -23,6 +23,7 @@ from savegame.frames import load_meta
 from savegame.lineage import listed
 from savegame.model import Checkpoint, CheckpointId, Frame, ThreadKey, ThreadRow, checked_id, checked_limit
 from savegame.plain import checked_text, checked_texts, checked_time
+from savegame.runs.views import read_call
 from savegame.store import ANY
 from savegame.thread import Thread
 from savegame.tree import Node, child_of, count_of, value_of
@@ -90,7 +91,7 @@ class Conversations:
         if not isinstance(found.state, dict) or not isinstance(found.state.get("messages"), list):
             raise _no_conversation(conversation_id)
         given = {"agent_id": found.agent_id, "created_at": found.created_at, **found.state, "id": found.thread_id}
-        given["messages"] = [_named(conversation_id, *place) for place in enumerate(found.state["messages"])]
+        given["messages"] = [_readable(_named(conversation_id, *place)) for place in enumerate(found.state["messages"])]
         conversation = Conversation.from_dict(given)
         conversation.known = found.id
         return conversation
@@ -209,6 +210,14 @@ def _named(conversation_id: str, place: int, message: Any) -> Any:
     if not isinstance(message, Mapping) or "id" in message:
         return message
     return {**message, "id": blake3.blake3(f"{place} {conversation_id}".encode()).hexdigest(length=16)}
+
+
+def _readable(message: Any) -> Any:
+    """A message whose calls can all be read: runs keep them as the model gave them, and told it what was wrong."""
+    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        return message
+    return {**message, "tool_calls": [read_call(call, f"call-{place}") for place, call in enumerate(calls)]}
 
 
 def _no_conversation(thread_id: str) -> InvalidInputError:

@@ -1,4 +1,4 @@
-"""The domain types: AgentState, Conversation, Message, Attachment, ToolCall. Touches plain, model and errors.
+"""The domain types: AgentState, Conversation, Message, Attachment, ToolCall. Touches plain, showing, model and errors.
 
 Mutable dataclasses that are checked when they are made, when they are read (`from_dict`, `from_json`) and when they are
 written (`to_dict`, `to_json`): what is written can be read. An error names the field by its path, `messages[3].role`.
@@ -31,12 +31,17 @@ from savegame.plain import (
     checked_time,
     maybe,
 )
+from savegame.showing import plain_text
 
 TITLE_LENGTH: Final = 50
 COMPACT_ABOVE: Final = 0.8
 """The share of its budget above which a conversation wants to be compacted."""
 COMPACT_TO: Final = 0.6
 """The share of the budget that compaction aims at, so that there is room to go on."""
+
+_TEXT_FIELDS: Final = frozenset({"type", "text"})
+_OF_CALLS: Final = frozenset({"tool_use", "thinking", "redacted_thinking"})
+"""Parts of a content that are nothing without the calls beside them: those in a provider's spelling, and what led to them."""
 
 _WORKED_OUT: Final = dt.datetime.min
 """Stands for a time that was not given and follows from the others."""
@@ -245,11 +250,16 @@ class Message(Plain):
 
     @property
     def estimated_tokens(self) -> int:
-        """`tokens` if it is known, else a quarter of the bytes of all text in content and tool calls, plus one."""
+        """`tokens` if it is known, else a quarter of the bytes of content and tool calls, plus one.
+
+        Texts count as they are, any other value as its JSON.
+        """
         if self.tokens is not None:
             return self.tokens
-        said = [self.content, *([call.name, call.arguments, call.result] for call in self.tool_calls)]
-        return sum(len(text.encode(errors="surrogatepass")) for text in _texts_in(said)) // 4 + 1
+        said = [self.content]
+        for call in self.tool_calls:
+            said += [call.name, json_text(call.arguments) if call.arguments else None, call.result]
+        return sum(map(_bytes_in, said)) // 4 + 1
 
     @classmethod
     def _renamed(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -559,7 +569,7 @@ def _snipped(unit: Unit) -> Unit:
     calls: dict[str | None, ToolCall] = {call.id: call for message in unit for call in message.tool_calls}
     if not calls.keys() <= {message.tool_call_id for message in unit}:
         return unit
-    return [_without_calls(message, calls) for message in unit if message.text or not message.tool_calls]
+    return [_without_calls(message, calls) for message in unit if not message.tool_calls or _says_something(message)]
 
 
 def _without_calls(message: Message, calls: Mapping[str | None, ToolCall]) -> Message:
@@ -578,12 +588,40 @@ def _part_text(part: Any) -> str | None:
     return part if isinstance(part, str) else None
 
 
-def _texts_in(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (list, tuple, Mapping)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts_in(item)
+def _says_something(message: Message) -> bool:
+    """Whether a message says anything besides its calls."""
+    parts = message.content if isinstance(message.content, list) else [message.content]
+    others = [part for part in parts if part is not None and _part_text(part) is None and not _is_of_calls(part)]
+    return bool(message.text or others or message.attachments)
+
+
+def _is_of_calls(part: Any) -> bool:
+    return isinstance(part, Mapping) and any(part.get("type") == kind for kind in _OF_CALLS)
+
+
+def json_text(value: Any) -> str:
+    """What a model is shown of a value that is no text; JSON where that can be."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):  # keys or numbers that JSON does not have, or too deep for it
+        return plain_text(value)
+
+
+def _bytes_in(value: Any) -> int:
+    """The bytes of texts and parts that are nothing but text, and of all others together as JSON."""
+    if value is None:
+        return 0
+    texts: list[str] = []
+    others: list[Any] = []
+    for part in value if isinstance(value, list) else [value]:
+        text = _part_text(part) if not isinstance(part, Mapping) or part.keys() <= _TEXT_FIELDS else None
+        if text is None:
+            others.append(part)
+        else:
+            texts.append(text)
+    if others:
+        texts.append(json_text(others if isinstance(value, list) else value))
+    return sum(len(text.encode(errors="surrogatepass")) for text in texts)
 
 
 def _one_line(text: str) -> str:

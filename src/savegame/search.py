@@ -3,7 +3,7 @@
 Searched are the messages of every thread's head. An index is brought up to date when somebody searches: threads whose
 head is not the one that was indexed are read and indexed again. Nothing is indexed while saving. What was removed from the
 store is never left in an index: whoever indexes looks afterwards whether the checkpoint is still there, whoever removes
-makes the index forget (`upkeep.freed`). Touches engine, index, words, tree, codec, frames, model.
+makes the index forget (`upkeep.freed`). Touches engine, index, words, tree, codec, frames, showing, model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError
 from savegame.frames import load_meta
 from savegame.index import PLACE, Entry, Found, Index, Said
-from savegame.model import CheckpointId, ThreadKey, ThreadRow
+from savegame.model import CheckpointId, ThreadKey, ThreadRow, checked_limit
+from savegame.showing import written
 from savegame.tree import Dict, Node, open_node, value_of
 
 logger = logging.getLogger("savegame")
@@ -102,8 +103,7 @@ def search(
     """Bring the index up to date, then look. An index that is damaged is dropped and built anew."""
     if not isinstance(query, str):
         raise InvalidInputError(f"a query is text, not {type(query).__name__}")
-    if limit is not None and limit < 0:
-        raise InvalidInputError(f"limit must not be negative, not {limit}; None gives every hit")
+    limit = checked_limit(limit)
     index = engine.store.index()
     if limit == 0 or not _is_unicode(query):  # no message can hold that
         return Hits()
@@ -251,7 +251,7 @@ def _texts(value: Any) -> Iterator[str]:
         elif isinstance(value, (list, tuple, set, frozenset)):
             waiting += reversed(list(value))
         elif isinstance(value, (int, float, decimal.Decimal)) and not isinstance(value, bool):
-            yield str(value)
+            yield written(value)
 
 
 def _is_unicode(text: str) -> bool:

@@ -3,7 +3,7 @@
 There are five kinds of stored bytes: `delta` and `value` (an envelope around operations or an encoded value), `content`
 (an envelope around a large text), `meta` and `note`. What JSON has no word for becomes a dict with one key that begins
 with `$`; a user's dict that looks like that is wrapped in `$plain`. Bytes that would not come back exactly, compressed ones
-among them, are kept as base64. `docs/format/journal.md` has the whole list. Touches frames, delta, codec, leaves.
+among them, are kept as base64. `docs/format/journal.md` has the whole list. Touches frames, delta, codec, leaves, showing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from savegame.delta import APPEND, DELETE, EDIT, ORDER, SET, SPLICE, Op, dump, p
 from savegame.errors import CorruptionError, SavegameError
 from savegame.frames import Meta
 from savegame.leaves import RawExt
+from savegame.showing import number_text
 
 DEEPEST: Final = 40
 """Levels of nesting that are written out; what lies deeper is packed, so that no reader needs a deep stack."""
@@ -119,8 +120,12 @@ def _close_words(tag: int) -> Callable[[str], RawExt]:
     return lambda words: RawExt(tag, words.encode())
 
 
+def _open_int(data: bytes, depth: int) -> str:
+    return number_text(int.from_bytes(data, "big", signed=True))
+
+
 def _close_int(words: str) -> RawExt:
-    number = int(words)
+    number = int(words, 0)
     return RawExt(leaves.BIGINT, number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
 
 
@@ -150,7 +155,7 @@ _EXTENSIONS: Final[dict[int, Opened]] = {
         lambda data, depth: str(uuid.UUID(bytes=data)),
         lambda words: RawExt(leaves.UUID, uuid.UUID(words).bytes),
     ),
-    leaves.BIGINT: ("$int", lambda data, depth: str(int.from_bytes(data, "big", signed=True)), _close_int),
+    leaves.BIGINT: ("$int", _open_int, _close_int),
     leaves.BLOB: (
         "$large",
         lambda data, depth: [data[:1].decode(), data[1:].hex()],

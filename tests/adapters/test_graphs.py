@@ -40,6 +40,7 @@ from scripted import (
 
 import savegame
 from savegame.adapters.langgraph import SavegameSaver
+from savegame.errors import InvalidInputError
 from savegame.vault import Vault
 
 Saver = BaseCheckpointSaver[Any]
@@ -170,6 +171,9 @@ def test_history_with_filter_before_and_limit(saver: SavegameSaver) -> None:
 
     found = same(story, saver)
     assert [len(one) for one in found] == [3, 0, 6, 1, 0, 10, 2]
+    assert len(list(saver.list(config(), limit=10**30))) == 18
+    with pytest.raises(InvalidInputError, match="limit"):
+        next(saver.list(config(), limit="3"))  # type: ignore[arg-type]
 
 
 def test_get_tuple_inside_a_list_loop(saver: SavegameSaver) -> None:

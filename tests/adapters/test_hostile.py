@@ -474,6 +474,23 @@ def test_threads_that_are_not_langgraphs_are_passed_over(saver: SavegameSaver) -
     assert [found.config["configurable"]["thread_id"] for found in saver.list(None)] == ["ours"]
 
 
+def test_threads_that_are_not_langgraphs_are_neither_pruned_nor_copied(saver: SavegameSaver) -> None:
+    others = saver.vault.thread("plain"), saver.vault.thread("of another framework")
+    for number in range(3):
+        others[0].save({"messages": [number]})
+        others[1].save({"messages": [number]}, external_id=str(number))
+    put(saver, config("ours"), {"n": 1})
+    saver.vault.thread("ours").save({"a": 1})
+    saver.prune([thread.id for thread in (*others, saver.vault.thread("ours"))])
+    for thread in others:
+        saver.copy_thread(thread.id, "copy")
+    assert [(info.id, info.checkpoints) for info in saver.vault.threads()] == [
+        ("of another framework", 3),
+        ("ours", 2),
+        ("plain", 3),
+    ]
+
+
 def test_only_langgraphs_checkpoints_are_deleted_for_runs(saver: SavegameSaver) -> None:
     """Other people's checkpoints may have a run_id in their metadata too."""
     saver.vault.thread("plain").save({"a": 1}, metadata={"run_id": "r"})

@@ -154,3 +154,26 @@ def test_nothing_there_is_said(tmp_path: object) -> None:
     assert run("ls", "-s", address, "--json").json == []
     assert run("stale", "-s", address).out == "no stale runs\n"
     assert run("calls", "-s", address).out == "no call waits\n"
+
+
+@pytest.mark.parametrize("command", ["ls", "ls --recent", "log long", "log long --graph", "tail long", "search needle"])
+def test_more_than_there_can_be_is_everything(tmp_path: Path, command: str) -> None:
+    with savegame.open(tmp_path / "a.db") as vault:
+        vault.thread("long").save({"messages": [{"role": "user", "content": "needle"}]})
+    done = run(*command.split(), "-n", "9" * 30, "-s", tmp_path / "a.db")
+    assert (done.code, done.err) == (0, "")
+    assert done.out
+
+
+@pytest.mark.parametrize("command", ["show long", "show long --full", "diff long", "tail long", "search needle", "log long"])
+def test_numbers_of_any_length_are_shown(tmp_path: Path, command: str) -> None:
+    with savegame.open(tmp_path / "a.db") as vault:
+        for number in (0, 10**5000):
+            calls = [{"id": "c", "name": "t", "arguments": arguments} for arguments in (number, {number: number})]
+            said = {"role": "user", "content": ["needle", number], "tool_calls": calls}
+            vault.thread("long").save({"messages": [said], "n": {number: number, (number,): {number}}})
+    done = run(*command.split(), "-s", tmp_path / "a.db")
+    assert (done.code, done.err) == (0, "")
+    assert run(*command.split(), *([] if "full" in command else ["--json"]), "-s", tmp_path / "a.db").code == 0
+    if "show" in command:
+        assert hex(10**5000)[:50] in done.out

@@ -29,6 +29,7 @@ def message(method: str, number: int | None = None, **params: Any) -> str:
 def test_standard_output_holds_nothing_but_the_protocol(tmp_path: Path) -> None:
     who = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     send = message("initialize", 1, **who) + message("notifications/initialized") + "this is no JSON\n"
+    send += message("tools/call", 9, name="agent_load", arguments={"agent_id": "\ud800"})  # the SDK drops that, and goes on
     send += message("tools/call", 2, name="agent_load", arguments={"agent_id": "nobody"})
     send += message("tools/call", 3, name="no_such_tool", arguments={}) + message("tools/list", 4)
     with subprocess.Popen(

@@ -288,6 +288,24 @@ def test_messages_without_ids_get_lasting_ones(desk: Desk, vault: savegame.Vault
     assert desk.give("conversation_load", conversation_id="talk")["messages"][:2] == first
 
 
+def test_a_conversation_with_a_call_that_nobody_can_read_is_loaded_and_appended_to(desk: Desk, vault: savegame.Vault) -> None:
+    call = {"id": "c", "name": "find", "arguments": "{"}
+    vault.thread("talk").save({"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]})
+    desk.give("conversation_save", conversation_id="talk", append=said("thanks"))
+    (read,) = desk.give("conversation_load", conversation_id="talk")["messages"][0]["tool_calls"]
+    assert read["arguments"] == {"arguments": "{"}
+
+
+def test_numbers_of_any_length_are_shown(desk: Desk, vault: savegame.Vault) -> None:
+    long = 10**5000
+    vault.thread("odd").save({"messages": [{"role": "user", "content": ["needle", 1]}], "keys": 0, "set": 0})
+    vault.thread("odd").update(set={("messages", 0, "content"): ["needle", long], "keys": {long: 1}, "set": {long, (long,)}})
+    assert desk.give("conversation_search", query="needle")["hits"]
+    assert desk.give("conversation_load", conversation_id="odd")["messages"][0]["content"] == ["needle", hex(long)]
+    assert hex(long) in desk.give("thread_load", thread_id="odd", path="/keys")["value"]
+    assert len(desk.give("thread_diff", thread_id="odd")["changes"]) == 3
+
+
 def test_checkpoints_are_named_as_on_the_command_line(desk: Desk) -> None:
     for text in ("one", "two", "three"):
         desk.give("conversation_save", conversation_id="talk", append=said(text))

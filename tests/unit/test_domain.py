@@ -260,10 +260,14 @@ def test_members_are_equal_to_their_text() -> None:
         ("", "", 1),
         ("abcd", "abcd", 2),
         ("üü", "üü", 2),
-        ([{"type": "text", "text": "ab"}, {"type": "image", "data": "wxyz"}, "cd"], "ab\ncd", 5),
+        ([{"type": "text", "text": "ab"}, "cd"], "ab\ncd", 2),
+        ([{"type": "text", "text": "ab"}, {"type": "image", "data": "wxyz"}, "cd"], "ab\ncd", 1 + (4 + 35) // 4),
         ({"text": "abcd"}, "abcd", 2),
+        ({"text": "abcd", "scores": [1234] * 1000}, "abcd", 1 + (29 + 6 * 1000) // 4),
         (None, "", 1),
-        (12345678, "", 1),
+        (12345678, "", 3),
+        (list(range(10_000)), "", 1 + (10 + 2 * 90 + 3 * 900 + 4 * 9000 + 2 * 10_000) // 4),
+        ({(1, 2): 10**5000}, "", 1 + (len(hex(10**5000)) + 14) // 4),
     ],
 )
 def test_text_and_estimate(content: Any, text: str, tokens: int) -> None:
@@ -408,6 +412,20 @@ def test_snipped_calls_leave_a_note() -> None:
     assert conversation.to_dict() == before
 
 
+@pytest.mark.parametrize(
+    "content", [[{"type": "image_url", "image_url": {"url": "https://x.org/a.png"}}], {"plan": [1]}, [{"type": []}], 7]
+)
+def test_what_was_said_beside_snipped_calls_stays_whatever_it_is(content: Any) -> None:
+    conversation = talk(asking("c1", content=content), Message.tool_result("c1", "r"), Message.user("next"))
+    assert contents(conversation.compact("snip_tool_results", keep_recent=1)) == [content, "[tool search: ok]", "next"]
+
+
+@pytest.mark.parametrize("content", [None, "", [], [{"type": "thinking", "thinking": "hm"}, {"type": "tool_use", "id": "c1"}]])
+def test_what_is_nothing_without_its_calls_goes_with_them(content: Any) -> None:
+    conversation = talk(asking("c1", content=content), Message.tool_result("c1", "r"), Message.user("next"))
+    assert contents(conversation.compact("snip_tool_results", keep_recent=1)) == ["[tool search: ok]", "next"]
+
+
 def test_a_summary_stands_for_what_is_older() -> None:
     conversation = talk(sized(1, "a"), Message.system("s"), asking("c1"), Message.tool_result("c1", "r"), sized(1, "b"))
     shown = conversation.compact("summarize", keep_recent=2, summary="They met.")
@@ -463,8 +481,11 @@ def test_calls_of_a_system_message_can_be_snipped() -> None:
 
 
 def test_tool_calls_count_as_tokens() -> None:
-    call = {"id": "c", "name": "write", "arguments": {"text": "x" * 4000}}
-    assert Message.assistant("", tool_calls=[call]).estimated_tokens > 1000
+    for arguments in ({"text": "x" * 4000}, {"x" * 4000: None}, {"rows": [1000] * 1000}):
+        call = {"id": "c", "name": "write", "arguments": arguments}
+        assert Message.assistant("", tool_calls=[call]).estimated_tokens > 1000
+    done = ToolCall("c", "read", {}, result=[1000] * 1000, status=ToolCallStatus.COMPLETED)
+    assert Message.assistant("", tool_calls=[done]).estimated_tokens > 1000
 
 
 def test_a_message_put_into_the_list_by_hand_counts_for_the_last_time() -> None:

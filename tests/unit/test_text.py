@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,6 +61,21 @@ def test_whatever_an_engine_writes_is_written_out(states: list[Any]) -> None:
 def test_any_bytes_come_back(kind: str, data: bytes) -> None:
     through_json(kind, data)
     through_json(kind, PLAIN + data)
+
+
+@pytest.mark.parametrize("how", [(70, str), (20_000, hex)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_of_any_length_is_written_out(how: tuple[int, Callable[[int], str]], sign: int) -> None:
+    bits, write = how
+    value = sign * 2**bits
+    assert text_of({"n": value, "keys": {value: 1}}) == {
+        "n": {"$int": write(value)},
+        "keys": {"$map": [{"$int": write(value)}, 1]},
+    }
+
+
+def test_a_long_number_that_was_written_in_decimal_digits_is_read() -> None:
+    assert from_text("value", {"value": {"$int": str(10**4000)}}) == PLAIN + Codec().encode(10**4000)
 
 
 def test_what_a_person_reads() -> None:

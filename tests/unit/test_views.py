@@ -184,7 +184,8 @@ def test_openai_ids_that_are_too_long_or_used_twice_are_replaced_the_same_way_ea
         (None, {}),
         ('{"q": ', {"arguments": '{"q": '}),
         ([1], {"arguments": [1]}),
-        ({"q": float("nan")}, {"arguments": "{'q': nan}"}),
+        ({"q": float("nan")}, {"arguments": '{"q": NaN}'}),
+        ({"q": 10**5000}, {"arguments": f'{{"q": "{10**5000:#x}"}}'}),
     ],
 )
 def test_arguments_are_an_object_whatever_the_model_gave(arguments: Any, expected: Plain) -> None:
@@ -355,6 +356,22 @@ def test_a_summary_stands_for_what_it_replaces() -> None:
 def test_a_strategy_that_is_unknown_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="strategy 'forget' is unknown"):
         shown(TALK, strategy="forget")
+
+
+def test_an_option_that_is_unknown_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"^bugdet: unknown; .* budget, strategy"):
+        shown(TALK, bugdet=1)
+
+
+def test_numbers_count_in_a_budget() -> None:
+    history = [message for name in "abc" for message in (asks(name), answer(name, list(range(1000))))]
+    assert shown(history, budget=100) == history[-2:]
+
+
+def test_numbers_of_any_length_are_shown() -> None:
+    history = [HI, asks("a"), answer("a", {"found": 10**5000})]
+    assert f"{10**5000:#x}" in openai_messages(history)[-1]["content"]
+    assert f"{10**5000:#x}" in anthropic_messages(history)[1][-1]["content"][0]["content"][0]["text"]
 
 
 # -- any history -----------------------------------------------------------------------------------

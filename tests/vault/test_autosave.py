@@ -122,7 +122,7 @@ def test_keep_takes_neither_labelled_nor_other_checkpoints(vault: Vault) -> None
     assert [state["n"] for state in states(thread)] == [-1, 1, 5, 6]
 
 
-@pytest.mark.parametrize("wrong", [{"every": dt.timedelta(0)}, {"every": -OFTEN}, {"keep": 0}, {"keep": -1}])
+@pytest.mark.parametrize("wrong", [{"every": dt.timedelta(0)}, {"every": -OFTEN}, {"keep": 0}, {"keep": -1}, {"keep": "1"}])
 def test_what_makes_no_sense_is_refused_at_once(vault: Vault, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         vault.thread("t").autosave(lambda: 1, **{"every": HOUR, **wrong})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+from typing import Any
 
 import pytest
 
 from savegame import Attachment, Conversation, Message
 from savegame.errors import AlreadyExistsError, ConflictError, InvalidInputError, ThreadNotFound
+from savegame.runs.views import openai_messages
 from savegame.vault import Vault
 from tests.vault.conftest import Opener
 
@@ -46,6 +48,40 @@ def test_a_plain_thread_with_messages_is_a_conversation(vault: Vault) -> None:
     with pytest.raises(InvalidInputError, match="thread 'other' holds no conversation"):
         vault.load_conversation("other")
     assert [info.id for info in vault.conversations()] == ["plain"]
+
+
+BAD_CALLS: list[tuple[dict[str, Any], tuple[str, dict[str, Any]]]] = [
+    ({"id": "c", "name": "find", "arguments": '{"n":'}, ("find", {"arguments": '{"n":'})),
+    ({"id": "c", "function": {"name": "find", "arguments": "[1]"}, "index": 0}, ("find", {"arguments": [1]})),
+    ({"id": "c", "arguments": {"n": 1}}, ("unknown", {"n": 1})),
+    ({"name": "find", "arguments": {"n": 1}}, ("find", {"n": 1})),
+    ({"id": "c", "name": "find", "arguments": {}, "status": "completed"}, ("find", {})),
+]
+
+
+@pytest.mark.parametrize(("call", "wanted"), BAD_CALLS)
+def test_calls_that_nobody_can_read_are_loaded_as_the_model_was_shown_them(
+    vault: Vault, call: dict[str, Any], wanted: tuple[str, dict[str, Any]]
+) -> None:
+    """A run keeps them as they are and goes on; its conversation can be loaded, added to and saved again."""
+    replies = iter([{"role": "assistant", "content": None, "tool_calls": [call]}, "done"])
+    with vault.run("talk") as run:
+        run.user("hi")
+        while not run.done:
+            run.tools()
+            run.model(lambda _: next(replies))
+        shown = run.messages
+    found = vault.load_conversation("talk")
+    assert found is not None
+    (read,) = found.messages[1].tool_calls
+    assert (read.name, read.arguments) == wanted
+    assert read.id == found.messages[2].tool_call_id
+    found.add_message(Message.user("thanks"))
+    vault.save_conversation(found)
+    vault.add_message("talk", Message.user("bye"))
+    with vault.run("talk") as run:
+        assert openai_messages(run.messages)[:4] == openai_messages(shown)
+    assert vault.load_conversation("talk").messages[1].tool_calls == [read]  # type: ignore[union-attr]
 
 
 def test_messages_that_many_add_at_once_are_all_there(vault: Vault) -> None:
@@ -138,6 +174,7 @@ def test_conversations_are_listed_by_their_last_message(vault: Vault) -> None:
     assert (ids(archived=True), ids(archived=False, limit=1), ids(limit=0)) == (["c5"], ["c1"], [])
     first = next(vault.conversations())
     assert (first.title, first.message_count, first.tags, first.agent_id) == ("number 1", 1, ("low",), "odd")
+    assert ids(limit=10**30) == ids()
     with pytest.raises(InvalidInputError, match="limit"):
         vault.conversations(limit=-1)
 

@@ -154,6 +154,7 @@ def test_history(vault: Vault) -> None:
     assert steps(thread, limit=2) == [5, 4]
     assert steps(thread, limit=2, newest_first=False) == [1, 2]
     assert steps(thread, limit=0) == []
+    assert steps(thread, limit=10**30) == steps(thread)
     assert steps(thread, before=3) == [2, 1]
     assert steps(thread, before=3, newest_first=False) == [1, 2]
     assert steps(thread, before="mark", limit=1) == [2]
@@ -393,6 +394,7 @@ def test_threads(vault: Vault) -> None:
     assert [info.id for info in vault.threads(status="failed")] == ["t007", "t009"]
     assert [info.id for info in vault.threads(status="failed(other)")] == ["t009"]
     assert list(vault.threads(limit=0)) == []
+    assert len(list(vault.threads(limit=10**30))) == 250
     assert list(vault.threads(agent="nobody")) == []
     with pytest.raises(InvalidInputError):
         list(vault.threads(status="nonsense"))

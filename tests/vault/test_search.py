@@ -134,8 +134,10 @@ def test_limits_are_kept(chats: Vault) -> None:
     assert found(chats, "", limit=2) == ["chinese", "résumé"]
     assert found(chats, "", limit=None) == found(chats, "")
     assert found(chats, "please", limit=0) == []
-    with pytest.raises(InvalidInputError, match="limit"):
-        chats.search("please", limit=-1)
+    assert found(chats, "", limit=10**30) == found(chats, "")
+    for wrong in (-1, "5", 1.5, True):
+        with pytest.raises(InvalidInputError, match="limit must be a whole number"):
+            chats.search("please", limit=wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="query"):
         chats.search(7)  # type: ignore[arg-type]
 
@@ -188,6 +190,12 @@ def test_what_a_message_says_is_searched_in_every_shape(vault: Vault, message: A
     vault.thread("plain").save({"messages": [{"role": "user", "content": "x"}, message]})
     vault.thread("langgraph").save({"channel_values": {"messages": [message]}})
     assert set(found(vault, "needle")) == {"plain", "langgraph"}
+
+
+def test_a_number_of_any_length_does_not_keep_a_vault_from_being_searched(vault: Vault) -> None:
+    say(vault, "long", ["needle", 10**5000])
+    say(vault, "short", "needle 1234")
+    assert set(found(vault, "needle")) == {"long", "short"}
 
 
 def test_what_only_programs_read_is_not_searched(vault: Vault) -> None:

@@ -128,7 +128,7 @@ def test_the_state_is_a_tree_that_opens_place_by_place(site: Site, vault: Vault)
     assert "150 more" in first
     assert "249" in second
     assert "more" not in second
-    for place in ("9", "0.0.0.0.0.0", "x", "-1", "0..1"):
+    for place in ("9", "0.0.0.0.0.0", "0.0.0.0", "1.7", "x", "-1", "0..1", "9" * 5000):
         assert site.get("state", id="deep", at="head", place=place).status == 400
 
 
@@ -181,6 +181,20 @@ def test_keys_that_are_no_text_are_shown(site: Site, vault: Vault) -> None:
     vault.thread("odd").save({"a": 1})
     vault.thread("odd").save({"a": 1, "new": {(3, 4): 5}})
     assert "(3, 4)" in site.get("thread", id="odd", view="changes").text
+
+
+def test_numbers_of_any_length_are_shown(quick_site: Site, quick_vault: Vault) -> None:
+    long = 10**5000
+    for number in (0, long):
+        calls = [{"id": "c", "name": "t", "arguments": number}]
+        files = [{"name": "f", "mime_type": "x", "size": number}]
+        said = {"role": "user", "content": ["needle", number], "tool_calls": calls, "attachments": files}
+        said |= {"tokens": number, "timestamp": number}
+        quick_vault.thread("long").save({"messages": [said], "n": {number: number, (number,): {number}}})
+    for view in VIEWS:
+        assert quick_site.get("thread", id="long", view=view).status == 200
+    assert hex(long) in quick_site.get("thread", id="long", view="state").text
+    assert "needle" in quick_site.get("hits", q="needle").text
 
 
 def test_a_thread_leads_to_its_forks_and_back(site: Site, vault: Vault) -> None:

@@ -7,6 +7,7 @@ import datetime as dt
 import pytest
 
 import savegame
+from savegame.errors import InvalidInputError
 from savegame.lanes import MOST_LANES, start
 from savegame.model import Change
 from savegame.showing import ago, plain_text, size_text
@@ -104,7 +105,10 @@ def test_whatever_is_in_a_list_of_messages_is_shown(message: object) -> None:
 
 def test_places_in_values_are_found_by_number() -> None:
     value = {"a": [1, {"b": "deep"}], ("tuple", 1): {2, 3}}
-    assert values.at_place(value, "0.1.0") == "deep"
+    assert values.at_place(value, "0.1") == {"b": "deep"}
+    for wrong in ("0.1.0", "2", "9" * 5000):
+        with pytest.raises(InvalidInputError, match="nothing to open"):
+            values.at_place(value, wrong)
     assert [branch.name for branch in values.branches(value)] == ["a", "('tuple', 1)"]
     assert [leaf.text for leaf in values.branches([True, 1.5, "x", b"12", NOW])] == [
         "true", "1.5", "x", '"(2 bytes)"', "2026-03-01 12:00:00+00:00",

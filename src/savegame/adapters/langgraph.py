@@ -30,7 +30,7 @@ from savegame.errors import (
 )
 from savegame.foreign import Foreign
 from savegame.model import Checkpoint as Saved
-from savegame.model import Kind
+from savegame.model import Kind, checked_limit
 from savegame.thread import Thread
 from savegame.vault import Vault
 
@@ -357,14 +357,13 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         wanted = config["configurable"].get("checkpoint_id") if config else None
         newest = before["configurable"].get("checkpoint_id") if before else None
         shared: dict[tuple[str, bytes], Any] = {}
-        left = limit
+        left = checked_limit(limit)
         for place in self._places(config):
             thread = self._thread(place, self._revive(shared))
             entries = (
                 entry
-                for entry in thread.history(branches=True)
-                if place.made(entry)
-                and (wanted is None or entry.external_id == wanted)
+                for entry in self._made(thread, place)
+                if (wanted is None or entry.external_id == wanted)
                 and (newest is None or cast(str, entry.external_id) < newest)
                 and all(entry.metadata.get(key) == value for key, value in (filter or {}).items())
             )
@@ -442,11 +441,13 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         runs = set(run_ids)
         for place in self._places(None) if runs else ():
             thread = self._thread(place, Foreign)
-            entries = [entry for entry in thread.history(branches=True) if place.made(entry)]
-            self._remove(place, thread, [entry for entry in entries if entry.metadata.get("run_id") in runs])
+            self._remove(place, thread, [entry for entry in self._made(thread, place) if entry.metadata.get("run_id") in runs])
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep only the newest checkpoint of each namespace (and what its delta channels need), or with "delete" none."""
+        """Keep only the newest checkpoint of each namespace (and what its delta channels need), or with "delete" none.
+
+        What others than LangGraph saved last stays as it is, with all that is below it.
+        """
         if strategy not in ("keep_latest", "delete"):
             raise InvalidInputError(f'strategy {strategy!r} is unknown; one of: "keep_latest", "delete"')
         for thread_id in thread_ids:
@@ -456,14 +457,18 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             for place in self._places(Place(str(thread_id), "").config(None), everything=True):
                 thread = self._thread(place, Foreign)
                 newest = thread.latest()
-                entries = list(thread.history(branches=True))
-                keep = set() if newest is None else {newest.id, *self._needed(thread, newest)}
-                self._remove(place, thread, [entry for entry in entries if entry.id not in keep])
+                if newest is not None and place.made(newest):
+                    keep = {newest.id, *self._needed(thread, place, newest)}
+                    self._remove(place, thread, [entry for entry in self._made(thread, place) if entry.id not in keep])
 
-    def _needed(self, thread: Thread, newest: Saved) -> Iterator[str]:
+    def _made(self, thread: Thread, place: Place) -> Iterator[Saved]:
+        """The checkpoints of a thread that LangGraph made, branches too, newest first."""
+        return (entry for entry in thread.history(branches=True) if place.made(entry))
+
+    def _needed(self, thread: Thread, place: Place, newest: Saved) -> Iterator[str]:
         """The ancestors from which the delta channels of a checkpoint are rebuilt."""
         missing = set(newest.metadata.get("counters_since_delta_snapshot") or {}) - set(newest.state["channel_values"])
-        ancestors = iter(thread.history(before=newest.id))
+        ancestors = (entry for entry in thread.history(before=newest.id) if place.made(entry))
         while missing and (page := list(islice(ancestors, PAGE))):
             for found in list(thread.replay(page))[::-1]:
                 if missing:
@@ -476,7 +481,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             source, target = self._thread(place, Foreign), Place(str(target_thread_id), place.namespace)
             self._note_namespace(target)
             copy = self._thread(target, Foreign)
-            for found in source.replay(list(source.history(branches=True))):
+            for found in source.replay(self._made(source, place)):
                 state = {**found.state, "thread_id": target.thread_id}
                 parent = target.checkpoint(state["parent_id"]) if state["parent_id"] else None
                 external_id = cast(str, found.external_id)

@@ -44,7 +44,9 @@ err = Console(highlight=False, soft_wrap=True, stderr=True)
 
 def safe(text: object) -> str:
     """A stored text as a terminal may show it: what would move the cursor, or turn the text round, as an escape."""
-    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}", str(text))
+    return _UNSAFE.sub(
+        lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}", showing.written(text)
+    )
 
 
 def one_line(text: object, width: int = 0) -> str:

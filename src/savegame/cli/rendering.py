@@ -17,7 +17,7 @@ from rich.tree import Tree
 from savegame.cli.printing import ago, clipped, is_narrow, one_line, plural, safe, short
 from savegame.codec import format_path
 from savegame.model import MISSING, Change, Checkpoint, Status
-from savegame.showing import plain_text
+from savegame.showing import plain_text, written
 from savegame.transcript import Call, file_kind, file_name, said_in
 
 WIDTH: Final = 100
@@ -108,9 +108,13 @@ def message_text(message: Any, *, full: bool) -> Text:
 def call_text(call: Call, *, full: bool) -> str:
     """A tool call as a function call, and what it gave."""
     given = {} if call.arguments is None else call.arguments
-    each = [f"{key}={value_text(value, full=full)}" for key, value in given.items()] if isinstance(given, Mapping) else [given]
+    each = (
+        [f"{written(key)}={value_text(value, full=full)}" for key, value in given.items()]
+        if isinstance(given, Mapping)
+        else [written(given)]
+    )
     outcome = "" if call.result is None else f" {'✗' if call.failed else '='} {value_text(call.result, full=full)}"
-    return one_line(f"{call.name}({', '.join(map(str, each))}){outcome}", 0 if full else WIDTH)
+    return one_line(f"{call.name}({', '.join(each)}){outcome}", 0 if full else WIDTH)
 
 
 def value_text(value: Any, *, full: bool) -> str:

@@ -26,7 +26,7 @@ from savegame.cli.printing import (
 )
 from savegame.cli.rendering import status_text
 from savegame.cli.vaults import AsJson, Namespace, Store, command, opened
-from savegame.model import ThreadInfo
+from savegame.model import ThreadInfo, checked_limit
 from savegame.showing import size_text
 
 MARKS: Final = ("\ue000", "\ue001")
@@ -58,7 +58,7 @@ def ls(
     with opened(store, namespace) as vault:
         found: Iterable[ThreadInfo] = vault.threads(agent=agent, status=status, tag=tag, limit=None if recent else number)
         if recent:
-            found = islice(sorted(found, key=lambda info: info.updated_at, reverse=True), number)
+            found = islice(sorted(found, key=lambda info: info.updated_at, reverse=True), checked_limit(number))
         if as_json:
             print_json_list(map(shapes.thread, found))
             return

@@ -1,4 +1,4 @@
-"""Values as JSON that fits into an answer. Pure; touches objects, plain and errors.
+"""Values as JSON that fits into an answer. Pure; touches objects, plain, showing and errors.
 
 What is too long loses its end: a text its last characters, a list its last items, an object its last keys. Every loss is
 named by a Cut: where, how much is shown, how much there is. A place inside a value is a JSON pointer, `/messages/3/content`.
@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field
 from savegame.errors import InvalidInputError
 from savegame.objects import fields_of
 from savegame.plain import Plain
+from savegame.showing import key_text, number_text, written
 
 T = TypeVar("T")
 
@@ -32,8 +33,6 @@ LEVELS: Final = ((WHOLE, WHOLE, WHOLE), (4000, 200, 60), (1000, 50, 30), (250, 1
 
 LONGEST_PATH: Final = 300
 _SAFE_INT: Final = 2**63
-_LONG_INT: Final = 10_000
-"""Bits of a number that is not written with decimal digits any more: Python refuses that for numbers that are much longer."""
 
 
 class Cut(BaseModel):
@@ -207,7 +206,7 @@ def _opened(value: Any) -> Any:
     if value is None or isinstance(value, bool | str):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, int):
-        return int(value) if -_SAFE_INT <= value < _SAFE_INT else str(value) if value.bit_length() < _LONG_INT else hex(value)
+        return int(value) if -_SAFE_INT <= value < _SAFE_INT else number_text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     if isinstance(value, bytes | bytearray):
@@ -215,19 +214,19 @@ def _opened(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return list(value)
     if isinstance(value, set | frozenset):
-        return sorted(value, key=repr)
+        return sorted(value, key=key_text)
     if isinstance(value, dt.datetime | dt.date | dt.time):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, Plain):
         return value.to_dict()
     mapping = value if isinstance(value, Mapping) else fields_of(value)
-    return str(value) if mapping is None else _named(mapping)
+    return written(value) if mapping is None else _named(mapping)
 
 
 def _named(mapping: Mapping[Any, Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for key, value in mapping.items():
-        named[_unused(key if isinstance(key, str) else repr(key), named)] = value
+        named[_unused(key_text(key), named)] = value
     return named
 
 

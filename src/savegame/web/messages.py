@@ -1,6 +1,6 @@
 """A conversation as a page shows it: messages with their calls, outcomes and files, pictures only if they are such. Pure.
 
-What a message says is read by `transcript`; here it becomes text. Touches transcript, shown.
+What a message says is read by `transcript`; here it becomes text. Touches transcript, showing, shown.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from savegame.showing import written
 from savegame.transcript import Call, file_kind, file_name, files_of, messages_in, said_in
 from savegame.web.shown import clipped, whole
 
@@ -117,8 +118,8 @@ def _view(message: Any, place: int) -> MessageView:
         tuple(map(_call, said.calls)),
         tuple(_file(part, number) for number, part in enumerate(said.files)),
         said.failed,
-        tokens if isinstance(tokens, int) else None,
-        None if time is None else str(time),
+        _count(tokens),
+        None if time is None else written(time),
         said.answers,
     )
 
@@ -134,6 +135,11 @@ def _call(call: Call) -> CallView:
     return CallView(call.id, call.name, arguments or "", result, call.failed)
 
 
+def _count(value: Any) -> int | None:
+    """A number as states count things; None for any other value."""
+    return value if isinstance(value, int) and 0 <= value < 2**63 else None
+
+
 def _file(part: Mapping[str, Any], place: int) -> FileView:
     data = _bytes_of(part)
     url, length = part.get("url"), part.get("size")
@@ -141,7 +147,7 @@ def _file(part: Mapping[str, Any], place: int) -> FileView:
         place,
         file_name(part, place),
         file_kind(part),
-        len(data) if data is not None else length if isinstance(length, int) else None,
+        _count(length) if data is None else len(data),
         data is not None,
         data is not None and image_type(data) is not None,
         url if isinstance(url, str) and data is None else None,

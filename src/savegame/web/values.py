@@ -1,4 +1,4 @@
-"""A value as a tree that is opened step by step, and two values side by side. Pure; touches codec, model.
+"""A value as a tree that is opened step by step, and two values side by side. Pure; touches codec, showing, model.
 
 A place in a value is told by the numbers of the children on the way to it, `0.12.3`: keys may be anything, and need not be
 put into addresses.
@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 from savegame.codec import format_path
 from savegame.errors import InvalidInputError
 from savegame.model import MISSING, Change
-from savegame.web.shown import plain
+from savegame.showing import key_text, written
+from savegame.web.shown import clipped, plain
 
 PAGE: Final = 100
 """Children that are shown at once."""
@@ -60,12 +61,14 @@ class Difference(NamedTuple):
 
 
 def at_place(value: Any, place: str) -> Any:
-    """The value at a place. Raises InvalidInputError if there is none."""
+    """The value at a place, which has children. Raises InvalidInputError if there is none."""
     for step in place.split(".") if place else []:
         children = list(_children(value)) if _count(value) is not None else []
-        if not step.isascii() or not step.isdecimal() or int(step) >= len(children):
-            raise InvalidInputError(f"the state has no place {place!r}; reload the page")
+        if not step.isascii() or not step.isdecimal() or len(step) > 18 or int(step) >= len(children):
+            raise _no_place(place)
         value = children[int(step)][1]
+    if _count(value) is None:
+        raise _no_place(place)
     return value
 
 
@@ -86,6 +89,10 @@ def differences(changes: list[Change]) -> list[Difference]:
     return [_difference(change, budget) for change in changes]
 
 
+def _no_place(place: str) -> InvalidInputError:
+    return InvalidInputError(f"the state has nothing to open at {clipped(place, 40)!r}; reload the page")
+
+
 def _branch(name: str, value: Any, place: str, depth: int) -> Branch:
     count = _count(value)
     if count is None:
@@ -96,7 +103,7 @@ def _branch(name: str, value: Any, place: str, depth: int) -> Branch:
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        yield from ((key if isinstance(key, str) else repr(key), child) for key, child in value.items())
+        yield from ((key_text(key), child) for key, child in value.items())
     elif dataclasses.is_dataclass(value):
         yield from ((item.name, getattr(value, item.name)) for item in dataclasses.fields(value))
     else:
@@ -111,7 +118,7 @@ def _count(value: Any) -> int | None:
 
 def _text(value: Any) -> str:
     """Containers, truth values and bytes as JSON shows them, anything else as it is written."""
-    return plain(value if _count(value) is not None or isinstance(value, (bool, bytes)) else str(value))
+    return plain(value if _count(value) is not None or isinstance(value, (bool, bytes)) else written(value))
 
 
 def _kind(value: Any) -> str:
