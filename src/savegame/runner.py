@@ -102,6 +102,8 @@ class Runner:
         checked_duration(lease, "lease")
         policy = strategy if isinstance(strategy, Strategy) else Strategy(strategy or "after_tool_call")
         thread = self._thread(thread_id, agent)
+        if tools is not None and not isinstance(tools, Toolbox):
+            raise InvalidInputError(f"tools must be a Toolbox, not {type(tools).__name__}; its @tool marks functions as tools")
         box = Toolbox() if tools is None else tools
         refuse_what_cannot_run(self._engine.store, box, awaits=awaits)
         hold = Hold(self._engine.store, thread._key, lease // _MICROSECOND)

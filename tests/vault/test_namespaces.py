@@ -39,7 +39,7 @@ def tools() -> Toolbox:
 
     @box.tool(timeout=SHORT)
     def send() -> None:
-        time.sleep(0.05)
+        time.sleep(2)  # longer than anybody is ever held up
 
     return box
 

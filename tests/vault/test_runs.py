@@ -114,6 +114,11 @@ def test_a_run_goes_from_a_question_to_a_reply(vault: Vault, effects: Effects) -
     assert [info.message_count for info in vault.conversations("helper")] == [7]
 
 
+def test_tools_are_a_toolbox(vault: Vault) -> None:
+    with pytest.raises(InvalidInputError, match="Toolbox"), vault.run("t", tools=[print]):  # type: ignore[arg-type]
+        pass
+
+
 def test_a_finished_run_is_not_run_again_until_the_user_says_more(vault: Vault, effects: Effects) -> None:
     effects.add("mail")
     replies = (calling(("mail", {})), "done", "more")

@@ -355,10 +355,9 @@ def test_pages_of_what_is_not_there_say_so(quick_site: Site) -> None:
 def test_runs_are_listed_with_who_holds_them(site: Site, vault: Vault) -> None:
     with vault.run("held", agent="worker") as run:
         run.user("go on")
-        page = site.get("runs").text
-        assert "held" in texts(page[page.index("Running now") :])
+        until(lambda: "held" in texts(site.get("runs").text.partition("Running now")[2]))
         assert "running" in texts(site.get("thread", id="held").text)
-    assert "Nobody holds a thread" in texts(site.get("runs").text)
+    until(lambda: "Nobody holds a thread" in texts(site.get("runs").text))
 
 
 def test_calls_are_drawn_as_a_waterfall(site: Site) -> None:
