@@ -134,10 +134,9 @@ class Codec:
         """The bytes of a value. Raises InvalidState naming the place of what cannot be kept."""
         self._local.overflow = False
         try:
-            data = self.pack(value)
-        except (TypeError, RecursionError) as error:
-            again = self._encode_deep if self._local.overflow else self._encode_again
-            data = again(value, path, error)
+            data = ormsgpack.packb(value, self._extend, _OPTIONS)
+        except TypeError as error:
+            data = self._encode_otherwise(value, path, error)
         for mark in _SUSPECT:
             if mark in data:
                 self.refuse_lookalikes(value, path)
@@ -149,10 +148,20 @@ class Codec:
         try:
             return ormsgpack.packb(value, self._extend, _OPTIONS)
         except TypeError as error:
-            self._raise_hidden()
-            if "Dict key must be str" not in str(error):
-                raise
+            return self._pack_otherwise(value, error)
+
+    def _pack_otherwise(self, value: Any, error: TypeError) -> bytes:
+        self._raise_hidden()
+        if "Dict key must be str" not in str(error):
+            raise error
         return self._pack_any(value)
+
+    def _encode_otherwise(self, value: Any, path: tuple[Any, ...], error: TypeError) -> bytes:
+        try:
+            return self._pack_otherwise(value, error)
+        except (TypeError, RecursionError) as second:
+            again = self._encode_deep if self._local.overflow else self._encode_again
+            return again(value, path, second)
 
     def _pack_any(self, value: Any) -> bytes:
         """`pack` for a value that has dicts with other keys than text: what is inside is not tried the quick way again."""

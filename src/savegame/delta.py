@@ -639,8 +639,12 @@ def _appended(codec: Codec, node: Node, path: Path, items: list[Any]) -> tuple[O
     name = pack_raw(path[-1])
     parent = node if len(path) == 1 and type(node) is Dict else _parent(node, path)
     child = parent.children.get(name) if type(parent) is Dict else None
-    there = child.count if type(child) is List else 0 if child is None else count_of(child) or 0
-    data = encoded_items(codec, items if type(items) is list else list(items), path, there)
+    items = items if type(items) is list else list(items)
+    try:
+        data = codec.encode(items, path)
+    except InvalidState:
+        encoded_items(codec, items, path, 0 if child is None else count_of(child) or 0)  # names the item by its place
+        raise
     if type(child) is List and type(parent) is Dict and parent is node:  # the usual case, without a walk
         return Op(APPEND, path, data), parent.with_child(name, child.grown(data))
     op = Op(SET if type(parent) is Dict and child is None else APPEND, path, data)

@@ -231,7 +231,8 @@ class Thread:
             # Inside connection() the save may yet be rolled back: then nothing is known of the head.
             self._known = point.id if alone else _NOTHING_KNOWN
             self._step = point.step if alone else 0
-        logger.debug("saved %s: thread %r step %d", point.id, self._key.id, point.step)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("saved %s: thread %r step %d", point.id, self._key.id, point.step)
 
         def fields() -> dict[str, Any]:
             frame = Frame(point.seq, point.id, 0, point.meta, draft.note, None)

@@ -109,7 +109,8 @@ class List:
 
     def grow(self, data: bytes) -> None:
         """Add the items of an encoded list at the end of this very version, which nobody else has yet."""
-        count = array_count(data)
+        first = data[0]
+        count = first & 0x0F if 0x90 <= first <= 0x9F else array_count(data)
         if not count:
             return
         with _growing:
