@@ -64,14 +64,15 @@ class AsyncAgent(Agent):
 class Hand:
     """Cancels a task at one of its moments, by number or by name, wherever that is: on the loop, in a worker, in a tool.
 
-    At the `endless` moment, which must not be on the loop, nothing goes on before that. One that `insists` cancels the task
-    at every moment from then on, also while it is being left.
+    At the `endless` moment, which must not be on the loop, nothing goes on before that, and the task is not cancelled before
+    it is reached. One that `insists` cancels the task at every moment from then on, also while it is being left.
     """
 
     def __init__(self, chosen: int | str, endless: str = "", *, insists: bool = False) -> None:
         self._chosen, self._endless, self._insists = chosen, endless, insists
         self._numbers = itertools.count(1)
         self._cancelled = threading.Event()
+        self._ready = not endless
         self.reached: str | None = None
 
     def guide(self, work: Coroutine[Any, Any, None]) -> str | None:
@@ -95,7 +96,8 @@ class Hand:
 
     def moment(self, name: str) -> None:
         """One moment at which the task may be cancelled; it goes on when the task knows."""
-        if self._chosen in (name, next(self._numbers)) or (self._insists and self.reached is not None):
+        is_chosen = self._chosen in (name, next(self._numbers)) and self._ready
+        if is_chosen or (self._insists and self.reached is not None):
             self.reached = self.reached or name
             if threading.get_ident() == self._home:
                 self._cancel()
@@ -103,6 +105,7 @@ class Hand:
                 self._loop.call_soon_threadsafe(self._cancel)
                 assert self._cancelled.wait(PATIENCE_S)
         if self._endless == name:
+            self._ready = True
             assert self._cancelled.wait(PATIENCE_S)
 
     def _cancel(self) -> None:
