@@ -43,7 +43,7 @@ class Dict:
         return twin
 
     def with_child(self, key: bytes, child: Node) -> Dict:
-        """A second Dict with one child set."""
+        """A second Dict with one child set: `copy` and `put` in one, since every save comes along here."""
         twin = Dict.__new__(Dict)
         old = self.children.get(key)
         twin.tag, twin.children = self.tag, {**self.children, key: child}

@@ -32,7 +32,7 @@ from savegame.errors import (
 )
 from savegame.frames import checksum, pack_id, thread_salt, unpack_id
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Append, Capability, Rewrite, Store, StoreChange, fingerprint
+from savegame.store import Append, Capability, Rewrite, Store, StoreChange, fingerprint, write_inside
 from savegame.stores import _sqlite_file as file
 from savegame.stores import _sqlite_upkeep as sqlite_upkeep
 from savegame.stores._fts import FtsIndex
@@ -111,7 +111,7 @@ class SQLiteStore(Store):
         if own.borrowed_by == here:
             return self._inside_borrowed(changes)
         if here in own.inside:
-            own.refuse_inside()
+            raise write_inside(self.path)
         alone = not own.inside  # then there is nobody to share a flush with
         try:
             own.inside.add(here)
