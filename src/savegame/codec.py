@@ -132,15 +132,12 @@ class Codec:
 
     def encode(self, value: Any, path: tuple[Any, ...] = ()) -> bytes:
         """The bytes of a value. Raises InvalidState naming the place of what cannot be kept."""
-        self._local.overflow = False
         try:
             data = ormsgpack.packb(value, self._extend, _OPTIONS)
         except TypeError as error:
             data = self._encode_otherwise(value, path, error)
-        for mark in _SUSPECT:
-            if mark in data:
-                self.refuse_lookalikes(value, path)
-                break
+        if any(map(data.__contains__, _SUSPECT)):
+            self.refuse_lookalikes(value, path)
         return data
 
     def pack(self, value: Any) -> bytes:
@@ -160,8 +157,8 @@ class Codec:
         try:
             return self._pack_otherwise(value, error)
         except (TypeError, RecursionError) as second:
-            again = self._encode_deep if self._local.overflow else self._encode_again
-            return again(value, path, second)
+            deep, self._local.overflow = self._local.overflow, False
+            return self._encode_deep(value, path, second) if deep else self._encode_again(value, path, second)
 
     def _pack_any(self, value: Any) -> bytes:
         """`pack` for a value that has dicts with other keys than text: what is inside is not tried the quick way again."""

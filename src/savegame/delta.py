@@ -7,6 +7,7 @@ and decodes nothing. `docs/format/delta.md` has the layout. Touches tree, codec 
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -83,6 +84,12 @@ def dump(ops: list[Op]) -> bytes:
         return _HEADER.pack(len(header)) + header + op.value
     header = pack_raw([[op.code, list(op.path), len(op.value), op.a, op.b] for op in ops])
     return _HEADER.pack(len(header)) + header + b"".join(op.value for op in ops)
+
+
+@functools.lru_cache(maxsize=256)
+def append_opening(name: str) -> tuple[bytes, bytes]:
+    """The encoded name of a list right inside the state, and what `dump` writes before the items of an append to it."""
+    return pack_raw(name), dump([Op(APPEND, (name,))])
 
 
 def parse(data: bytes) -> list[Op]:
@@ -645,8 +652,9 @@ def _appended(codec: Codec, node: Node, path: Path, items: list[Any]) -> tuple[O
     except InvalidState:
         encoded_items(codec, items, path, 0 if child is None else count_of(child) or 0)  # names the item by its place
         raise
-    if type(child) is List and type(parent) is Dict and parent is node:  # the usual case, without a walk
-        return Op(APPEND, path, data), parent.with_child(name, child.grown(data))
+    longer = node.with_longer(name, data) if type(node) is Dict and parent is node else None
+    if longer is not None:  # the usual case, without a walk
+        return Op(APPEND, path, data), longer
     op = Op(SET if type(parent) is Dict and child is None else APPEND, path, data)
     return op, _applied(node, [op])
 

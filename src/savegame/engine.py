@@ -13,7 +13,7 @@ import os
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -21,7 +21,7 @@ from weakref import WeakSet
 from savegame import delta as deltas
 from savegame.codec import Codec
 from savegame.delta import Op, keyframe_due
-from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, SavegameError
+from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, InvalidState, SavegameError
 from savegame.frames import (
     BLOB_FROM,
     DIGEST_BYTES,
@@ -38,7 +38,7 @@ from savegame.frames import (
 from savegame.model import Chain, Frame, ThreadKey, ThreadRow
 from savegame.policy import Retention
 from savegame.store import ANY, Append, PutKeyframe, Store, StoreChange, head_moved
-from savegame.tree import Node, size_of
+from savegame.tree import Dict, Node, size_of
 
 logger = logging.getLogger("savegame")
 
@@ -92,36 +92,37 @@ class Cache:
     def begin_anew(self) -> None:
         """Keep nothing; with a lock that nobody holds."""
         self.bytes = 0
-        self._points: OrderedDict[ThreadKey, tuple[Point, int]] = OrderedDict()
+        self._points: dict[ThreadKey, Point] = {}
+        self._sizes: OrderedDict[ThreadKey, int] = OrderedDict()
         self._lock = threading.RLock()  # a signal handler that saves may come while it is held
-
-    def get(self, key: ThreadKey) -> Point | None:
+        self.get: Callable[[ThreadKey], Point | None] = self._points.get
         """The point kept for a thread."""
-        found = self._points.get(key)
-        return None if found is None else found[0]
 
     def put(self, key: ThreadKey, point: Point) -> None:
         """Keep a point instead of the thread's former one; forget others until all fit."""
         size = ENTRY_OVERHEAD + (0 if point.node is None else size_of(point.node) * 5 // 4)
+        if size > self.limit:
+            return self.forget(key)
         with self._lock:
             try:
-                former = self._points.pop(key, None)
-                self.bytes -= former[1] if former else 0
-                if size > self.limit:
-                    return
-                self._points[key] = point, size
-                self.bytes += size
+                self._points[key] = point
+                self.bytes += size - self._sizes.pop(key, 0)
+                self._sizes[key] = size
                 while self.bytes > self.limit:
-                    self.bytes -= self._points.popitem(last=False)[1][1]
+                    oldest, size = self._sizes.popitem(last=False)
+                    self.bytes -= size
+                    self._points.pop(oldest, None)
             except BaseException:  # Ctrl-C
-                self.bytes = sum(size for _, size in self._points.values())
+                self._points.clear()
+                self._sizes.clear()
+                self.bytes = 0
                 raise
 
     def forget(self, key: ThreadKey) -> None:
         """Keep nothing of a thread."""
         with self._lock:
-            former = self._points.pop(key, None)
-            self.bytes -= former[1] if former else 0
+            self._points.pop(key, None)
+            self.bytes -= self._sizes.pop(key, 0)
 
 
 class Engine:
@@ -327,35 +328,69 @@ class Engine:
         if len(payload) >= BLOB_FROM:
             smaller, blobs = take_out_ops(ops)
             payload = deltas.dump(smaller)
-        details = draft.details
+        return self._append(key, base, payload, blobs, node, draft, expect, epoch, renew_us, beside)
+
+    def append_items(self, key: ThreadKey, append: Mapping[Any, list[Any]], draft: Draft) -> Point | None:
+        """What agents save most, items at the end of one list right inside the head's state: the short way to its payload.
+
+        None, and nothing was written, where it is not as plain as that: then `save` does it, or says what is wrong.
+        Its caller is `alone` with the thread.
+        """
+        base = self.cache.get(key)
+        if base is None or base.chosen or type(base.node) is not Dict or type(append) is not dict or len(append) != 1:
+            return None
+        [(name, items)] = append.items()
+        if type(name) is not str or type(items) is not list:
+            return None
+        try:
+            data = self.codec.encode(items)
+            encoded_name, opening = deltas.append_opening(name)
+        except (InvalidState, TypeError):  # it cannot be kept; TypeError: neither can the name
+            return None
+        node, payload = base.node.with_longer(encoded_name, data), opening + data
+        if node is None or len(payload) >= BLOB_FROM:
+            return None
+        try:
+            return self._append(key, base, payload, {}, node, draft, base.id, None, None, ())
+        except ConflictError as error:
+            if type(error) is not ConflictError:
+                raise
+            self.cache.forget(key)
+            return None
+
+    def _append(
+        self,
+        key: ThreadKey,
+        base: Point,
+        payload: bytes,
+        blobs: dict[bytes, bytes],
+        node: Node,
+        draft: Draft,
+        expect: str | None,
+        epoch: int | None,
+        renew_us: int | None,
+        beside: Sequence[StoreChange],
+    ) -> Point:
+        store = self.store
+        details, chosen_id, note = draft
+        base_seq, base_id, base_step, base_meta, _, rows, read, base_agent, _ = base
         agent = details.get("agent_id")
-        if base.agent is not None and agent is None:
-            agent = base.agent
+        if base_agent is not None and agent is None:
+            agent = base_agent
             details = {**details, "agent_id": agent}
-        step, size = base.step + 1, size_of(node)
-        packed = metadata_of(base.id, step, self.store.clock(), size, details, blobs)
-        id = draft.id or self.store.new_id(key)  # noqa: A001 - one word per idea
-        meta = digest(base.meta[:DIGEST_BYTES], key.id, id, packed, payload) + packed
-        plain = len(payload) < self.store.compress_from and not blobs
+        step, size = base_step + 1, size_of(node)
+        packed = metadata_of(base_id, step, store.clock(), size, details, blobs)
+        id = chosen_id or store.new_id(key)  # noqa: A001 - one word per idea
+        meta = digest(base_meta[:DIGEST_BYTES], key.id, id, packed, payload) + packed
+        plain = len(payload) < store.compress_from and not blobs
         body = PLAIN + payload if plain else self.wrap(payload, with_blobs=bool(blobs))
-        change = Append(
-            key,
-            id,
-            base.seq,
-            meta,
-            body,
-            draft.note,
-            expect,
-            epoch,
-            agent,
-            self.retention.max_checkpoints,
-            self.wrapped(blobs) if blobs else (),
-            draft.id is None,
-            renew_us,
-        )
-        seq = self.store.commit([change, *beside])[0]
-        point = Point(seq, id, step, meta, node, base.rows + 1, base.bytes + len(body), agent, draft.id is not None)
-        if keyframe_due(size, point.rows, point.bytes):
+        kept, large = self.retention.max_checkpoints, self.wrapped(blobs) if blobs else ()
+        fresh = chosen_id is None
+        change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, kept, large, fresh, renew_us)
+        seq = store.commit([change, *beside])[0]
+        rows, read = rows + 1, read + len(body)
+        point = Point(seq, id, step, meta, node, rows, read, agent, not fresh)
+        if keyframe_due(size, rows, read):
             point = self._write_keyframe(key, point, epoch)
         self.cache.put(key, point)
         return point

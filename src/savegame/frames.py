@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import blake3
 import zstandard
+from ormsgpack import packb
 
 from savegame.codec import pack_raw, unpack_raw
 from savegame.delta import APPEND, SET, SPLICE, Op, parse
@@ -107,16 +108,18 @@ def checksum(body: bytes, salt: int, a: int = 0, b: int = 0) -> int:
 
 def place_sum(salt: int, a: int, b: int) -> int:
     """What the checksum of a row at a place begins with."""
-    return (salt + (a ^ a >> 32) * 0x9E3779B1 + (b ^ b >> 32) * 0x85EBCA6B) & 0xFFFFFFFF
+    return (salt + (a ^ a >> 32) * SEQ_FACTOR + (b ^ b >> 32) * BASE_FACTOR) & 0xFFFFFFFF
 
 
-PLACE_STEP: Final = (0x9E3779B1 + 0x85EBCA6B) & 0xFFFFFFFF
+SEQ_FACTOR: Final = 0x9E3779B1
+BASE_FACTOR: Final = 0x85EBCA6B
+PLACE_STEP: Final = (SEQ_FACTOR + BASE_FACTOR) & 0xFFFFFFFF
 """How `place_sum` grows from one frame to the next of a line, both numbers being below 2**32."""
 
 
 def digest(parent: bytes, thread_id: str, checkpoint_id: str, meta: bytes, delta: bytes) -> bytes:
     """The digest of a checkpoint: over its parent's, its ids, its packed metadata and its logical delta."""
-    data = pack_raw([parent, thread_id, checkpoint_id, meta]) + delta
+    data = packb([parent, thread_id, checkpoint_id, meta]) + delta
     if len(data) > _FEW_BYTES:
         return blake3.blake3(data).digest()
     hasher = blake3.blake3(data[:_HELD])
@@ -183,7 +186,7 @@ def metadata_of(parent_id: str, step: int, now: int, size: int, details: dict[st
     """The packed metadata of a new checkpoint; `details` has what was said about it, by the names of Meta."""
     if details or blobs:
         return pack_meta(Meta(parent_id or None, step, now, size, **details, blobs=list(blobs)))
-    return pack_raw([pack_id(parent_id) if parent_id else None, step, now, size, "manual", "in_progress"])
+    return packb([pack_id(parent_id) if parent_id else None, step, now, size, "manual", "in_progress"])
 
 
 def pack_meta(meta: Meta) -> bytes:

@@ -73,6 +73,7 @@ class Thread:
         self._known: str | None = _NOTHING_KNOWN
         self._step = 0
         self._draft = partial(drafted, engine, agent)
+        self._unsaid = Draft({} if agent is None else {"agent_id": agent})
 
     def __repr__(self) -> str:
         return f"<Thread {self.id!r} step {self._step}>"
@@ -148,6 +149,22 @@ class Thread:
         force: bool = False,
     ) -> Checkpoint:
         """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs."""
+        unsaid = id is external_id is label is description is resume_hint is None and iteration is tokens_used is cost is None
+        usual = (
+            kind is Kind.MANUAL
+            and status is IN_PROGRESS
+            and not tags
+            and metadata is None
+            and parent is None
+            and expect is None
+        )
+        if append and unsaid and usual and not set and isinstance(delete, tuple) and not delete:  # what agents do most
+            with self._engine.alone(self._key) as alone:
+                point = self._engine.append_items(self._key, append, self._unsaid) if alone else None
+                if point is not None:
+                    self._known, self._step = point.id, point.step
+            if point is not None:
+                return self._saved(point, None)
         draft = self._draft(
             id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint, external_id
         )
@@ -231,11 +248,15 @@ class Thread:
             # Inside connection() the save may yet be rolled back: then nothing is known of the head.
             self._known = point.id if alone else _NOTHING_KNOWN
             self._step = point.step if alone else 0
+        return self._saved(point, draft.note)
+
+    def _saved(self, point: Point, note: bytes | None) -> Checkpoint:
+        """What a save gives back."""
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("saved %s: thread %r step %d", point.id, self._key.id, point.step)
 
         def fields() -> dict[str, Any]:
-            frame = Frame(point.seq, point.id, 0, point.meta, draft.note, None)
+            frame = Frame(point.seq, point.id, 0, point.meta, note, None)
             return self._fields(frame, load_meta(frame.meta), point.node, None)
 
         return Checkpoint.later(fields)

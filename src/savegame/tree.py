@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -42,12 +41,15 @@ class Dict:
         twin.tag, twin.children, twin.size = self.tag, dict(self.children), self.size
         return twin
 
-    def with_child(self, key: bytes, child: Node) -> Dict:
-        """A second Dict with one child set: `copy` and `put` in one, since every save comes along here."""
+    def with_longer(self, key: bytes, data: bytes) -> Dict | None:
+        """A second Dict whose list at `key` has the items of an encoded list more; None if there is no list there."""
+        child = self.children.get(key)
+        if type(child) is not List:
+            return None
+        longer = child.grown(data)
         twin = Dict.__new__(Dict)
-        old = self.children.get(key)
-        twin.tag, twin.children = self.tag, {**self.children, key: child}
-        twin.size = self.size + size_of(child) - (-len(key) if old is None else size_of(old))
+        twin.tag, twin.children = self.tag, {**self.children, key: longer}
+        twin.size = self.size + longer.size - child.size
         return twin
 
     def put(self, key: bytes, child: Node) -> None:
@@ -109,20 +111,8 @@ class List:
 
     def grow(self, data: bytes) -> None:
         """Add the items of an encoded list at the end of this very version, which nobody else has yet."""
-        first = data[0]
-        count = first & 0x0F if 0x90 <= first <= 0x9F else array_count(data)
-        if not count:
-            return
-        with _growing:
-            runs, seen, tail = self._view
-            if tail is not None:
-                runs, seen = self._settled()
-            if len(runs) != seen:
-                runs = runs[:seen]
-            runs.append((count, data))
-        self._view = (runs, seen + 1, None)
-        self.count += count
-        self.size += len(data)
+        longer = self.grown(data)
+        self._view, self.count, self.size = longer._view, longer.count, longer.size
 
     def extend(self, tail: Tail) -> None:
         """Add what a store has kept at the end of this very version."""
@@ -133,10 +123,21 @@ class List:
 
     def grown(self, data: bytes) -> List:
         """A second version with the items of an encoded list at the end."""
+        first = data[0]
+        added = first & 0x0F if 0x90 <= first <= 0x9F else array_count(data)
+        if not added:
+            return self
+        runs, seen, tail = self._view
+        if tail is not None:
+            runs, seen = self._settled()
+        run = added, data
+        if len(runs) == seen:
+            runs.append(run)
+        if runs[seen] is not run:  # another version has grown from here
+            runs = [*runs[:seen], run]
         twin = List.__new__(List)
-        twin._view, twin.count, twin.size = self._view, self.count, self.size
-        twin.grow(data)
-        if twin._view[1] > 2 * (twin.count // RUN_ITEMS) + RUN_ITEMS:
+        twin._view, twin.count, twin.size = (runs, seen + 1, None), self.count + added, self.size + len(data)
+        if seen >= 2 * (twin.count // RUN_ITEMS) + RUN_ITEMS:
             twin.join()
         return twin
 
@@ -162,12 +163,6 @@ class List:
             position += count
         return runs[:], []
 
-
-_growing = threading.RLock()
-"""Held for the moment in which a shared list of runs grows: the trees of two threads may share one."""
-
-if hasattr(os, "register_at_fork"):  # no fork happens in that moment, so no child inherits the lock held
-    os.register_at_fork(before=_growing.acquire, after_in_parent=_growing.release, after_in_child=_growing.release)
 
 Node: TypeAlias = bytes | Dict | List
 Run: TypeAlias = tuple[int, Node]
@@ -294,10 +289,9 @@ def edit(node: Node, path: Path, change: Callable[[Node], Node], *, own: bool) -
     if isinstance(opened, Dict):
         key = pack_raw(path[0])
         child = edit(opened.children[key], path[1:], change, own=own)
-        if not own:
-            return opened.with_child(key, child)
-        opened.put(key, child)
-        return opened
+        target = opened if own else opened.copy()
+        target.put(key, child)
+        return target
     if isinstance(opened, List):
         at = checked_index(opened, path[0])
         before, rest = opened.split(at)

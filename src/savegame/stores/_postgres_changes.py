@@ -23,9 +23,9 @@ from savegame.stores._rows import (
     SEQ_MASK,
     Row,
     Stretch,
-    after_append,
     blob_checksum,
     damaged,
+    meta_checksum,
     place_told_by,
     placed_id,
     read_frame,
@@ -164,7 +164,7 @@ class Changes(RowChanges[Work]):
             return None  # frames were removed: which one is the oldest to keep has to be looked up
         floor = floor_after(row, change.keep_newest, lambda number: row.last - number)
         listed = _is_listed(change, row)
-        new, columns = after_append(change, row, change.id, floor, row.expires, 1 if listed else None)
+        new, columns = _after_append(change, row, floor, row.expires, 1 if listed else None)
         new = new._replace(version=new_version())
         renew = None if row.owner is None else change.renew_us
         before, after = (row.version, row.head_id), (new.version, new.last, floor, row_sum(change.key, new))
@@ -201,7 +201,7 @@ class Changes(RowChanges[Work]):
         key, listed = change.key, _is_listed(change, row)
         floor = floor_after(row, change.keep_newest, partial(_nth_newest, db.link, key, row))
         expires = row.expires if change.renew_us is None or row.owner is None else db.now + change.renew_us
-        new, columns = after_append(change, row, change.id, floor, expires, 1 if listed else None)
+        new, columns = _after_append(change, row, floor, expires, 1 if listed else None)
         db.link.tell("add_frame", *key, new.last, listed, *columns)
         self.put_blobs(db, key, row, change.blobs)
         self.write_row(db, key, new)
@@ -319,6 +319,18 @@ def id_of(link: Link, key: ThreadKey, seq: int) -> str | None:
     """The id of a frame."""
     found = link.ask("frame_ids", *key, [seq])
     return found[0][1] if found else None
+
+
+def _after_append(change: Append, row: Row, floor: int, expires: int, listed: int | None) -> tuple[Row, tuple[Any, ...]]:
+    """The row of a thread after an append, and the columns of the new frame from its id on."""
+    key, id, base, meta, delta, note, _, _, wanted_agent, *_ = change  # noqa: A001 - one word per idea
+    no, agent, _, _, last, _, run, frames, epoch, owner, _, version = row
+    seq, salt = last + 1, thread_salt(*key)
+    run = run if run and base == last else seq
+    new = Row(no, wanted_agent or agent, seq, id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
+    meta_sum, delta_sum = meta_checksum(salt, seq, base, run, listed, id, meta), checksum(delta, salt, seq, base)
+    note_sum = None if note is None else checksum(note, salt, seq)
+    return new, (id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum)
 
 
 def _is_listed(change: Append, row: Row) -> bool:

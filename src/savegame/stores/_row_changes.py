@@ -277,9 +277,10 @@ _MAKE: Final[dict[type, Callable[..., int]]] = {
 
 def is_next(change: Append, row: Row) -> bool:
     """Whether an append continues a remembered row so plainly that nothing else has to be looked at."""
-    held = row.owner is not None if change.epoch is None else change.epoch != row.epoch
-    same = change.expect == row.head_id and change.base == row.head and change.agent in (None, row.agent)
-    return change.fresh and same and row.last < SEQ_MASK and not held
+    _, _, base, _, _, _, expect, epoch, agent, _, _, fresh, _ = change
+    _, agent_now, head, head_id, last, _, _, _, epoch_now, owner, _, _ = row
+    held = owner is not None if epoch is None else epoch != epoch_now
+    return fresh and expect == head_id and base == head and agent in (None, agent_now) and last < SEQ_MASK and not held
 
 
 def floor_after(row: Row, keep_newest: int | None, nth_newest: Callable[[int], int | None]) -> int:

@@ -13,7 +13,8 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from savegame.codec import pack_raw
+from ormsgpack import packb
+
 from savegame.errors import CorruptionError, UnavailableError
 from savegame.frames import PLACE_STEP, checksum, pack_id, place_sum, thread_salt, unpack_id
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
@@ -62,7 +63,7 @@ EMPTY_ROW = Row(0, None, 0, None, 0, 0, 0, 0, 0, None, 0, 0)
 
 def thread_sum(key: ThreadKey, row: Row, head_id: str | bytes | None) -> int:
     """The checksum of a thread's row, whose head's id is stored as `head_id`."""
-    return zlib.crc32(pack_raw([*row[:3], head_id, *row[4:]]), thread_salt(*key))
+    return zlib.crc32(packb([*row[:3], head_id, *row[4:]]), thread_salt(*key))
 
 
 def thread_values(key: ThreadKey, row: Row) -> tuple[Any, ...]:
@@ -83,22 +84,6 @@ def read_thread(key: ThreadKey, columns: tuple[Any, ...]) -> Row:
     if not sound:
         raise damaged(key, None, "thread row")
     return row
-
-
-def after_append(
-    change: Append, row: Row, stored_id: str | bytes, floor: int, expires: int, space: int | None
-) -> tuple[Row, tuple[Any, ...]]:
-    """The row of a thread after an append, and the columns of the new frame from its id on."""
-    key, id, base, meta, delta, note, _, _, wanted_agent, *_ = change  # noqa: A001 - one word per idea
-    no, agent, _, _, last, _, run, frames, epoch, owner, _, version = row
-    seq = last + 1
-    run = run if run and base == last else seq
-    new = Row(no, wanted_agent or agent, seq, id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
-    salt = thread_salt(*key)
-    place = place_sum(salt, seq, base)
-    meta_sum = zlib.crc32(_summed(run, space, stored_id, meta), place)
-    note_sum = None if note is None else checksum(note, salt, seq)
-    return new, (stored_id, base, run, meta, meta_sum, note, note_sum, delta, zlib.crc32(delta, place))
 
 
 class Stretch(NamedTuple):
@@ -169,15 +154,11 @@ def read_frame(key: ThreadKey, columns: tuple[Any, ...]) -> Frame:
     return Frame(seq, frame_id, base, meta, note, None)
 
 
-def _summed(run: int, space: int | None, stored_id: str | bytes, meta: bytes) -> bytes:
-    """What the checksum of a frame's metadata is over."""
-    return _PLACE.pack(run, space or 0) + (stored_id if isinstance(stored_id, bytes) else stored_id.encode()) + meta
-
-
 def meta_checksum(salt: int, seq: int, base: int, run: int, space: int | None, stored_id: str | bytes, meta: bytes) -> int:
     """The checksum of a frame's metadata; its id and its place in the thread are under it too."""
     try:
-        return checksum(_summed(run, space, stored_id, meta), salt, seq, base)
+        named = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
+        return checksum(PLACE.pack(run, space or 0) + named + meta, salt, seq, base)
     except (TypeError, AttributeError, struct.error):  # damage has changed the type of a column
         return -1
 
@@ -242,7 +223,7 @@ def space_checksum(number: int, name: str) -> int:
     return checksum(name.encode() if isinstance(name, str) else name, 0, number)
 
 
-_PLACE = struct.Struct("<QQ")
+PLACE = struct.Struct("<QQ")
 _HALVES = struct.Struct(">QQ")
 
 

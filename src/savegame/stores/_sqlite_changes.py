@@ -11,24 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
+from zlib import crc32
+
+from ormsgpack import packb
 
 from savegame.errors import CorruptionError
-from savegame.frames import pack_id, unpack_id
+from savegame.frames import BASE_FACTOR, SEQ_FACTOR, checksum, pack_id, thread_salt, unpack_id
 from savegame.model import Lease, ThreadKey
 from savegame.store import Append, StoreChange
-from savegame.stores._row_changes import Blobs, RowChanges, floor_after, is_next, remember
+from savegame.stores._row_changes import Blobs, RowChanges, floor_after, is_next
 from savegame.stores._rows import (
     EMPTY_ROW,
+    PLACE,
     SEQ_MASK,
     Row,
-    after_append,
     blob_checksum,
     place_told_by,
-    placed_id,
     read_frame,
     read_thread,
     space_checksum,
-    thread_sum,
     thread_values,
 )
 from savegame.stores._sqlite_file import SQL, Connection, all_rows, one_row, repeated
@@ -36,6 +37,7 @@ from savegame.stores._sqlite_file import SQL, Connection, all_rows, one_row, rep
 TOGETHER: Final = 64
 """How many appends one statement makes at most."""
 
+MOST_ROWS: Final = 1024
 NO_KEY: Final = 1 << 63
 """Keys of rows are smaller."""
 
@@ -45,14 +47,16 @@ class Changes(RowChanges[Connection]):
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
-        self._rows: dict[ThreadKey, Row] = {}
+        self.rows: dict[ThreadKey, Row] = {}
         self._new_rows: dict[ThreadKey, Row] = {}
         self._spaces: dict[str, int] = {}
         self._new_spaces: dict[str, int] = {}
 
     def committed(self) -> None:
         """What was written since the last call is there to stay."""
-        remember(self._rows, self._new_rows)
+        if len(self.rows) > MOST_ROWS:
+            self.rows.clear()
+        self.rows.update(self._new_rows)
         self._new_rows.clear()
         if self._new_spaces:
             self._spaces.update(self._new_spaces)
@@ -66,24 +70,19 @@ class Changes(RowChanges[Connection]):
     def forget(self) -> None:
         """Remember nothing: rows may have been put right by other hands."""
         self.undone()
-        self._rows.clear()
+        self.rows.clear()
         self._spaces.clear()
 
     def apply(self, db: Connection, change: StoreChange) -> int:
         """Make one change. Gives the sequence number that it made, or 0."""
         key = change.key
         if type(change) is Append:
-            known = self._new_rows.get(key) or self._rows.get(key)
+            known = self._new_rows.get(key) or self.rows.get(key)
             if known is not None and is_next(change, known):
                 seq = self.add_frame(db, change, known)
                 if seq:
                     return seq
         return self.make(db, change, self.row(db, key))
-
-    def new_id(self, key: ThreadKey) -> str | None:
-        """An id that tells the place of the thread's next frame, unless somebody else appends first; None if unknown."""
-        row = self._rows.get(key)
-        return None if row is None else placed_id(row.no << 32 | row.last + 1)
 
     # -- rows of threads -----------------------------------------------------------------------------
 
@@ -163,7 +162,7 @@ class Changes(RowChanges[Connection]):
 
         If it gives nothing something may have been written, which the caller takes back.
         """
-        known = [self._rows.get(change.key) for change in changes]
+        known = [self.rows.get(change.key) for change in changes]
         made: list[tuple[Row, tuple[Any, ...], tuple[Any, ...]]] = []
         for change, row in zip(changes, known, strict=True):
             if type(change) is not Append or change.blobs or row is None or not is_next(change, row):
@@ -182,17 +181,28 @@ class Changes(RowChanges[Connection]):
         return [new.last for new, _, _ in made]
 
     def _next(self, db: Connection, change: Append, row: Row) -> tuple[Row, tuple[Any, ...], tuple[Any, ...]]:
-        """The row of a thread after an append, with the parameters of `advance_thread` and `add_frame`."""
-        key, stored_id, frame_key = change.key, pack_id(change.id), row.no << 32 | row.last + 1
-        floor = row.floor if change.keep_newest is None else floor_after(row, change.keep_newest, partial(_nth_newest, db, row))
-        expires = row.expires if change.renew_us is None or row.owner is None else self._clock() + change.renew_us
+        """The row of a thread after an append, with the parameters of `advance_thread` and `add_frame`.
+
+        Every save comes along here, so that the sums which `thread_sum` and `read_frame` check are written out.
+        """
+        key, id, base, meta, delta, note, _, _, wanted_agent, keep_newest, _, _, renew_us = change  # noqa: A001 - one word per idea
+        no, agent, _, _, last, floor, run, frames, epoch, owner, expires, version = row
+        seq, stored_id, salt = last + 1, pack_id(id), thread_salt(*key)
+        frame_key, place = no << 32 | seq, (salt + seq * SEQ_FACTOR + base * BASE_FACTOR) & 0xFFFFFFFF
+        run = run if run and base == last else seq
+        if keep_newest is not None:
+            floor = floor_after(row, keep_newest, partial(_nth_newest, db, row))
+        if renew_us is not None and owner is not None:
+            expires = self._clock() + renew_us
         space = None if place_told_by(stored_id) == frame_key else self.space(db, key.namespace)
-        new, columns = after_append(change, row, stored_id, floor, expires, space)
-        total = thread_sum(key, new, stored_id)
+        new = Row(no, wanted_agent or agent, seq, id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
+        total = crc32(packb([*new[:3], stored_id, *new[4:]]), salt)
+        summed = PLACE.pack(run, space or 0) + (stored_id if isinstance(stored_id, bytes) else stored_id.encode()) + meta
+        note_sum = None if note is None else checksum(note, salt, seq)
         return (
             new,
-            (new.head, stored_id, new.last, floor, new.run, new.frames, expires, new.version, total, row.no, row.version),
-            (frame_key, space, *columns),
+            (seq, stored_id, seq, floor, run, frames + 1, expires, version + 1, total, no, version),
+            (frame_key, space, stored_id, base, run, meta, crc32(summed, place), note, note_sum, delta, crc32(delta, place)),
         )
 
     def ids(self, db: Connection, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, str]:

@@ -41,6 +41,7 @@ from savegame.stores._rows import (
     SEQ_MASK,
     Row,
     Stretch,
+    placed_id,
     read_frame,
     read_thread,
     record_page,
@@ -115,16 +116,36 @@ class SQLiteStore(Store):
         alone = not own.inside  # then there is nobody to share a flush with
         try:
             own.inside.add(here)
-            if not alone:
-                return self._group.run(changes)
-            mine: Pending[Sequence[StoreChange], list[int]] = Pending(changes)
-            self._flush([mine])
-            return mine.result()
+            return self._write(changes) if alone else self._group.run(changes)
         finally:
             own.inside.discard(here)
 
     def new_id(self, key: ThreadKey) -> str:
-        return self._changes.new_id(key) or super().new_id(key)
+        row = self._changes.rows.get(key)
+        return super().new_id(key) if row is None else placed_id(row.no << 32 | row.last + 1)
+
+    def _write(self, changes: Sequence[StoreChange]) -> list[int]:
+        """Write one caller's changes in a transaction of their own."""
+        own = self._connections
+        with own.lock:
+            try:
+                db = own.begin()
+                apply = self._changes.apply
+                made = [apply(db, changes[0])] if len(changes) == 1 else [apply(db, change) for change in changes]
+                own.commit(db)
+                self._changes.committed()
+                return made
+            except _REFUSALS:
+                own.roll_back()
+                self._changes.undone()
+                raise
+            except BaseException as error:
+                self._changes.forget()
+                own.roll_back()
+                ours = self._failure(changes, error) if isinstance(error, Exception) else error
+                if ours is error:
+                    raise
+                raise ours from error
 
     def _flush(self, group: list[Pending[Sequence[StoreChange], list[int]]]) -> None:
         """Write a group in one transaction; a change that does not fit undoes only its own caller's."""
