@@ -154,11 +154,14 @@ class Codec:
         return self._pack_any(value)
 
     def _encode_otherwise(self, value: Any, path: tuple[Any, ...], error: TypeError) -> bytes:
-        try:
+        with contextlib.suppress(TypeError, RecursionError):
             return self._pack_otherwise(value, error)
+        self._local.overflow = False  # it may be another value's
+        try:
+            return self.pack(value)
         except (TypeError, RecursionError) as second:
-            deep, self._local.overflow = self._local.overflow, False
-            return self._encode_deep(value, path, second) if deep else self._encode_again(value, path, second)
+            again = self._encode_deep if self._local.overflow else self._encode_again
+            return again(value, path, second)
 
     def _pack_any(self, value: Any) -> bytes:
         """`pack` for a value that has dicts with other keys than text: what is inside is not tried the quick way again."""

@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from savegame import delta as deltas
 from savegame.codec import Codec
-from savegame.delta import Op, keyframe_due
+from savegame.delta import APPEND, Op, keyframe_due
 from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, InvalidState, SavegameError
 from savegame.frames import (
     BLOB_FROM,
@@ -95,8 +95,7 @@ class Cache:
         self._points: dict[ThreadKey, Point] = {}
         self._sizes: OrderedDict[ThreadKey, int] = OrderedDict()
         self._lock = threading.RLock()  # a signal handler that saves may come while it is held
-        self.get: Callable[[ThreadKey], Point | None] = self._points.get
-        """The point kept for a thread."""
+        self.get: Callable[[ThreadKey], Point | None] = self._points.get  # the point kept for a thread
 
     def put(self, key: ThreadKey, point: Point) -> None:
         """Keep a point instead of the thread's former one; forget others until all fit."""
@@ -106,11 +105,12 @@ class Cache:
         with self._lock:
             try:
                 self._points[key] = point
-                self.bytes += size - self._sizes.pop(key, 0)
+                former = self._sizes.pop(key, 0)
+                self.bytes += size - former  # in one step: a handler may put something, whenever a call returns
                 self._sizes[key] = size
                 while self.bytes > self.limit:
-                    oldest, size = self._sizes.popitem(last=False)
-                    self.bytes -= size
+                    oldest, former = self._sizes.popitem(last=False)
+                    self.bytes -= former
                     self._points.pop(oldest, None)
             except BaseException:  # Ctrl-C
                 self._points.clear()
@@ -122,7 +122,8 @@ class Cache:
         """Keep nothing of a thread."""
         with self._lock:
             self._points.pop(key, None)
-            self.bytes -= self._sizes.pop(key, 0)
+            former = self._sizes.pop(key, 0)
+            self.bytes -= former
 
 
 class Engine:
@@ -348,14 +349,16 @@ class Engine:
         except (InvalidState, TypeError):  # it cannot be kept; TypeError: neither can the name
             return None
         node, payload = base.node.with_longer(encoded_name, data), opening + data
-        if node is None or len(payload) >= BLOB_FROM:
+        if node is None:
             return None
         try:
+            if len(payload) >= BLOB_FROM:
+                return self.append(key, base, [Op(APPEND, (name,), data)], node, draft, expect=base.id)
             return self._append(key, base, payload, {}, node, draft, base.id, None, None, ())
         except ConflictError as error:
             if type(error) is not ConflictError:
                 raise
-            self.cache.forget(key)
+            self.head(key)  # which `save` goes on from
             return None
 
     def _append(

@@ -111,7 +111,7 @@ class List:
 
     def grow(self, data: bytes) -> None:
         """Add the items of an encoded list at the end of this very version, which nobody else has yet."""
-        longer = self.grown(data)
+        longer = self.grown(data, join=False)
         self._view, self.count, self.size = longer._view, longer.count, longer.size
 
     def extend(self, tail: Tail) -> None:
@@ -121,7 +121,7 @@ class List:
             self.count += tail.items * len(tail.bodies)
             self.size += sum(map(len, tail.bodies)) - tail.skip * len(tail.bodies)
 
-    def grown(self, data: bytes) -> List:
+    def grown(self, data: bytes, *, join: bool = True) -> List:
         """A second version with the items of an encoded list at the end."""
         first = data[0]
         added = first & 0x0F if 0x90 <= first <= 0x9F else array_count(data)
@@ -137,7 +137,7 @@ class List:
             runs = [*runs[:seen], run]
         twin = List.__new__(List)
         twin._view, twin.count, twin.size = (runs, seen + 1, None), self.count + added, self.size + len(data)
-        if seen >= 2 * (twin.count // RUN_ITEMS) + RUN_ITEMS:
+        if join and seen >= 2 * (twin.count // RUN_ITEMS) + RUN_ITEMS:
             twin.join()
         return twin
 

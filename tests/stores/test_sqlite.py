@@ -31,7 +31,7 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.model import ThreadKey
-from savegame.store import ANY, Append, DeleteThread, PutRecord, Store, StoreChange
+from savegame.store import ANY, Append, DeleteThread, MoveHead, PutRecord, Store, StoreChange
 from savegame.stores import _sqlite_file as file
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing import StoreContract
@@ -538,3 +538,27 @@ def test_upkeep_is_no_part_of_a_transaction(tmp_path: Path) -> None:
                     verb()
         assert vault.thread("t").state() == {"n": 2}
         vault.compact()
+
+
+def test_an_interrupted_refusal_leaves_nothing_open_and_nothing_remembered(store: SQLiteStore) -> None:
+    """The first of two changes was made, the second is refused; Ctrl-C comes while the first is taken back."""
+    key = ThreadKey("n", "t")
+    store.commit([frame(key, "one")])
+    store.commit([frame(key, "two", expect="one"), PutRecord(key, "kind", "name", b"x")])
+    moments = 0
+
+    def refused() -> None:
+        nonlocal moments
+        moments += 1
+        writer = store._connections._writer
+        assert writer is not None
+        assert not writer.in_transaction
+        assert not store._changes._new_rows
+        with pytest.raises(AlreadyExistsError):
+            store.commit([MoveHead(key, 1), PutRecord(key, "kind", "name", b"y", absent=True)])
+
+    assert interrupted_at_every_step(refused, "sqlite", "_sqlite_connections", "_sqlite_changes", "_row_changes") > 20
+    assert moments > 20
+    row = store.thread(key)
+    assert row is not None
+    assert (row.head_id, row.last) == ("two", 2)

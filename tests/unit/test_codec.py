@@ -816,3 +816,15 @@ def test_an_object_that_is_also_a_dict_is_refused(codec: Codec) -> None:
         codec.encode({"x": _AlsoADict()})
     with pytest.raises(InvalidInputError, match="cannot be registered"):
         codec.register(_AlsoADict)
+
+
+def test_what_an_error_says_does_not_depend_on_values_before() -> None:
+    codec, deep, key = Codec(), [], ()
+    for _ in range(300):
+        deep = [deep]
+    for _ in range(260):
+        key = (key,)
+    with pytest.raises(InvalidState):
+        codec.encode({key: 1})
+    with pytest.raises(InvalidState, match="a: a value of type object cannot be kept"):
+        codec.encode({"a": object(), "b": deep})

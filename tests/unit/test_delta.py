@@ -128,6 +128,15 @@ def test_versions_of_a_growing_list_do_not_see_each_other() -> None:
     assert value_of(CODEC, base) == {"items": list(range(100))}
 
 
+def test_growing_in_place_does_not_go_through_all_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large items stay runs of their own; loading many of them would take quadratic time."""
+    monkeypatch.setattr(List, "join", lambda self: pytest.fail("joined"))
+    items = List([])
+    for _ in range(200):
+        items.grow(CODEC.encode(["x" * 70_000]))
+    assert items.count == len(items.runs) == 200
+
+
 def test_who_reads_a_list_does_not_see_it_grow() -> None:
     """A reader in another thread goes through the runs while a save adds one to the next version."""
     _, node = delta.update(CODEC, begun({}), append={"items": [1]}, set={}, delete=[])

@@ -2,7 +2,7 @@
 
 An append to a thread whose row is remembered from the last commit does not read that row again: it writes the next one
 only if the version on disk is still the remembered one, and else starts over with what is there. A single change fails
-before it has written; a Rewrite and a list of changes need a savepoint around them.
+before it has written; a Rewrite and a list of changes do not, and who shares a transaction needs a savepoint around them.
 Touches store, frames, _rows, _row_changes and _sqlite_file.
 """
 
@@ -19,7 +19,7 @@ from savegame.errors import CorruptionError
 from savegame.frames import BASE_FACTOR, SEQ_FACTOR, checksum, pack_id, thread_salt, unpack_id
 from savegame.model import Lease, ThreadKey
 from savegame.store import Append, StoreChange
-from savegame.stores._row_changes import Blobs, RowChanges, floor_after, is_next
+from savegame.stores._row_changes import Blobs, RowChanges, floor_after, is_next, remember
 from savegame.stores._rows import (
     EMPTY_ROW,
     PLACE,
@@ -37,7 +37,6 @@ from savegame.stores._sqlite_file import SQL, Connection, all_rows, one_row, rep
 TOGETHER: Final = 64
 """How many appends one statement makes at most."""
 
-MOST_ROWS: Final = 1024
 NO_KEY: Final = 1 << 63
 """Keys of rows are smaller."""
 
@@ -54,9 +53,7 @@ class Changes(RowChanges[Connection]):
 
     def committed(self) -> None:
         """What was written since the last call is there to stay."""
-        if len(self.rows) > MOST_ROWS:
-            self.rows.clear()
-        self.rows.update(self._new_rows)
+        remember(self.rows, self._new_rows)
         self._new_rows.clear()
         if self._new_spaces:
             self._spaces.update(self._new_spaces)

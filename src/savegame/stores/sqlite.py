@@ -129,23 +129,25 @@ class SQLiteStore(Store):
         own = self._connections
         with own.lock:
             try:
-                db = own.begin()
-                apply = self._changes.apply
-                made = [apply(db, changes[0])] if len(changes) == 1 else [apply(db, change) for change in changes]
-                own.commit(db)
-                self._changes.committed()
-                return made
-            except _REFUSALS:
-                own.roll_back()
-                self._changes.undone()
-                raise
+                db, apply = own.begin(), self._changes.apply
+                try:
+                    made = [apply(db, changes[0])] if len(changes) == 1 else [apply(db, change) for change in changes]
+                except _REFUSALS as error:
+                    refusal = error
+                    self._changes.undone()
+                    own.roll_back()
+                else:
+                    own.commit(db)
+                    self._changes.committed()
+                    return made
             except BaseException as error:
                 self._changes.forget()
                 own.roll_back()
                 ours = self._failure(changes, error) if isinstance(error, Exception) else error
                 if ours is error:
                     raise
-                raise ours from error
+                raise ours from (error.__cause__ or error)
+        raise refusal
 
     def _flush(self, group: list[Pending[Sequence[StoreChange], list[int]]]) -> None:
         """Write a group in one transaction; a change that does not fit undoes only its own caller's."""
