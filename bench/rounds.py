@@ -36,7 +36,7 @@ PLAN = (
     Task("update", ("floor", "savegame"), times=5),  # a few seconds each, and the narrowest of all limits
     Task("flat"),
     Task("grow", ("floor", "savegame", "sqlitesaver")),
-    Task("load", ("savegame", "sqlitesaver")),
+    Task("load", ("savegame", "sqlitesaver"), times=3),
     Task("older"),
     Task("history", ("savegame", "sqlitesaver")),
     Task("save", ("savegame", "sqlitesaver")),
@@ -106,7 +106,7 @@ def play(order: list[Turn], sizes: Sizes, where: Path | None, say: Callable[[Tur
             room = work / f"round-{number}"
             for turn in round_:
                 say(turn)
-                place = turn.contestant if not turn.again else f"{turn.contestant}-{turn.again}"
+                place = f"{turn.contestant}-{turn.again}" if turn.again and turn.task not in GROWN else turn.contestant
                 _turn(results, turn.contestant, turn.task, room / place, sizes, server)
             shutil.rmtree(room, ignore_errors=True)
     return results

@@ -118,13 +118,14 @@ def sound_deltas(
 ) -> tuple[int, list[bytes]]:
     """The deltas that lead up to frame `high` without a gap, each checked, and the base of the first of them.
 
-    `rows` are (number, base, delta, checksum). Frames between that are not on the way (a rewrite may have given a frame
+    `rows` are (key or number, base, delta, checksum). Frames between that are not on the way (a rewrite may have given a frame
     another base) are passed over.
     """
     salt = thread_salt(*key)
     before, base_of_first, steady, begin = start, start, False, 0
     deltas: list[bytes] = []
-    for seq, base, delta, total in rows:
+    for frame_key, base, delta, total in rows:
+        seq = frame_key & SEQ_MASK
         if base != before:
             base_of_first, steady = base, False
             deltas.clear()

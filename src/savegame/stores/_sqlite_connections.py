@@ -22,6 +22,9 @@ from savegame.stores import _sqlite_file as file
 from savegame.stores._forking import leave_alone, take_along
 
 IDLE_READERS: Final = 4
+READER_KIB: Final = 256
+"""Of pages that a reader keeps: a load goes through a thread once, and memory that was just used is quicker than fresh."""
+
 FORK_WAIT_S: Final = 10.0
 SETTLED_NS: Final = 50_000_000
 """A directory that was last changed longer ago than this has a time of change that the next change will differ from."""
@@ -60,8 +63,8 @@ class Connections:
         self._guard = threading.RLock()  # entered by itself: entering a Condition could be interrupted half-way
         self._changed = threading.Condition(self._guard)
 
-    def _connect(self) -> file.Connection:
-        return file.connect(self.path, read_only=self.read_only, synchronous=self._synchronous)
+    def _connect(self, **options: int) -> file.Connection:
+        return file.connect(self.path, read_only=self.read_only, synchronous=self._synchronous, **options)
 
     def check_open(self) -> None:
         """Raise ClosedError if it is closed."""
@@ -183,7 +186,7 @@ class Connections:
                 self._reading += 1
                 counted = 1
             with file.translated(self.path):
-                db = db or self._connect()
+                db = db or self._connect(cache_kib=READER_KIB)
                 if snapshot:
                     db.run("BEGIN")
                 yield db

@@ -188,7 +188,7 @@ def prepare(path: str, *, read_only: bool) -> Layout:
     return Layout(found if status.st_size else 0, found if read_only else newest)
 
 
-def connect(path: str, *, read_only: bool, synchronous: int) -> Connection:
+def connect(path: str, *, read_only: bool, synchronous: int, cache_kib: int = 2000) -> Connection:
     """A connection with every setting made and read back."""
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     with translated(path):
@@ -203,6 +203,7 @@ def connect(path: str, *, read_only: bool, synchronous: int) -> Connection:
                 ("secure_delete", 1),
                 ("mmap_size", 0),
                 ("temp_store", 2),
+                ("cache_size", -cache_kib),
             ):
                 _set(db, name, value, read_only=read_only)
         except BaseException:

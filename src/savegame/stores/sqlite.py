@@ -347,8 +347,7 @@ class SQLiteStore(Store):
         self, db: file.Connection, key: ThreadKey, row: Row, start: int, low: int, high: int
     ) -> tuple[int, list[bytes]]:
         found = all_rows(db, "deltas", row.key(low), row.key(high))
-        rows = ((frame_key & SEQ_MASK, base, delta, total) for frame_key, base, delta, total in found)
-        return sound_deltas(key, start, high, rows, lambda seq: id_of(db, row.key(seq)))
+        return sound_deltas(key, start, high, found, lambda seq: id_of(db, row.key(seq)))
 
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         with self._reading() as db:
