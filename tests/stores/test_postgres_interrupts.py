@@ -203,6 +203,26 @@ def test_ctrl_c_at_any_step_of_a_read_is_what_the_caller_sees(store: PostgresSto
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
+def test_an_interrupt_is_not_hidden_by_the_disorder_that_it_left(
+    kind: type[BaseException], store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted between two of its own steps, psycopg may fail to leave the pipeline, with any error."""
+    leave = psycopg.Pipeline.__exit__
+
+    def left(*args: object) -> None:
+        leave(*args)  # type: ignore[arg-type]
+        raise IndexError("pop from an empty deque")
+
+    def interrupted(link: Link) -> None:
+        with link.sending():
+            raise kind
+
+    monkeypatch.setattr(psycopg.Pipeline, "__exit__", left)
+    with pytest.raises(kind):
+        store._read(interrupted)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
 def test_an_interrupt_is_not_hidden_by_what_comes_of_it(
     kind: type[BaseException], store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import tuple_row
 from psycopg.waiting import Ready, Wait
 
-from savegame.errors import ClosedError, UnavailableError
+from savegame.errors import ClosedError, SavegameError, UnavailableError
 from savegame.stores._forking import leave_alone, take_along
 from savegame.stores._postgres_errors import NoAnswer, TookTooLong, is_full
 
@@ -136,7 +136,8 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
                 except BaseException as error:  # noqa: BLE001 - raised below; psycopg would log what comes after it
                     failed = _interrupt(error, before) or error
         except BaseException as error:  # noqa: BLE001 - raised below
-            failed = _interrupt(error, before) or failed or error
+            if failed is None or isinstance(failed, (psycopg.Error, SavegameError)) or not isinstance(error, Exception):
+                failed = _interrupt(error, before) or failed or error  # else it comes of the interrupt: psycopg is in disorder
         if failed is not None:
             if outermost and self.in_pipeline:
                 self.close()  # an interrupt kept it from being left: answers that come now are nobody's

@@ -454,7 +454,9 @@ class SQLiteStore(Store):
                 _sync_file(fresh)
                 os.link(fresh, target)
             finally:
-                os.unlink(fresh)
+                for made in (fresh, f"{fresh}-journal"):  # which SQLite leaves when the disk is full
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(made)
             file.sync_directory(os.path.dirname(target))
         except OSError as error:
             kind = OutOfSpace if error.errno == 28 else UnavailableError
