@@ -374,6 +374,7 @@ class Engine:
         renew_us: int | None,
         beside: Sequence[StoreChange],
     ) -> Point:
+        """`append`, once its operations are bytes. Written with names of its own: every save comes along here."""
         store = self.store
         details, chosen_id, note = draft
         base_seq, base_id, base_step, base_meta, _, rows, read, base_agent, _ = base

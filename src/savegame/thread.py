@@ -73,7 +73,7 @@ class Thread:
         self._known: str | None = _NOTHING_KNOWN
         self._step = 0
         self._draft = partial(drafted, engine, agent)
-        self._unsaid = Draft({} if agent is None else {"agent_id": agent})
+        self._nothing_said = Draft({} if agent is None else {"agent_id": agent})
 
     def __repr__(self) -> str:
         return f"<Thread {self.id!r} step {self._step}>"
@@ -160,7 +160,7 @@ class Thread:
         )
         if append and unsaid and usual and not set and isinstance(delete, tuple) and not delete:  # what agents do most
             with self._engine.alone(self._key) as alone:
-                point = self._engine.append_items(self._key, append, self._unsaid) if alone else None
+                point = self._engine.append_items(self._key, append, self._nothing_said) if alone else None
                 if point is not None:
                     self._known, self._step = point.id, point.step
             if point is not None:
