@@ -182,10 +182,11 @@ class Codec:
     def decode_lists(self, bodies: list[bytes], skip: int) -> list[Any]:
         """The items of encoded lists, which begin after `skip` bytes of each body, as one list."""
         items: list[Any] = []
+        hook = self._hook
         self._local.cause = None
         try:
             for body in bodies:
-                items += ormsgpack.unpackb(body[skip:], ext_hook=self._hook)
+                items += ormsgpack.unpackb(body[skip:], ext_hook=hook)
         except ValueError as error:
             self._refuse(error)
         return items

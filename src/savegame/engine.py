@@ -90,7 +90,7 @@ class Cache:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Keep nothing; with a lock that nobody holds."""
+        """Begin without points, with a lock that nobody holds."""
         self.bytes = 0
         self._points: dict[ThreadKey, Point] = {}
         self._sizes: OrderedDict[ThreadKey, int] = OrderedDict()
@@ -113,10 +113,15 @@ class Cache:
                     self.bytes -= former
                     self._points.pop(oldest, None)
             except BaseException:  # Ctrl-C
-                self._points.clear()
-                self._sizes.clear()
-                self.bytes = 0
+                self.clear()
                 raise
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        with self._lock:
+            self._points.clear()
+            self._sizes.clear()
+            self.bytes = 0
 
     def forget(self, key: ThreadKey) -> None:
         """Keep nothing of a thread."""

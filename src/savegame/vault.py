@@ -117,8 +117,9 @@ class Vault:
         self.close()
 
     def close(self) -> None:
-        """Let go of the store. A second call does nothing."""
+        """Let go of the store and of what the cache keeps. A second call does nothing."""
         self.store.close()
+        self._engine.cache.clear()
 
     def thread(
         self,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import savegame
 from savegame.engine import ENTRY_OVERHEAD, Cache, Point
 from savegame.model import ThreadKey
 
@@ -84,3 +86,13 @@ def test_an_interrupt_in_the_middle_leaves_it_empty() -> None:
     with pytest.raises(KeyboardInterrupt):
         cache.put(key("b"), point(4000))
     assert (cache.bytes, counted(cache)) == (0, 0)
+
+
+def test_a_closed_vault_keeps_no_states(tmp_path: Path) -> None:
+    """They would stay in memory until the garbage collector comes by: vaults are parts of reference cycles."""
+    vault = savegame.open(tmp_path / "v.db")
+    vault.thread("t").save({"messages": ["x" * 10_000]})
+    cache = vault._engine.cache
+    assert cache.bytes > 10_000
+    vault.close()
+    assert (cache.bytes, counted(cache), cache.get(vault.thread("t")._key)) == (0, 0, None)
