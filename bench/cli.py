@@ -48,7 +48,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     sizes = QUICK if options.quick else Sizes()
     rounds = options.rounds or (1 if options.quick else 3)
     described = corpus.describe()
-    results = _played(turns(rounds, contestants, set(options.only)), sizes, options.dir, console)
+    results = _played(turns(rounds, contestants, set(options.only), quick=options.quick), sizes, options.dir, console)
     found = rows(results)
     if options.quick:  # then the limits mean nothing
         found = [replace(row, limit="", ok=None) for row in found]

@@ -84,7 +84,7 @@ class Turn(NamedTuple):
     again: int
 
 
-def turns(rounds: int, contestants: set[str], only: set[str]) -> list[Turn]:
+def turns(rounds: int, contestants: set[str], only: set[str], *, quick: bool = False) -> list[Turn]:
     """Whose turn it is, and at what, from the first to the last."""
     only = only | {"grow"} if only & GROWN else only
     return [
@@ -92,7 +92,7 @@ def turns(rounds: int, contestants: set[str], only: set[str]) -> list[Turn]:
         for number in range(1, rounds + 1)
         for task in PLAN
         if (not only or task.name in only) and (number == 1 or not task.once)
-        for again in range(task.times)
+        for again in range(1 if quick else task.times)
         for name in task.contestants
         if name in contestants
     ]

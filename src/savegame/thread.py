@@ -52,6 +52,7 @@ logger = logging.getLogger("savegame")
 RECORD_COMPRESS_FROM: Final = 512
 LONGEST_NAME: Final = 2000
 """Of a record, in characters."""
+_NOTHING: Final[tuple[()]] = ()  # empty tuples are one object
 _NOTHING_KNOWN: Final = ANY
 
 
@@ -131,10 +132,10 @@ class Thread:
         *,
         append: Mapping[Any, list[Any]] | None = None,
         set: Mapping[Any, Any] | None = None,  # noqa: A002 - the design's name
-        delete: Iterable[Any] = (),
+        delete: Iterable[Any] = _NOTHING,
         label: str | None = None,
         description: str | None = None,
-        tags: Iterable[str] = (),
+        tags: Iterable[str] = _NOTHING,
         metadata: Mapping[str, Any] | None = None,
         kind: str = Kind.MANUAL,
         status: str = IN_PROGRESS,
@@ -149,16 +150,25 @@ class Thread:
         force: bool = False,
     ) -> Checkpoint:
         """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs."""
-        unsaid = id is external_id is label is description is resume_hint is None and iteration is tokens_used is cost is None
-        usual = (
-            kind is Kind.MANUAL
-            and status is IN_PROGRESS
-            and not tags
+        if (  # what agents do most: append, and say nothing about it
+            append
+            and not set
+            and delete is _NOTHING
+            and label is None
+            and description is None
+            and tags is _NOTHING
             and metadata is None
+            and kind is Kind.MANUAL
+            and status is IN_PROGRESS
+            and iteration is None
+            and tokens_used is None
+            and cost is None
+            and resume_hint is None
+            and id is None
+            and external_id is None
             and parent is None
             and expect is None
-        )
-        if append and unsaid and usual and not set and isinstance(delete, tuple) and not delete:  # what agents do most
+        ):
             with self._engine.alone(self._key) as alone:
                 point = self._engine.append_items(self._key, append, self._nothing_said) if alone else None
                 if point is not None:

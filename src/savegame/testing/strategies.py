@@ -1,7 +1,8 @@
 """Hypothesis strategies: states of every type that the codec keeps, plausible edits of a state, hostile ids.
 
 An edit shares most of its structure with the state that it came from, as an agent's next step does: that is where
-deltas, runs and keyframes can go wrong. Needs hypothesis.
+deltas, runs and keyframes can go wrong. Each is made once: Hypothesis looks through a new one for longer than it takes
+to draw from it. Needs hypothesis.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import copy
 import datetime as dt
 import pathlib
 import random
+from functools import cache
 from typing import Any, Final
 
 from hypothesis import strategies as st
@@ -34,20 +36,24 @@ LARGE: Final[tuple[Any, ...]] = (
 """Values around and above the sizes at which stores treat them apart: compressed, or kept once per thread."""
 
 
+@cache
 def ids() -> SearchStrategy[str]:
     """Texts that are allowed as an id, and that a careless store would trip over."""
     return st.sampled_from(HOSTILE_IDS) | st.text(_characters(), min_size=1, max_size=512)
 
 
+@cache
 def _characters() -> SearchStrategy[str]:
     return st.characters(codec="utf-8", exclude_characters="\0")
 
 
+@cache
 def _zones() -> SearchStrategy[dt.tzinfo | None]:
     whole = st.integers(-86_399, 86_399).map(lambda seconds: dt.timezone(dt.timedelta(seconds=seconds)))
     return st.none() | st.just(dt.UTC) | whole | st.timezones()
 
 
+@cache
 def scalars() -> SearchStrategy[Any]:
     """Every kept type that has no parts."""
     return st.one_of(
@@ -69,6 +75,7 @@ def scalars() -> SearchStrategy[Any]:
     )
 
 
+@cache
 def paths() -> SearchStrategy[pathlib.PurePath]:
     """Paths of this machine and pure ones of both systems."""
     text = st.text(_characters(), max_size=20)
@@ -76,6 +83,7 @@ def paths() -> SearchStrategy[pathlib.PurePath]:
     return st.one_of(*(text.map(cls) for cls in made))
 
 
+@cache
 def keys() -> SearchStrategy[Any]:
     """Anything hashable that the codec keeps; NaN is left out, since it is not equal to itself."""
     plain = st.one_of(
@@ -96,6 +104,7 @@ def keys() -> SearchStrategy[Any]:
     return plain | st.tuples(plain, plain) | st.frozensets(plain, max_size=3)
 
 
+@cache
 def values(*, max_leaves: int = 20, large: bool = False) -> SearchStrategy[Any]:
     """Any value that the codec keeps, nested; with `large`, big texts and bytes too."""
     leaves = scalars() | st.sampled_from(LARGE) if large else scalars()
@@ -113,6 +122,7 @@ def values(*, max_leaves: int = 20, large: bool = False) -> SearchStrategy[Any]:
     )
 
 
+@cache
 def messages() -> SearchStrategy[dict[str, Any]]:
     """Messages as a chat has them."""
     calls = st.lists(st.fixed_dictionaries({"id": st.text(max_size=6), "arguments": values(max_leaves=3)}), max_size=2)
@@ -122,6 +132,7 @@ def messages() -> SearchStrategy[dict[str, Any]]:
     )
 
 
+@cache
 def states() -> SearchStrategy[Any]:
     """States as agents have them, and now and then something quite different."""
     agent = st.fixed_dictionaries(
@@ -174,7 +185,7 @@ def _edit_list(draw: DrawFn, items: list[Any]) -> list[Any]:
         case "append":
             return [*items, draw(messages())]
         case "extend":
-            return [*items, *draw(st.lists(messages() | scalars(), max_size=80))]
+            return [*items, *draw(_many())]
         case "insert":
             return [*items[:at], draw(values(max_leaves=3)), *items[at:]]
         case "cut":
@@ -187,6 +198,11 @@ def _edit_list(draw: DrawFn, items: list[Any]) -> list[Any]:
             return [*items, *items[at:end]]
 
 
+@cache
+def _many() -> SearchStrategy[list[Any]]:
+    return st.lists(messages() | scalars(), max_size=80)
+
+
 def _edit_dict(draw: DrawFn, fields: dict[Any, Any]) -> dict[Any, Any]:
     names = list(fields)
     match draw(st.sampled_from(("add", "drop", "order", "rename"))):
@@ -197,8 +213,13 @@ def _edit_dict(draw: DrawFn, fields: dict[Any, Any]) -> dict[Any, Any]:
         case "rename" if names:
             fields[draw(keys())] = fields.pop(draw(st.sampled_from(names)))
         case _:
-            fields[draw(st.text(max_size=8) | keys())] = draw(values(max_leaves=4))
+            fields[draw(_names())] = draw(values(max_leaves=4))
     return fields
+
+
+@cache
+def _names() -> SearchStrategy[Any]:
+    return st.text(max_size=8) | keys()
 
 
 def _edit_text(draw: DrawFn, text: Any) -> Any:
