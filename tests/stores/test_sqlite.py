@@ -30,9 +30,10 @@ from savegame.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from savegame.model import ThreadKey
+from savegame.model import ThreadKey, ThreadRow
 from savegame.store import ANY, Append, DeleteThread, MoveHead, PutRecord, Store, StoreChange
 from savegame.stores import _sqlite_file as file
+from savegame.stores._group import Pending
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing import StoreContract
 from savegame.testing.faults import PATIENCE_S
@@ -267,6 +268,25 @@ def test_a_save_that_fails_inside_a_group_leaves_nothing_behind(store: SQLiteSto
     assert outcomes[1] is None
     assert store.thread(new) is None
     assert store.find("n", "fine") is not None
+
+
+@pytest.mark.parametrize("count", [2, 7, 8, 9, 64, 65, 100])
+def test_a_group_of_any_size_is_written_in_a_few_statements(
+    count: int, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [ThreadKey("n", str(number)) for number in range(count)]
+    for key in keys:
+        store.commit([frame(key, f"first of {key.id}")])
+    group: list[Pending[Sequence[StoreChange], list[int]]] = [
+        Pending([following(store, key)._replace(delta=f"of {key.id}".encode())]) for key in keys
+    ]
+    monkeypatch.setattr(store._changes, "apply", None)  # one by one
+    store._flush(group)
+    assert [(pending.outcome, pending.error) for pending in group] == [([2], None)] * count
+    for key, pending in zip(keys, group, strict=True):
+        assert store.thread(key) == ThreadRow(key, None, 2, pending.job[0].id, 2, 0, 2, None)  # type: ignore[union-attr]
+        assert store.chain(key, 2).deltas == [b"delta", f"of {key.id}".encode()]
+    assert list(store.check("n")) == []
 
 
 def test_a_record_that_is_refused_inside_a_group_prolongs_no_lease(store: SQLiteStore) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 from zlib import crc32
 
@@ -165,15 +166,14 @@ class Changes(RowChanges[Connection]):
             if type(change) is not Append or change.blobs or row is None or not is_next(change, row):
                 return []
             made.append(self._next(db, change, row))
-        at = 0
-        while at < len(made):
-            size = min(len(made) - at, TOGETHER)
-            size -= size % 8 if size > 8 else 0  # so that there are few statements to prepare
-            part, at = made[at : at + size], at + size
-            db.run(repeated("advance_threads", size), [value for _, columns, _ in part for value in columns])
-            if db.changes() != size:
+        for at in range(0, len(made), TOGETHER):
+            _, threads, frames = zip(*made[at : at + TOGETHER], strict=True)
+            count = len(threads) + -len(threads) % 8  # a few sizes, so that there are few statements to prepare
+            nothing = [(None,) * 11] * (count - len(threads))
+            db.run(repeated("advance_threads", count), list(chain(*threads, *nothing)))
+            if db.changes() != len(threads):
                 return []
-            db.run(repeated("add_frame", size), [value for _, _, columns in part for value in columns])
+            db.run(repeated("add_frames", count), list(chain(*frames, *nothing)))
         self._new_rows.update((change.key, new) for change, (new, _, _) in zip(changes, made, strict=True))
         return [new.last for new, _, _ in made]
 

@@ -38,6 +38,9 @@ UPDATE setting SET value = value + 1 WHERE name = 'epoch' RETURNING value
 
 -- name: add_frame
 INSERT INTO frame (key, space, id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+-- name: add_frames
+INSERT INTO frame (key, space, id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
 -- name: find_frame
 SELECT frame.key, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32 WHERE frame.id = ? AND frame.space = ?
 -- name: frame_at
