@@ -84,7 +84,7 @@ class Turn(NamedTuple):
     again: int
 
 
-def turns(rounds: int, contestants: set[str], only: set[str], *, quick: bool = False) -> list[Turn]:
+def turns(rounds: int, contestants: set[str], only: set[str], *, quick: bool) -> list[Turn]:
     """Whose turn it is, and at what, from the first to the last."""
     only = only | {"grow"} if only & GROWN else only
     return [

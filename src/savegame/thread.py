@@ -52,7 +52,7 @@ logger = logging.getLogger("savegame")
 RECORD_COMPRESS_FROM: Final = 512
 LONGEST_NAME: Final = 2000
 """Of a record, in characters."""
-_NOTHING: Final[tuple[()]] = ()  # empty tuples are one object
+_NOTHING: Final[tuple[()]] = ()  # what is not this very object goes the long way, and comes to the same
 _NOTHING_KNOWN: Final = ANY
 
 

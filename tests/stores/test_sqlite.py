@@ -280,7 +280,7 @@ def test_a_group_of_any_size_is_written_in_a_few_statements(
     group: list[Pending[Sequence[StoreChange], list[int]]] = [
         Pending([following(store, key)._replace(delta=f"of {key.id}".encode())]) for key in keys
     ]
-    monkeypatch.setattr(store._changes, "apply", None)  # one by one
+    monkeypatch.setattr(store._changes, "apply", None)  # which writes one after the other
     store._flush(group)
     assert [(pending.outcome, pending.error) for pending in group] == [([2], None)] * count
     for key, pending in zip(keys, group, strict=True):

@@ -169,11 +169,10 @@ class Changes(RowChanges[Connection]):
         for at in range(0, len(made), TOGETHER):
             _, threads, frames = zip(*made[at : at + TOGETHER], strict=True)
             count = len(threads) + -len(threads) % 8  # a few sizes, so that there are few statements to prepare
-            nothing = [(None,) * 11] * (count - len(threads))
-            db.run(repeated("advance_threads", count), list(chain(*threads, *nothing)))
+            db.run(repeated("advance_threads", count), _filled_up(threads, count))
             if db.changes() != len(threads):
                 return []
-            db.run(repeated("add_frames", count), list(chain(*frames, *nothing)))
+            db.run(repeated("add_frames", count), _filled_up(frames, count))
         self._new_rows.update((change.key, new) for change, (new, _, _) in zip(changes, made, strict=True))
         return [new.last for new, _, _ in made]
 
@@ -286,6 +285,12 @@ def find(db: Connection, space: int, namespace: str, stored_id: str | bytes) -> 
         read_frame(key, all_rows(db, "frames_up", told, told, 1)[0])  # it has another id: is that one sound?
     found = one_row(db, "find_frame", stored_id, space)
     return None if found is None else (ThreadKey(namespace, found[1]), found[0] & SEQ_MASK)
+
+
+def _filled_up(rows: Sequence[tuple[Any, ...]], count: int) -> list[Any]:
+    """The parameters of a statement for `count` rows, which passes over those that are all NULL."""
+    nothing = (None,) * len(rows[0])
+    return list(chain(*rows, *[nothing] * (count - len(rows))))
 
 
 def _nth_newest(db: Connection, row: Row, number: int) -> int | None:

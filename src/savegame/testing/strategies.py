@@ -1,8 +1,8 @@
 """Hypothesis strategies: states of every type that the codec keeps, plausible edits of a state, hostile ids.
 
 An edit shares most of its structure with the state that it came from, as an agent's next step does: that is where
-deltas, runs and keyframes can go wrong. Each is made once: Hypothesis looks through a new one for longer than it takes
-to draw from it. Needs hypothesis.
+deltas, runs and keyframes can go wrong. Every strategy is made once: Hypothesis looks through a new one for longer than
+it takes to draw from it. Needs hypothesis.
 """
 
 from __future__ import annotations
