@@ -53,9 +53,6 @@ from savegame.objects import (
 MAX_DEPTH: Final = 250
 """Levels of nesting that a state may have; ormsgpack itself refuses more than 254."""
 
-_SUSPECT: Final = (0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8)
-"""How bytes and extensions begin: only where one of these stands can a lookalike of them be."""
-
 _FREE_HOOKS: Final = 8
 """Nested extensions that are encoded without counting the depth of the whole value first."""
 
@@ -136,7 +133,19 @@ class Codec:
             data = ormsgpack.packb(value, self._extend, _OPTIONS)
         except TypeError as error:
             data = self._encode_otherwise(value, path, error)
-        if any(map(data.__contains__, _SUSPECT)):
+        if (  # how bytes and extensions begin: only where one of these stands can a lookalike of them be
+            0xC4 in data
+            or 0xC5 in data
+            or 0xC6 in data
+            or 0xC7 in data
+            or 0xC8 in data
+            or 0xC9 in data
+            or 0xD4 in data
+            or 0xD5 in data
+            or 0xD6 in data
+            or 0xD7 in data
+            or 0xD8 in data
+        ):
             self.refuse_lookalikes(value, path)
         return data
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import apsw
 import pytest
@@ -32,6 +32,7 @@ from savegame.errors import (
 )
 from savegame.model import ThreadKey, ThreadRow
 from savegame.store import ANY, Append, DeleteThread, MoveHead, PutRecord, Store, StoreChange
+from savegame.stores import _sqlite_changes as sqlite_changes
 from savegame.stores import _sqlite_file as file
 from savegame.stores._group import Pending
 from savegame.stores.sqlite import SQLiteStore
@@ -118,6 +119,9 @@ def test_every_error_that_sqlite_has_is_either_translated_or_can_only_be_a_mista
 # -- groups ----------------------------------------------------------------------------------------
 
 
+Jobs: TypeAlias = list[Pending[Sequence[StoreChange], list[int]]]
+
+
 def in_one_group(store: SQLiteStore, jobs: Sequence[Sequence[StoreChange]]) -> list[BaseException | None]:
     """Commit several jobs so that they share one transaction: a first writer is held up until all of them wait."""
     outcomes: list[BaseException | None] = [None] * len(jobs)
@@ -159,25 +163,30 @@ def following(store: SQLiteStore, key: ThreadKey) -> Append:
     return Append(key, store.new_id(key), row.head, b"meta", b"delta", expect=row.head_id, fresh=True)
 
 
+@pytest.mark.parametrize("plain", [True, False], ids=["one change", "several"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), apsw.IOError("disk I/O error"), UnavailableError("gone")])
 def test_a_save_that_fails_at_its_commit_leaves_nothing_behind(
-    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, error: BaseException, plain: bool
 ) -> None:
     key = ThreadKey("n", "t")
     store.commit([frame(key, "one")])
-    job = following(store, key)
+    appended = following(store, key)
+    job: list[StoreChange] = [appended] if plain else [appended, PutRecord(key, "kind", "name", b"value")]
 
-    def fail(db: file.Connection) -> None:
-        assert db.in_transaction
+    def fail(db: file.Connection, *_: object) -> None:
+        assert db.in_transaction is not plain
         raise error
 
     with monkeypatch.context() as broken:
-        broken.setattr(store._connections, "commit", fail)
-        with pytest.raises(UnavailableError if isinstance(error, Exception) else KeyboardInterrupt):
-            store.commit([job])
+        broken.setattr(*((sqlite_changes, "_inserted") if plain else (store._connections, "commit")), fail)
+        with pytest.raises(UnavailableError if isinstance(error, Exception) else KeyboardInterrupt) as raised:
+            store.commit(job)
+    if plain and isinstance(error, apsw.IOError):
+        assert raised.value.unknown
+        assert appended.id in str(raised.value)
     assert not store._connections.writer().in_transaction
-    assert store.find("n", job.id) is None
-    assert store.commit([job]) == [2]
+    assert store.find("n", appended.id) is None
+    assert store.commit(job)[0] == 2
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["one change", "several"])
@@ -196,13 +205,14 @@ def test_a_signal_handler_that_saves_inside_a_save_is_refused(
                 attempt()
             refused.append(raised.value)
 
-    finish = store._connections.commit
+    verb = "look" if plain else "commit"
+    finish = getattr(store._connections, verb)
 
-    def interrupted(db: file.Connection) -> None:
+    def interrupted(*db: file.Connection) -> None:
         signal.raise_signal(signal.SIGTERM)
-        finish(db)
+        finish(*db)
 
-    monkeypatch.setattr(store._connections, "commit", interrupted)
+    monkeypatch.setattr(store._connections, verb, interrupted)
     before = signal.signal(signal.SIGTERM, handler)
     try:
         job = following(store, key)
@@ -270,22 +280,53 @@ def test_a_save_that_fails_inside_a_group_leaves_nothing_behind(store: SQLiteSto
     assert store.find("n", "fine") is not None
 
 
-@pytest.mark.parametrize("count", [2, 7, 8, 9, 64, 65, 100])
-def test_a_group_of_any_size_is_written_in_a_few_statements(
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 64, 65, 100, 129])
+def test_a_group_of_any_size_is_written_by_one_statement(
     count: int, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [ThreadKey("n", str(number)) for number in range(count)]
     for key in keys:
         store.commit([frame(key, f"first of {key.id}")])
-    group: list[Pending[Sequence[StoreChange], list[int]]] = [
-        Pending([following(store, key)._replace(delta=f"of {key.id}".encode())]) for key in keys
-    ]
+    group: Jobs = [Pending([following(store, key)._replace(delta=f"of {key.id}".encode())]) for key in keys]
     monkeypatch.setattr(store._changes, "apply", None)  # which writes one after the other
+    run, ran = store._connections.writer().run, []
+    monkeypatch.setattr(store._connections.writer(), "run", lambda *statement: (ran.append(statement), run(*statement)))
     store._flush(group)
+    assert len(ran) == 1
     assert [(pending.outcome, pending.error) for pending in group] == [([2], None)] * count
     for key, pending in zip(keys, group, strict=True):
         assert store.thread(key) == ThreadRow(key, None, 2, pending.job[0].id, 2, 0, 2, None)  # type: ignore[union-attr]
         assert store.chain(key, 2).deltas == [b"delta", f"of {key.id}".encode()]
+    assert list(store.check("n")) == []
+
+
+def test_a_group_with_one_that_came_too_late_is_written_without_it(store: SQLiteStore) -> None:
+    """Another process was quicker in one thread, which the rows that are remembered do not tell."""
+    keys = [ThreadKey("n", name) for name in ("first", "late", "last")]
+    for key in keys:
+        store.commit([frame(key, f"of {key.id}")])
+    group: Jobs = [Pending([following(store, key)]) for key in keys]
+    other = SQLiteStore(store.path)
+    other.commit([following(other, keys[1])])
+    other.close()
+    store._flush(group)
+    assert [pending.outcome for pending in group] == [[2], None, [2]]
+    assert [type(pending.error) for pending in group] == [type(None), ConflictError, type(None)]
+    assert [len(store.frames(key)) for key in keys] == [2, 2, 2]
+    assert list(store.check("n")) == []
+    assert store.commit([following(store, keys[1])]) == [3]
+
+
+def test_a_group_that_is_too_large_for_one_statement_is_written_all_the_same(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_changes, "AT_ONCE", 2)
+    keys = [ThreadKey("n", str(number)) for number in range(3)]
+    for key in keys:
+        store.commit([frame(key, f"of {key.id}")])
+    group: Jobs = [Pending([following(store, key)]) for key in keys]
+    store._flush(group)
+    assert [(pending.outcome, pending.error) for pending in group] == [([2], None)] * 3
     assert list(store.check("n")) == []
 
 

@@ -545,7 +545,7 @@ def test_a_save_that_fails_inside_is_undone_by_itself_whatever_it_failed_of(
             vault.thread("t").save({"n": 1, "large": list(range(100_000))})
         db.limit(apsw.SQLITE_LIMIT_LENGTH, limit)
         with monkeypatch.context() as patch:
-            patch.setitem(sqlite_changes.SQL, "add_frame", "a mistake")
+            patch.setitem(sqlite_changes.SQL, "append", "a mistake")
             with pytest.raises(CorruptionError):
                 vault.thread("t").save({"n": 2})
         assert vault.thread("t").state() == {"n": 0}

@@ -1,8 +1,9 @@
 """What each kind of change does to the rows of an SQLite file, inside the transaction that its caller has open.
 
 An append to a thread whose row is remembered from the last commit does not read that row again: it writes the next one
-only if the version on disk is still the remembered one, and else starts over with what is there. A single change fails
-before it has written; a Rewrite and a list of changes do not, and who shares a transaction needs a savepoint around them.
+only if the version on disk is still the remembered one, and else starts over with what is there. If nothing else is to
+be written, that is one statement and needs no transaction around it. A single change fails before it has written; a
+Rewrite and a list of changes do not, and who shares a transaction needs a savepoint around them.
 Touches store, frames, _rows, _row_changes and _sqlite_file.
 """
 
@@ -10,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 from zlib import crc32
 
+import apsw
 from ormsgpack import packb
 
 from savegame.errors import CorruptionError
@@ -35,8 +36,8 @@ from savegame.stores._rows import (
 )
 from savegame.stores._sqlite_file import SQL, Connection, all_rows, one_row, repeated
 
-TOGETHER: Final = 64
-"""How many appends one statement makes at most."""
+AT_ONCE: Final = 1024
+"""How many appends one statement makes at most; SQLite knows 32,766 parameters."""
 
 NO_KEY: Final = 1 << 63
 """Keys of rows are smaller."""
@@ -143,11 +144,9 @@ class Changes(RowChanges[Connection]):
 
     def add_frame(self, db: Connection, change: Append, row: Row) -> int:
         """Add the frame after those that `row` tells of. Gives 0, and writes nothing, if the row in the file is another."""
-        new, thread_columns, frame_columns = self._next(db, change, row)
-        db.run(SQL["advance_thread"], thread_columns)
-        if not db.changes():
+        new, columns = self._next(db, change, row)
+        if not _inserted(db, columns, 1):
             return 0
-        db.run(SQL["add_frame"], frame_columns)
         if new.agent != row.agent:
             db.run(SQL["set_agent"], (new.agent, row.no, new.agent))
         if change.blobs:
@@ -155,29 +154,30 @@ class Changes(RowChanges[Connection]):
         self._new_rows[change.key] = new
         return new.last
 
-    def append_together(self, db: Connection, changes: Sequence[StoreChange]) -> list[int]:
-        """Append to many threads in a few statements, where each is plainly the next; else gives nothing.
+    def append_at_once(self, db: Connection, changes: Sequence[StoreChange]) -> list[int]:
+        """Append to threads with one statement that commits by itself, where each change is plainly the next of its thread.
 
-        If it gives nothing something may have been written, which the caller takes back.
+        Gives nothing, and nothing was written, where it is not as plain as that.
         """
-        known = [self.rows.get(change.key) for change in changes]
-        made: list[tuple[Row, tuple[Any, ...], tuple[Any, ...]]] = []
-        for change, row in zip(changes, known, strict=True):
-            if type(change) is not Append or change.blobs or row is None or not is_next(change, row):
+        if not 0 < len(changes) <= AT_ONCE:
+            return []
+        new: dict[ThreadKey, Row] = {}
+        columns: list[Any] = []
+        for change in changes:
+            row = self.rows.get(change.key)
+            if row is None or type(change) is not Append or change.blobs or not is_next(change, row):
                 return []
-            made.append(self._next(db, change, row))
-        for at in range(0, len(made), TOGETHER):
-            _, threads, frames = zip(*made[at : at + TOGETHER], strict=True)
-            count = len(threads) + -len(threads) % 8  # a few sizes, so that there are few statements to prepare
-            db.run(repeated("advance_threads", count), _filled_up(threads, count))
-            if db.changes() != len(threads):
-                return []
-            db.run(repeated("add_frames", count), _filled_up(frames, count))
-        self._new_rows.update((change.key, new) for change, (new, _, _) in zip(changes, made, strict=True))
-        return [new.last for new, _, _ in made]
+            new[change.key], more = self._next(db, change, row)
+            columns += more
+        if not _inserted(db, columns, len(changes)):
+            for key in new:
+                self.rows.pop(key, None)
+            return []
+        remember(self.rows, new)
+        return [row.last for row in new.values()]
 
-    def _next(self, db: Connection, change: Append, row: Row) -> tuple[Row, tuple[Any, ...], tuple[Any, ...]]:
-        """The row of a thread after an append, with the parameters of `advance_thread` and `add_frame`.
+    def _next(self, db: Connection, change: Append, row: Row) -> tuple[Row, tuple[Any, ...]]:
+        """The row of a thread after an append, with the parameters of `append`.
 
         Every save comes along here, so that the sums which `thread_sum` and `read_frame` check are written out.
         """
@@ -195,11 +195,8 @@ class Changes(RowChanges[Connection]):
         total = crc32(packb([*new[:3], stored_id, *new[4:]]), salt)
         summed = PLACE.pack(run, space or 0) + (stored_id if isinstance(stored_id, bytes) else stored_id.encode()) + meta
         note_sum = None if note is None else checksum(note, salt, seq)
-        return (
-            new,
-            (seq, stored_id, seq, floor, run, frames + 1, expires, version + 1, total, no, version),
-            (frame_key, space, stored_id, base, run, meta, crc32(summed, place), note, note_sum, delta, crc32(delta, place)),
-        )
+        thread_columns = no, version + 1, seq, stored_id, base, run, floor, frames + 1, expires, total
+        return new, (*thread_columns, space, meta, crc32(summed, place), note, note_sum, delta, crc32(delta, place))
 
     def ids(self, db: Connection, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, str]:
         found = ((seq, one_row(db, "frame_place", row.key(seq))) for seq in seqs)
@@ -287,10 +284,20 @@ def find(db: Connection, space: int, namespace: str, stored_id: str | bytes) -> 
     return None if found is None else (ThreadKey(namespace, found[1]), found[0] & SEQ_MASK)
 
 
-def _filled_up(rows: Sequence[tuple[Any, ...]], count: int) -> list[Any]:
-    """The parameters of a statement for `count` rows, which passes over those that are all NULL."""
-    nothing = (None,) * len(rows[0])
-    return list(chain(*rows, *[nothing] * (count - len(rows))))
+def _inserted(db: Connection, columns: Sequence[Any], count: int) -> bool:
+    """Run `append` for so many threads. Gives False, and nothing was written, if the row of one has another version."""
+    if count == 1:
+        statement = SQL["append"]
+    else:  # rows of NULL fill it up to one of a few sizes, so that there are few statements to prepare
+        size = count + -count % 8 if count <= 64 else 1 << (count - 1).bit_length()
+        statement, columns = repeated("append", size), [*columns, *[None] * (len(columns) // count * (size - count))]
+    try:
+        db.run(statement, columns)
+    except apsw.ConstraintError as error:
+        if getattr(error, "extendedresult", None) != apsw.SQLITE_CONSTRAINT_TRIGGER:
+            raise
+        return False
+    return True
 
 
 def _nth_newest(db: Connection, row: Row, number: int) -> int | None:

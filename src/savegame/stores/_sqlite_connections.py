@@ -20,6 +20,7 @@ from savegame.errors import ClosedError, UnavailableError
 from savegame.store import write_inside
 from savegame.stores import _sqlite_file as file
 from savegame.stores._forking import leave_alone, take_along
+from savegame.stores._sqlite_file import SQL
 
 IDLE_READERS: Final = 4
 READER_KIB: Final = 256
@@ -93,7 +94,13 @@ class Connections:
         """The connection that writes; its user holds `lock`."""
         if self._writer is None:
             self.check_open()  # closed meanwhile, by another thread
-            self._writer = self._connect()
+            db = self._connect()
+            try:
+                db.execute(SQL["make_appending"])
+            except BaseException:
+                db.close()
+                raise
+            self._writer = db
         return self._writer
 
     @contextlib.contextmanager
@@ -123,12 +130,17 @@ class Connections:
         if threading.get_ident() in self.inside:
             raise write_inside(self.path)
 
-    def begin(self) -> file.Connection:
-        """The connection that writes, in a transaction; its user holds `lock`."""
+    def idle(self) -> file.Connection:
+        """The connection that writes, in no transaction; its user holds `lock`."""
         db = self._writer or self.writer()
         if db.in_transaction:  # a second Ctrl-C came while the one before was being rolled back
             self.roll_back()
             self.left_open()
+        return db
+
+    def begin(self) -> file.Connection:
+        """The connection that writes, in a transaction; its user holds `lock`."""
+        db = self.idle()
         db.run("BEGIN IMMEDIATE")
         return db
 
@@ -138,8 +150,15 @@ class Connections:
             db.run("COMMIT")
         except apsw.Error as error:
             self.roll_back()
-            message = f"{self.path}: the write may or may not have happened ({error}); read it back"
-            raise UnavailableError(message, unknown=True) from error
+            raise self.in_doubt(error) from error
+        self.look()
+
+    def in_doubt(self, error: apsw.Error) -> UnavailableError:
+        """The error for a write that failed while it was being made durable."""
+        return UnavailableError(f"{self.path}: the write may or may not have happened ({error}); read it back", unknown=True)
+
+    def look(self) -> None:
+        """After a write: raise UnavailableError if the files are not those any more that were opened."""
         try:  # a look at the directory is enough as long as nothing in it was added, removed or renamed
             changed = os.stat(self._directory).st_mtime_ns
         except OSError:

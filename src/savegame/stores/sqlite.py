@@ -1,6 +1,6 @@
 """Threads in one SQLite file, through apsw: WAL, one writer at a time, many readers, several processes.
 
-One connection writes, in BEGIN IMMEDIATE transactions that callers share (`_group.py`); a small pool of connections
+One connection writes, in transactions that callers share (`_group.py`); a small pool of connections
 reads (`_sqlite_connections.py`). What a change does to the rows is in `_sqlite_changes.py`. The file itself is made and
 checked in `_sqlite_file.py`, damage is found and set aside in `_sqlite_upkeep.py`, the statements are in
 sql/sqlite/queries.sql. Touches store, frames, _rows and those.
@@ -129,9 +129,12 @@ class SQLiteStore(Store):
         own = self._connections
         with own.lock:
             try:
-                db, apply = own.begin(), self._changes.apply
+                made = self._append_at_once(changes)
+                if made:
+                    return made
+                db = own.begin()
                 try:
-                    made = [apply(db, changes[0])] if len(changes) == 1 else [apply(db, change) for change in changes]
+                    made = [self._changes.apply(db, change) for change in changes]
                 except _REFUSALS as error:
                     refusal = error
                     self._changes.undone()
@@ -153,13 +156,16 @@ class SQLiteStore(Store):
         """Write a group in one transaction; a change that does not fit undoes only its own caller's."""
         with self._connections.lock:
             try:
+                single = [pending.job[0] for pending in group if len(pending.job) == 1]
+                made = self._append_at_once(single) if len(single) == len(group) else []
+                if made:
+                    for pending, seq in zip(group, made, strict=True):
+                        pending.outcome = [seq]
+                    return
                 db = self._connections.begin()
-                written = len(group) > 1 and self._try_together(db, group)
-                if not written:
-                    for pending in group:
-                        self._try(db, pending)
-                        written = written or pending.error is None
-                if not written:
+                for pending in group:
+                    self._try(db, pending)
+                if all(pending.error is not None for pending in group):
                     self._connections.roll_back()
                     self._changes.undone()
                     return
@@ -170,17 +176,16 @@ class SQLiteStore(Store):
                 if not isinstance(error, Exception):
                     raise
 
-    def _try_together(self, db: file.Connection, group: list[Pending[Sequence[StoreChange], list[int]]]) -> bool:
-        """Write what many callers append in a few statements, if all is plain; else write nothing."""
-        changes = [change for pending in group for change in pending.job]
-        made = self._changes.append_together(db, changes) if len(changes) == len(group) else []
-        if not made:
-            db.run("ROLLBACK")
-            db.run("BEGIN IMMEDIATE")
-            return False
-        for pending, seq in zip(group, made, strict=True):
-            pending.outcome = [seq]
-        return True
+    def _append_at_once(self, changes: Sequence[StoreChange]) -> list[int]:
+        """Write plain appends with one statement, which is a transaction by itself; else write nothing, and give nothing."""
+        own = self._connections
+        try:
+            made = self._changes.append_at_once(own.idle(), changes)
+        except (apsw.FullError, apsw.IOError, apsw.NoMemError) as error:  # perhaps after it was in the file
+            raise own.in_doubt(error) from error
+        if made:
+            own.look()
+        return made
 
     def _try(self, db: file.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> None:
         job = pending.job

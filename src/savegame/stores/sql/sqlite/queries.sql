@@ -25,22 +25,26 @@ INSERT INTO thread (space, id, head, last, floor, run, count, epoch, expires, ve
 UPDATE thread SET head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, epoch = ?, owner = ?, expires = ?, version = ?, sum = ? WHERE no = ?
 -- name: set_agent
 UPDATE thread SET agent = ? WHERE no = ? AND agent IS NOT ?
--- name: advance_thread
-UPDATE thread SET head = ?, head_id = ?, last = ?, floor = ?, run = ?, count = ?, expires = ?, version = ?, sum = ? WHERE no = ? AND version = ?
--- name: advance_threads
-WITH new (head, head_id, last, floor, run, count, expires, version, sum, no, before) AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
-UPDATE thread SET head = new.head, head_id = new.head_id, last = new.last, floor = new.floor, run = new.run,
-count = new.count, expires = new.expires, version = new.version, sum = new.sum FROM new WHERE thread.no = new.no AND thread.version = new.before
 -- name: delete_thread
 DELETE FROM thread WHERE no = ?
 -- name: next_epoch
 UPDATE setting SET value = value + 1 WHERE name = 'epoch' RETURNING value
 
--- name: add_frame
-INSERT INTO frame (key, space, id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
--- name: add_frames
-INSERT INTO frame (key, space, id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum)
-SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
+-- An append writes the row of its thread and a frame, for one thread or for many. What is inserted into this view, which the
+-- connection that writes has for itself, does both in one statement; rows that say nothing are passed over.
+-- name: make_appending
+CREATE TEMP VIEW appending (no, version, seq, id, base, run, floor, count, expires, sum, space, meta, meta_sum, note, note_sum, delta, delta_sum)
+AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
+CREATE TEMP TRIGGER append INSTEAD OF INSERT ON appending WHEN NEW.no IS NOT NULL BEGIN
+    UPDATE thread SET head = NEW.seq, head_id = NEW.id, last = NEW.seq, floor = NEW.floor, run = NEW.run, count = NEW.count,
+    expires = NEW.expires, version = NEW.version, sum = NEW.sum WHERE no = NEW.no AND version = NEW.version - 1;
+    SELECT RAISE(ABORT, 'the thread has another version') WHERE changes() = 0;
+    INSERT INTO frame (key, space, id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum)
+    VALUES (NEW.no << 32 | NEW.seq, NEW.space, NEW.id, NEW.base, NEW.run, NEW.meta, NEW.meta_sum, NEW.note, NEW.note_sum, NEW.delta, NEW.delta_sum);
+END
+-- name: append
+INSERT INTO appending VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
 -- name: find_frame
 SELECT frame.key, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32 WHERE frame.id = ? AND frame.space = ?
 -- name: frame_at
