@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -573,6 +574,23 @@ def test_a_directory_taken_away_under_an_open_vault_is_noticed(take_away: Callab
             thread.save({"number": 2})
         assert raised.value.unknown
         assert raised.value.checkpoint_id
+
+
+def test_a_directory_further_up_that_is_moved_under_an_open_vault_is_noticed(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    with savegame.open(above / "saves" / "v.db") as vault:
+        thread = vault.thread("t")
+        for number in range(3):
+            thread.save({"number": number})
+        above.rename(tmp_path / "elsewhere")
+        with pytest.raises(UnavailableError, match="removed, moved or replaced"):
+            save_for(thread, PATIENCE_S)
+
+
+def save_for(thread: savegame.Thread, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        thread.save({"at": time.monotonic()})
 
 
 def test_a_text_that_is_none_leaves_no_reader_in_the_way(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 As long as the first line of a journal stays, only more is added to it, so that a later pass copies what was added. Every
 other file is copied again if it changed. Links, and whatever else is no file, are passed over.
-Touches _file_disk, _file_journal, _file_listing, _file_threads, _file_write.
+Touches _directory, _file_disk, _file_journal, _file_listing, _file_threads, _file_write.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Final, NamedTuple
 
 from savegame.errors import AlreadyExistsError, InvalidInputError
+from savegame.stores._directory import SETTLED_NS
 from savegame.stores._file_disk import (
     JOURNAL,
     LOCK,
@@ -30,7 +31,6 @@ from savegame.stores._file_disk import (
 )
 from savegame.stores._file_journal import Signature, signature_of_stat
 from savegame.stores._file_listing import LISTING
-from savegame.stores._file_threads import SETTLED_NS
 from savegame.stores._file_write import BATCH
 
 _DERIVED: Final = (LISTING, SEARCH, f"{MARKER}.")

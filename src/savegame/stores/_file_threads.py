@@ -1,7 +1,7 @@
 """The threads of a store as this process knows them: indexes of journals, bounded in number, and rows for listings.
 
 Nothing here is trusted for longer than the files stay as they were: a directory is listed again when its time of change
-moves, a journal is read on when its size does. Touches _file_disk, _file_ids, _file_journal.
+moves, a journal is read on when its size does. Touches _directory, _file_disk, _file_ids, _file_journal.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from savegame.model import ThreadKey, ThreadRow
+from savegame.stores._directory import SETTLED_NS
 from savegame.stores._file_disk import JOURNAL, Disk, hashed, hashed_in, names_in, thread_directory
 from savegame.stores._file_ids import Index, told_by
 from savegame.stores._file_journal import Journal, Signature, load, signature_at
@@ -25,9 +26,6 @@ MOST_THINGS: Final = 200_000
 
 WORTH_KEEPING: Final = 256
 """How many threads must have been read, or written to, before a listing is kept of them."""
-
-SETTLED_NS: Final = 50_000_000
-"""A directory that was last changed longer ago than this has a time of change that the next change will differ from."""
 
 
 @dataclass(slots=True)

@@ -159,7 +159,7 @@ def meta_checksum(salt: int, seq: int, base: int, run: int, space: int | None, s
     """The checksum of a frame's metadata; its id and its place in the thread are under it too."""
     try:
         named = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
-        return checksum(PLACE.pack(run, space or 0) + named + meta, salt, seq, base)
+        return checksum(_PLACE.pack(run, space or 0) + named + meta, salt, seq, base)
     except (TypeError, AttributeError, struct.error):  # damage has changed the type of a column
         return -1
 
@@ -174,9 +174,8 @@ def place_told_by(stored_id: str | bytes) -> int:
     """The key that an id tells; whether that frame has this id must be looked up. 0 for an id that a user chose."""
     if not isinstance(stored_id, bytes):
         return 0
-    noise, mixed = _HALVES.unpack(stored_id)
-    key: int = noise ^ mixed
-    return key
+    number = int.from_bytes(stored_id)
+    return number >> 64 ^ number & 0xFFFFFFFFFFFFFFFF
 
 
 _random = random.Random()  # noqa: S311 - ids are no secrets, and asking the system for each costs time
@@ -224,8 +223,7 @@ def space_checksum(number: int, name: str) -> int:
     return checksum(name.encode() if isinstance(name, str) else name, 0, number)
 
 
-PLACE = struct.Struct("<QQ")
-_HALVES = struct.Struct(">QQ")
+_PLACE = struct.Struct("<QQ")
 
 
 def unknown_outcome(error: Exception, changes: Sequence[StoreChange]) -> UnavailableError:

@@ -24,7 +24,6 @@ from savegame.store import Append, StoreChange
 from savegame.stores._row_changes import Blobs, RowChanges, floor_after, is_next, remember
 from savegame.stores._rows import (
     EMPTY_ROW,
-    PLACE,
     SEQ_MASK,
     Row,
     blob_checksum,
@@ -154,11 +153,24 @@ class Changes(RowChanges[Connection]):
         self._new_rows[change.key] = new
         return new.last
 
-    def append_at_once(self, db: Connection, changes: Sequence[StoreChange]) -> list[int]:
-        """Append to threads with one statement that commits by itself, where each change is plainly the next of its thread.
+    def append_next(self, db: Connection, change: StoreChange) -> int:
+        """Make one change with one statement that commits by itself, if it is plainly the next append to its thread.
 
-        Gives nothing, and nothing was written, where it is not as plain as that.
+        Gives 0, and nothing was written, where it is not as plain as that.
         """
+        key = change.key
+        row = self.rows.get(key)
+        if row is None or type(change) is not Append or change.blobs or not is_next(change, row):
+            return 0
+        new, columns = self._next(db, change, row)
+        if not _inserted(db, columns, 1):
+            self.rows.pop(key, None)
+            return 0
+        remember(self.rows, {key: new})
+        return new.last
+
+    def append_together(self, db: Connection, changes: Sequence[StoreChange]) -> list[int]:
+        """`append_next` for many threads, with one statement for all. Gives nothing where one of them is not as plain."""
         if not 0 < len(changes) <= AT_ONCE:
             return []
         new: dict[ThreadKey, Row] = {}
@@ -193,7 +205,8 @@ class Changes(RowChanges[Connection]):
         space = None if place_told_by(stored_id) == frame_key else self.space(db, key.namespace)
         new = Row(no, wanted_agent or agent, seq, id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
         total = crc32(packb([*new[:3], stored_id, *new[4:]]), salt)
-        summed = PLACE.pack(run, space or 0) + (stored_id if isinstance(stored_id, bytes) else stored_id.encode()) + meta
+        named = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
+        summed = ((space or 0) << 64 | run).to_bytes(16, "little") + named + meta
         note_sum = None if note is None else checksum(note, salt, seq)
         thread_columns = no, version + 1, seq, stored_id, base, run, floor, frames + 1, expires, total
         return new, (*thread_columns, space, meta, crc32(summed, place), note, note_sum, delta, crc32(delta, place))

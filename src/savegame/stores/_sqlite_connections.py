@@ -2,7 +2,7 @@
 
 Keeps three promises: a transaction ends or is rolled back, whatever happens inside; nobody is told that a write is
 durable after the files were taken away or replaced under us; a child of a fork never uses, or closes, a connection of
-its parent. Touches _sqlite_file, store and errors.
+its parent. Touches _sqlite_file, _directory, store and errors.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import apsw
 from savegame.errors import ClosedError, UnavailableError
 from savegame.store import write_inside
 from savegame.stores import _sqlite_file as file
+from savegame.stores._directory import SETTLED_NS, Directory
 from savegame.stores._forking import leave_alone, take_along
 from savegame.stores._sqlite_file import SQL
 
@@ -27,8 +28,6 @@ READER_KIB: Final = 256
 """Of pages that a reader keeps: a load goes through a thread once, and memory that was just used is quicker than fresh."""
 
 FORK_WAIT_S: Final = 10.0
-SETTLED_NS: Final = 50_000_000
-"""A directory that was last changed longer ago than this has a time of change that the next change will differ from."""
 
 
 class Connections:
@@ -38,7 +37,6 @@ class Connections:
         self.path = path
         self.read_only = read_only
         self._synchronous = synchronous
-        self._directory = os.path.dirname(path)
         self.closed = False
         self.lost = False
         """Whether the files were once taken away under us."""
@@ -56,7 +54,8 @@ class Connections:
         self.inside: set[int] = set()
         """The threads in the middle of a write. One that is here writes nothing else: it would wait for itself."""
         self._writer: file.Connection | None = None
-        self._files: tuple[int | None, ...] | None = None
+        self._files: tuple[int | None, ...] = ()
+        self._directory: Directory | None = None
         self._directory_changed = 0
         self._readers: list[file.Connection] = []
         self._reading = 0
@@ -86,7 +85,7 @@ class Connections:
         for db in (*readers, self._writer):
             if db is not None:
                 db.close()
-        self._writer = self._files = None
+        self._writer = self._directory = None
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -159,11 +158,13 @@ class Connections:
 
     def look(self) -> None:
         """After a write: raise UnavailableError if the files are not those any more that were opened."""
-        try:  # a look at the directory is enough as long as nothing in it was added, removed or renamed
-            changed = os.stat(self._directory).st_mtime_ns
-        except OSError:
-            changed = -1
-        if changed != self._directory_changed or self._files is None:
+        directory = self._directory
+        if directory is None:  # the first write
+            self._files, self._directory = file.identity(self.path), Directory(os.path.dirname(self.path))
+            self._directory_changed = 0
+            return
+        changed = directory.changed_ns()
+        if changed != self._directory_changed:
             self._check_files(changed)
 
     def roll_back(self) -> None:
@@ -173,11 +174,8 @@ class Connections:
                 self._writer.run("ROLLBACK")
 
     def _check_files(self, changed: int) -> None:
-        """After a COMMIT: raise if the files are not those that were opened, since what was written is not in them."""
-        files = file.identity(self.path)
-        if self._files is None:
-            self._files = files
-        elif files != self._files:
+        """Raise if the files are not those that were opened, since what was written is not in them."""
+        if file.identity(self.path) != self._files:
             self.lost = True
             self.drop()
             raise UnavailableError(

@@ -129,7 +129,7 @@ class SQLiteStore(Store):
         own = self._connections
         with own.lock:
             try:
-                made = self._append_at_once(changes)
+                made = self._at_once(changes)
                 if made:
                     return made
                 db = own.begin()
@@ -157,7 +157,7 @@ class SQLiteStore(Store):
         with self._connections.lock:
             try:
                 single = [pending.job[0] for pending in group if len(pending.job) == 1]
-                made = self._append_at_once(single) if len(single) == len(group) else []
+                made = self._at_once(single) if len(single) == len(group) else []
                 if made:
                     for pending, seq in zip(group, made, strict=True):
                         pending.outcome = [seq]
@@ -176,11 +176,15 @@ class SQLiteStore(Store):
                 if not isinstance(error, Exception):
                     raise
 
-    def _append_at_once(self, changes: Sequence[StoreChange]) -> list[int]:
+    def _at_once(self, changes: Sequence[StoreChange]) -> list[int]:
         """Write plain appends with one statement, which is a transaction by itself; else write nothing, and give nothing."""
-        own = self._connections
+        own, db = self._connections, self._connections.idle()
         try:
-            made = self._changes.append_at_once(own.idle(), changes)
+            if len(changes) == 1:
+                seq = self._changes.append_next(db, changes[0])
+                made = [seq] if seq else []
+            else:
+                made = self._changes.append_together(db, changes)
         except (apsw.FullError, apsw.IOError, apsw.NoMemError) as error:  # perhaps after it was in the file
             raise own.in_doubt(error) from error
         if made:
