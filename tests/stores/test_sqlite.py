@@ -317,10 +317,11 @@ def test_a_group_with_one_that_came_too_late_is_written_without_it(store: SQLite
     assert store.commit([following(store, keys[1])]) == [3]
 
 
+@pytest.mark.parametrize("limit", ["AT_ONCE", "AT_ONCE_BYTES"])
 def test_a_group_that_is_too_large_for_one_statement_is_written_all_the_same(
-    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(sqlite_changes, "AT_ONCE", 2)
+    monkeypatch.setattr(sqlite_changes, limit, 2)
     keys = [ThreadKey("n", str(number)) for number in range(3)]
     for key in keys:
         store.commit([frame(key, f"of {key.id}")])
@@ -328,6 +329,59 @@ def test_a_group_that_is_too_large_for_one_statement_is_written_all_the_same(
     store._flush(group)
     assert [(pending.outcome, pending.error) for pending in group] == [([2], None)] * 3
     assert list(store.check("n")) == []
+
+
+def test_a_frame_that_is_in_the_way_is_damage_of_its_thread_alone(store: SQLiteStore) -> None:
+    keys = [ThreadKey("n", name) for name in ("first", "damaged", "last")]
+    for key in keys:
+        store.commit([frame(key, f"of {key.id}")])
+    with store.connection() as db:
+        columns = "space, x'00', base, run, meta, meta_sum, note, note_sum, delta, delta_sum"
+        db.execute(f"INSERT INTO frame SELECT (key >> 32 << 32) | 2, {columns} FROM frame WHERE id = 'of damaged'")
+    for key in (keys[0], keys[2]):
+        store.commit([following(store, key)])
+    with pytest.raises(CorruptionError, match="frame 2 is there already"):
+        store.commit([following(store, keys[1])])
+    group: Jobs = [Pending([following(store, key)]) for key in keys]
+    store._flush(group)
+    assert [pending.outcome for pending in group] == [[3], None, [3]]
+    assert [type(pending.error) for pending in group] == [type(None), CorruptionError, type(None)]
+
+
+def test_nobody_of_a_group_is_told_of_success_before_it_is_durable(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The COMMIT is interrupted, and so is telling the others."""
+    group: Jobs = [Pending([frame(ThreadKey("n", name), name)]) for name in ("one", "two")]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store._connections, "commit", interrupt)
+    monkeypatch.setattr(store, "_failed", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store._flush(group)
+    assert [pending.outcome for pending in group] == [None, None]
+
+
+def test_a_save_that_had_to_wait_renews_its_lease_from_when_it_was_written(store: SQLiteStore) -> None:
+    key, ttl_us = ThreadKey("n", "t"), 2_000_000
+    store.commit([frame(key, "one")])
+    epoch = store.lease(key, "me", ttl_us).epoch
+    store.commit([following(store, key)._replace(epoch=epoch, renew_us=ttl_us)])
+    renewing = following(store, key)._replace(epoch=epoch, renew_us=ttl_us)
+    other = apsw.Connection(store.path)
+    other.execute("BEGIN IMMEDIATE")
+    saving = threading.Thread(target=store.commit, args=([renewing],))
+    saving.start()
+    time.sleep(0.5)
+    released = store.clock()
+    other.execute("COMMIT")
+    other.close()
+    saving.join(PATIENCE_S)
+    row = store.thread(key)
+    assert row is not None
+    assert row.head_id == renewing.id
+    assert row.lease is not None
+    assert row.lease.expires >= released + ttl_us
 
 
 def test_a_record_that_is_refused_inside_a_group_prolongs_no_lease(store: SQLiteStore) -> None:

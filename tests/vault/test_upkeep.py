@@ -26,6 +26,7 @@ from savegame import (
     InvalidInputError,
     SavegameError,
     StoreNotFound,
+    UnavailableError,
     UnsupportedError,
 )
 from savegame.model import ThreadKey
@@ -531,6 +532,29 @@ def test_a_save_on_top_of_what_a_savepoint_took_back_is_made_on_what_is_there(in
     assert thread.update(append={"log": ["ours"]}).state == {"log": ["one", "theirs", "ours"]}
     assert other.thread("t").state() == {"log": ["one", "theirs", "ours"]}
     assert other.verify().ok
+
+
+def test_a_statement_that_a_user_leaves_unread_makes_no_save_look_durable(on_disk: Opener) -> None:
+    """Nothing commits by itself while it is under way; the second statement begins after the block that it was given in."""
+    vault = on_disk()
+    thread = vault.thread("t")
+    with vault.connection() as db:
+        db.execute("CREATE TABLE app_a (x INTEGER PRIMARY KEY)")
+        db.execute("INSERT INTO app_a VALUES (1), (2), (3)")
+    thread.save({"n": 0})
+    with vault.connection() as db:
+        unread = db.execute("SELECT x FROM app_a; UPDATE app_a SET x = x + 10 RETURNING x")
+        assert [next(unread) for _ in range(3)] == [(1,), (2,), (3,)]
+    thread.save({"n": 1})
+    assert next(unread) == (11,)
+    with pytest.raises(UnavailableError):
+        thread.save({"n": 2})
+    with on_disk() as other:
+        assert other.thread("t").state() == {"n": 1}
+    unread.close()
+    thread.save({"n": 3}, expect=None)
+    with on_disk() as other:
+        assert other.thread("t").state() == {"n": 3}
 
 
 def test_a_save_that_fails_inside_is_undone_by_itself_whatever_it_failed_of(

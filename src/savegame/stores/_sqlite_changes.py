@@ -1,9 +1,9 @@
-"""What each kind of change does to the rows of an SQLite file, inside the transaction that its caller has open.
+"""What each kind of change does to the rows of an SQLite file.
 
 An append to a thread whose row is remembered from the last commit does not read that row again: it writes the next one
-only if the version on disk is still the remembered one, and else starts over with what is there. If nothing else is to
-be written, that is one statement and needs no transaction around it. A single change fails before it has written; a
-Rewrite and a list of changes do not, and who shares a transaction needs a savepoint around them.
+only if the version on disk is still the remembered one. If that is all there is to write, it is one statement, which
+commits by itself. All else happens inside the transaction that the caller has open. There a single change fails before it
+has written; a Rewrite and a list of changes do not, and who shares a transaction needs a savepoint around them.
 Touches store, frames, _rows, _row_changes and _sqlite_file.
 """
 
@@ -27,6 +27,7 @@ from savegame.stores._rows import (
     SEQ_MASK,
     Row,
     blob_checksum,
+    damaged,
     place_told_by,
     read_frame,
     read_thread,
@@ -35,8 +36,11 @@ from savegame.stores._rows import (
 )
 from savegame.stores._sqlite_file import SQL, Connection, all_rows, one_row, repeated
 
-AT_ONCE: Final = 1024
-"""How many appends one statement makes at most; SQLite knows 32,766 parameters."""
+AT_ONCE: Final = 256
+"""How many appends one statement makes at most: apsw keeps no statements that are longer."""
+
+AT_ONCE_BYTES: Final = 8 << 20
+"""How large their deltas are together, at most: SQLite copies them once more."""
 
 NO_KEY: Final = 1 << 63
 """Keys of rows are smaller."""
@@ -77,7 +81,7 @@ class Changes(RowChanges[Connection]):
         if type(change) is Append:
             known = self._new_rows.get(key) or self.rows.get(key)
             if known is not None and is_next(change, known):
-                seq = self.add_frame(db, change, known)
+                seq = self._add(db, change, known)
                 if seq:
                     return seq
         return self.make(db, change, self.row(db, key))
@@ -142,7 +146,13 @@ class Changes(RowChanges[Connection]):
         return find(db, self.space(db, namespace), namespace, pack_id(change.id)) is not None
 
     def add_frame(self, db: Connection, change: Append, row: Row) -> int:
-        """Add the frame after those that `row` tells of. Gives 0, and writes nothing, if the row in the file is another."""
+        seq = self._add(db, change, row)
+        if not seq:  # although the row was just read
+            raise damaged(change.key, None, f"frame {row.last + 1} is there already", row.last + 1)
+        return seq
+
+    def _add(self, db: Connection, change: Append, row: Row) -> int:
+        """`add_frame` for a row that may have changed: gives 0, and nothing was written, if it has."""
         new, columns = self._next(db, change, row)
         if not _inserted(db, columns, 1):
             return 0
@@ -160,7 +170,7 @@ class Changes(RowChanges[Connection]):
         """
         key = change.key
         row = self.rows.get(key)
-        if row is None or type(change) is not Append or change.blobs or not is_next(change, row):
+        if row is None or type(change) is not Append or not _is_plain(change, row):
             return 0
         new, columns = self._next(db, change, row)
         if not _inserted(db, columns, 1):
@@ -175,12 +185,14 @@ class Changes(RowChanges[Connection]):
             return []
         new: dict[ThreadKey, Row] = {}
         columns: list[Any] = []
+        size = 0
         for change in changes:
             row = self.rows.get(change.key)
-            if row is None or type(change) is not Append or change.blobs or not is_next(change, row):
+            if row is None or type(change) is not Append or not _is_plain(change, row) or size > AT_ONCE_BYTES:
                 return []
             new[change.key], more = self._next(db, change, row)
             columns += more
+            size += len(change.delta)
         if not _inserted(db, columns, len(changes)):
             for key in new:
                 self.rows.pop(key, None)
@@ -194,22 +206,24 @@ class Changes(RowChanges[Connection]):
         Every save comes along here, so that the sums which `thread_sum` and `read_frame` check are written out.
         """
         key, id, base, meta, delta, note, _, _, wanted_agent, keep_newest, _, _, renew_us = change  # noqa: A001 - one word per idea
-        no, agent, _, _, last, floor, run, frames, epoch, owner, expires, version = row
+        no, agent, _, _, last, floor, run, count, epoch, owner, expires, version = row
         seq, stored_id, salt = last + 1, pack_id(id), thread_salt(*key)
         frame_key, place = no << 32 | seq, (salt + seq * SEQ_FACTOR + base * BASE_FACTOR) & 0xFFFFFFFF
+        agent, count, version = wanted_agent or agent, count + 1, version + 1
         run = run if run and base == last else seq
         if keep_newest is not None:
             floor = floor_after(row, keep_newest, partial(_nth_newest, db, row))
         if renew_us is not None and owner is not None:
             expires = self._clock() + renew_us
         space = None if place_told_by(stored_id) == frame_key else self.space(db, key.namespace)
-        new = Row(no, wanted_agent or agent, seq, id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
-        total = crc32(packb([*new[:3], stored_id, *new[4:]]), salt)
+        new = Row(no, agent, seq, id, seq, floor, run, count, epoch, owner, expires, version)
+        total = crc32(packb([no, agent, seq, stored_id, seq, floor, run, count, epoch, owner, expires, version]), salt)
         named = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
         summed = ((space or 0) << 64 | run).to_bytes(16, "little") + named + meta
         note_sum = None if note is None else checksum(note, salt, seq)
-        thread_columns = no, version + 1, seq, stored_id, base, run, floor, frames + 1, expires, total
-        return new, (*thread_columns, space, meta, crc32(summed, place), note, note_sum, delta, crc32(delta, place))
+        meta_sum, delta_sum = crc32(summed, place), crc32(delta, place)
+        columns = (no, version, seq, stored_id, base, run, floor, count, expires, total)
+        return new, (*columns, space, meta, meta_sum, note, note_sum, delta, delta_sum)
 
     def ids(self, db: Connection, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, str]:
         found = ((seq, one_row(db, "frame_place", row.key(seq))) for seq in seqs)
@@ -297,8 +311,16 @@ def find(db: Connection, space: int, namespace: str, stored_id: str | bytes) -> 
     return None if found is None else (ThreadKey(namespace, found[1]), found[0] & SEQ_MASK)
 
 
+def _is_plain(change: Append, row: Row) -> bool:
+    """Whether an append continues a remembered row, and writes nothing that has to wait until nobody else writes."""
+    return not change.blobs and change.renew_us is None and is_next(change, row)
+
+
 def _inserted(db: Connection, columns: Sequence[Any], count: int) -> bool:
-    """Run `append` for so many threads. Gives False, and nothing was written, if the row of one has another version."""
+    """Run `append` for so many threads.
+
+    Gives False, and nothing was written, if the row of one has another version, or a frame is in the way.
+    """
     if count == 1:
         statement = SQL["append"]
     else:  # rows of NULL fill it up to one of a few sizes, so that there are few statements to prepare
@@ -306,9 +328,7 @@ def _inserted(db: Connection, columns: Sequence[Any], count: int) -> bool:
         statement, columns = repeated("append", size), [*columns, *[None] * (len(columns) // count * (size - count))]
     try:
         db.run(statement, columns)
-    except apsw.ConstraintError as error:
-        if getattr(error, "extendedresult", None) != apsw.SQLITE_CONSTRAINT_TRIGGER:
-            raise
+    except apsw.ConstraintError:
         return False
     return True
 

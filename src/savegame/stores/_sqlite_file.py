@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import stat
 import time
 import uuid
@@ -50,9 +49,9 @@ def migrations() -> list[tuple[int, str]]:
 
 @functools.cache
 def repeated(name: str, count: int) -> str:
-    """A named statement with the row of its VALUES that many times."""
-    before, row, after = re.split(r"(?<=VALUES )(\([?, ]+\))", SQL[name])
-    return before + ", ".join([row] * count) + after
+    """A named statement with the row of VALUES at its end that many times."""
+    before, row = SQL[name].split("VALUES ")
+    return f"{before}VALUES {', '.join([row] * count)}"
 
 
 class Connection(apsw.Connection):

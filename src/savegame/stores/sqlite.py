@@ -163,14 +163,15 @@ class SQLiteStore(Store):
                         pending.outcome = [seq]
                     return
                 db = self._connections.begin()
-                for pending in group:
-                    self._try(db, pending)
-                if all(pending.error is not None for pending in group):
+                outcomes = [self._try(db, pending) for pending in group]
+                if all(outcome is None for outcome in outcomes):
                     self._connections.roll_back()
                     self._changes.undone()
                     return
                 self._connections.commit(db)
                 self._changes.committed()
+                for pending, outcome in zip(group, outcomes, strict=True):
+                    pending.outcome = outcome
             except BaseException as error:
                 self._failed(group, error)
                 if not isinstance(error, Exception):
@@ -179,6 +180,8 @@ class SQLiteStore(Store):
     def _at_once(self, changes: Sequence[StoreChange]) -> list[int]:
         """Write plain appends with one statement, which is a transaction by itself; else write nothing, and give nothing."""
         own, db = self._connections, self._connections.idle()
+        if db.txn_state("main"):  # a statement that a user has not read to its end: nothing commits by itself meanwhile
+            return []
         try:
             if len(changes) == 1:
                 seq = self._changes.append_next(db, changes[0])
@@ -191,13 +194,15 @@ class SQLiteStore(Store):
             own.look()
         return made
 
-    def _try(self, db: file.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> None:
+    def _try(self, db: file.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> list[int] | None:
+        """Make the changes of one of a group, and give what it will be told once they are committed."""
         job = pending.job
         single = len(job) == 1 and type(job[0]) is not Rewrite  # then there is nothing to undo
         try:
-            pending.outcome = [self._changes.apply(db, job[0])] if single else self._all_or_none(db, job)
+            return [self._changes.apply(db, job[0])] if single else self._all_or_none(db, job)
         except _REFUSALS as error:
             pending.error = error
+            return None
 
     def _all_or_none(self, db: file.Connection, job: Sequence[StoreChange]) -> list[int]:
         db.run("SAVEPOINT one")
@@ -212,16 +217,15 @@ class SQLiteStore(Store):
         return made
 
     def _failed(self, group: list[Pending[Sequence[StoreChange], list[int]]], error: BaseException) -> None:
-        """Nothing of the group was written, unless COMMIT itself failed: then each is looked for by its id."""
+        """Nothing of the group was written, unless what flushes it failed: then each is looked for by its id."""
         self._changes.forget()
         self._connections.roll_back()
         for pending in group:
-            if pending.error is None:
-                pending.outcome = None
+            if pending.outcome is None and pending.error is None:
                 pending.error = self._failure(pending.job, error)
 
     def _failure(self, job: Sequence[StoreChange], error: BaseException) -> Exception:
-        """Our error for a write that failed; if its COMMIT did, it says how to find out whether it is there after all."""
+        """Our error for a write that failed; if what flushes it did, it says how to find out whether it is there after all."""
         if isinstance(error, apsw.Error):
             return file.translate(error, self.path) or error
         if not isinstance(error, SavegameError):  # Ctrl-C, memory that ran out, a mistake in a change

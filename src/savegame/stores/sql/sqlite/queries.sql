@@ -30,12 +30,12 @@ DELETE FROM thread WHERE no = ?
 -- name: next_epoch
 UPDATE setting SET value = value + 1 WHERE name = 'epoch' RETURNING value
 
+-- name: make_appending
 -- An append writes the row of its thread and a frame, for one thread or for many. What is inserted into this view, which the
 -- connection that writes has for itself, does both in one statement; rows that say nothing are passed over.
--- name: make_appending
-CREATE TEMP VIEW appending (no, version, seq, id, base, run, floor, count, expires, sum, space, meta, meta_sum, note, note_sum, delta, delta_sum)
+CREATE TEMP VIEW savegame_appending (no, version, seq, id, base, run, floor, count, expires, sum, space, meta, meta_sum, note, note_sum, delta, delta_sum)
 AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
-CREATE TEMP TRIGGER append INSTEAD OF INSERT ON appending WHEN NEW.no IS NOT NULL BEGIN
+CREATE TEMP TRIGGER savegame_append INSTEAD OF INSERT ON savegame_appending WHEN NEW.no IS NOT NULL BEGIN
     UPDATE thread SET head = NEW.seq, head_id = NEW.id, last = NEW.seq, floor = NEW.floor, run = NEW.run, count = NEW.count,
     expires = NEW.expires, version = NEW.version, sum = NEW.sum WHERE no = NEW.no AND version = NEW.version - 1;
     SELECT RAISE(ABORT, 'the thread has another version') WHERE changes() = 0;
@@ -43,7 +43,7 @@ CREATE TEMP TRIGGER append INSTEAD OF INSERT ON appending WHEN NEW.no IS NOT NUL
     VALUES (NEW.no << 32 | NEW.seq, NEW.space, NEW.id, NEW.base, NEW.run, NEW.meta, NEW.meta_sum, NEW.note, NEW.note_sum, NEW.delta, NEW.delta_sum);
 END
 -- name: append
-INSERT INTO appending VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO savegame_appending VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: find_frame
 SELECT frame.key, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32 WHERE frame.id = ? AND frame.space = ?
