@@ -33,7 +33,7 @@ class Task:
 
 
 PLAN = (
-    Task("update", ("floor", "savegame"), times=5),  # a few seconds each, and the narrowest of all limits
+    Task("update", ("floor", "savegame"), times=10),  # a few seconds each, and the narrowest of all limits
     Task("flat"),
     Task("grow", ("floor", "savegame", "sqlitesaver")),
     Task("load", ("savegame", "sqlitesaver"), times=3),
