@@ -16,15 +16,27 @@ Summary = dict[str, float]
 Call = Callable[[], Any]
 
 
+SHARE = 40
+"""How many calls make a turn, where contestants take turns."""
+
+
 def timed(calls: Iterable[Call]) -> list[tuple[float, float]]:
     """Wall and CPU microseconds of each call. What the iterable does to make a call is not counted."""
     samples: list[tuple[float, float]] = []
-    for call in calls:
+    for number, call in enumerate(calls):
+        if number % SHARE == 0 and "SAVEGAME_BENCH_TURNS" in os.environ:
+            _take_turn()
         cpu, wall = time.process_time_ns(), time.perf_counter_ns()
         result = call()
         samples.append(((time.perf_counter_ns() - wall) / 1000, (time.process_time_ns() - cpu) / 1000))
         del result  # taking a big state apart is not part of loading it
     return samples
+
+
+def _take_turn() -> None:
+    """Tell that this contestant has had its turn, and wait until it has the next (bench.rounds)."""
+    print(flush=True)
+    sys.stdin.readline()
 
 
 def settle() -> None:

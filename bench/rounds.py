@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,16 +25,21 @@ TIMEOUT_S = 1800
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task, who does it, how often in a round, and whether one round is enough because it counts bytes and not time."""
+    """A task, who does it, how often in a round, and whether one round is enough because it counts bytes and not time.
+
+    Where they take turns, all are there at the same time and each does a little, then the next: what the machine does
+    besides is the same for all.
+    """
 
     name: str
     contestants: tuple[str, ...] = ("savegame",)
     times: int = 1
     once: bool = False
+    in_turns: bool = False
 
 
 PLAN = (
-    Task("update", ("floor", "savegame"), times=10),  # a few seconds each, and the narrowest of all limits
+    Task("update", ("floor", "savegame"), times=5, in_turns=True),  # the narrowest of all limits
     Task("flat"),
     Task("grow", ("floor", "savegame", "sqlitesaver")),
     Task("load", ("savegame", "sqlitesaver"), times=3),
@@ -59,6 +65,7 @@ PLAN = (
     Task("pages", ("savegame", "pg_savegame"), once=True),
     Task("chat", ("saver_savegame", "saver_sqlite", "saver_delta"), once=True),
 )
+IN_TURNS = frozenset(task.name for task in PLAN if task.in_turns)
 GROWN = frozenset(("load", "older", "history", "disk"))
 """These use what `grow`, which comes before them, left behind."""
 
@@ -104,10 +111,15 @@ def play(order: list[Turn], sizes: Sizes, where: Path | None, say: Callable[[Tur
     with workplace(where) as work, _postgres({turn.contestant for turn in order}) as server:
         for number, round_ in groupby(order, key=lambda turn: turn.round):
             room = work / f"round-{number}"
-            for turn in round_:
-                say(turn)
-                place = f"{turn.contestant}-{turn.again}" if turn.again and turn.task not in GROWN else turn.contestant
-                _turn(results, turn.contestant, turn.task, room / place, sizes, server)
+            for (task, again), turns_ in groupby(round_, key=lambda turn: (turn.task, turn.again)):
+                runs = []
+                for turn in turns_:
+                    say(turn)
+                    place = f"{turn.contestant}-{again}" if again and task not in GROWN else turn.contestant
+                    runs.append(Run(turn.contestant, task, room / place, sizes, server))
+                    if task not in IN_TURNS:
+                        runs.pop().to_its_end(results)
+                _in_turns(runs, results)
             shutil.rmtree(room, ignore_errors=True)
     return results
 
@@ -152,23 +164,61 @@ def _postgres(contestants: set[str]) -> Iterator[dict[str, str]]:
         yield {"SAVEGAME_BENCH_POSTGRES": cluster.url()}
 
 
-def _turn(results: Results, name: str, task: str, directory: Path, sizes: Sizes, server: dict[str, str]) -> None:
-    os.sync()  # what the one before left to be written is not for this one to wait for
-    command = [sys.executable, "-m", "bench.contestant", name, task, str(directory), sizes.to_text()]
-    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-    try:
-        done = subprocess.run(
-            command,
+class Run:
+    """One contestant at one task, in a process of its own."""
+
+    def __init__(self, name: str, task: str, directory: Path, sizes: Sizes, server: dict[str, str]) -> None:
+        os.sync()  # what the one before left to be written is not for this one to wait for
+        self.name, self.task = name, task
+        turns = {"SAVEGAME_BENCH_TURNS": "yes"} if task in IN_TURNS else {}
+        path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.contestant", name, task, str(directory), sizes.to_text()],
             cwd=ROOT,
-            env={**os.environ, **server, "PYTHONPATH": path},
-            capture_output=True,
+            env={**os.environ, **server, **turns, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=TIMEOUT_S,
         )
-    except subprocess.TimeoutExpired:
-        results.crashes.append(f"{name} {task}: took longer than {TIMEOUT_S} s")
-        return
-    if done.returncode == 0:
-        results.found[name, task].append(json.loads(done.stdout.splitlines()[-1]))
-    else:
-        results.crashes.append(f"{name} {task}: exit code {done.returncode}\n{done.stderr[-3000:].strip()}")
+
+    def until_its_turn_is_over(self) -> bool:
+        """Wait for that; gives whether it wants another turn."""
+        assert self.process.stdout is not None
+        self._said = self.process.stdout.readline()
+        return self._said == "\n"
+
+    def take_turn(self) -> bool:
+        """Let it work for one turn; gives whether it wants another."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.until_its_turn_is_over()
+
+    def to_its_end(self, results: Results) -> None:
+        """Wait until it is done, and take down what it measured."""
+        try:
+            out, errors = self.process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            results.crashes.append(f"{self.name} {self.task}: took longer than {TIMEOUT_S} s")
+            return
+        if self.process.returncode == 0:
+            results.found[self.name, self.task].append(json.loads((self._said + out).splitlines()[-1]))
+        else:
+            results.crashes.append(f"{self.name} {self.task}: exit code {self.process.returncode}\n{errors[-3000:].strip()}")
+
+    _said = ""
+
+
+def _in_turns(runs: list[Run], results: Results) -> None:
+    """Let contestants work one after the other, a turn each, until all are done."""
+    watch = threading.Timer(TIMEOUT_S, lambda: [run.process.kill() for run in runs])
+    watch.start()
+    going = [run for run in runs if run.until_its_turn_is_over()]
+    while going:
+        going = [run for run in going if run.take_turn()]
+    watch.cancel()
+    for run in runs:
+        run.to_its_end(results)
