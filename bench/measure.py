@@ -16,15 +16,12 @@ Summary = dict[str, float]
 Call = Callable[[], Any]
 
 
-SHARE = 40
-"""How many calls make a turn, where contestants take turns."""
-
-
 def timed(calls: Iterable[Call]) -> list[tuple[float, float]]:
     """Wall and CPU microseconds of each call. What the iterable does to make a call is not counted."""
     samples: list[tuple[float, float]] = []
+    turn = int(os.environ.get("SAVEGAME_BENCH_TURN", "0"))
     for number, call in enumerate(calls):
-        if number % SHARE == 0 and "SAVEGAME_BENCH_TURNS" in os.environ:
+        if turn and number % turn == 0:
             _take_turn()
         cpu, wall = time.process_time_ns(), time.perf_counter_ns()
         result = call()

@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -27,7 +27,7 @@ TIMEOUT_S = 1800
 class Task:
     """A task, who does it, how often in a round, and whether one round is enough because it counts bytes and not time.
 
-    Where they take turns, all are there at the same time and each does a little, then the next: what the machine does
+    With a `turn`, all are there at the same time, and one makes so many calls, then the next: what the machine does
     besides is the same for all.
     """
 
@@ -35,14 +35,14 @@ class Task:
     contestants: tuple[str, ...] = ("savegame",)
     times: int = 1
     once: bool = False
-    in_turns: bool = False
+    turn: int = 0
 
 
 PLAN = (
-    Task("update", ("floor", "savegame"), times=5, in_turns=True),  # the narrowest of all limits
+    Task("update", ("floor", "savegame"), times=5, turn=40),  # the narrowest of all limits
     Task("flat"),
     Task("grow", ("floor", "savegame", "sqlitesaver")),
-    Task("load", ("savegame", "sqlitesaver"), times=3),
+    Task("load", ("savegame", "sqlitesaver"), times=3, turn=1),
     Task("older"),
     Task("history", ("savegame", "sqlitesaver")),
     Task("save", ("savegame", "sqlitesaver")),
@@ -65,7 +65,7 @@ PLAN = (
     Task("pages", ("savegame", "pg_savegame"), once=True),
     Task("chat", ("saver_savegame", "saver_sqlite", "saver_delta"), once=True),
 )
-IN_TURNS = frozenset(task.name for task in PLAN if task.in_turns)
+TURNS = {task.name: task.turn for task in PLAN if task.turn}
 GROWN = frozenset(("load", "older", "history", "disk"))
 """These use what `grow`, which comes before them, left behind."""
 
@@ -111,15 +111,18 @@ def play(order: list[Turn], sizes: Sizes, where: Path | None, say: Callable[[Tur
     with workplace(where) as work, _postgres({turn.contestant for turn in order}) as server:
         for number, round_ in groupby(order, key=lambda turn: turn.round):
             room = work / f"round-{number}"
-            for (task, again), turns_ in groupby(round_, key=lambda turn: (turn.task, turn.again)):
-                runs = []
-                for turn in turns_:
-                    say(turn)
-                    place = f"{turn.contestant}-{again}" if again and task not in GROWN else turn.contestant
-                    runs.append(Run(turn.contestant, task, room / place, sizes, server))
-                    if task not in IN_TURNS:
-                        runs.pop().to_its_end(results)
-                _in_turns(runs, results)
+
+            def begun(turn: Turn, room: Path = room) -> Run:
+                say(turn)
+                place = f"{turn.contestant}-{turn.again}" if turn.again and turn.task not in GROWN else turn.contestant
+                return Run(turn.contestant, turn.task, room / place, sizes, server)
+
+            for (task, _), at_it in groupby(round_, key=lambda turn: (turn.task, turn.again)):
+                if task in TURNS:
+                    _in_turns([begun(turn) for turn in at_it], results)
+                else:
+                    for turn in at_it:
+                        begun(turn).to_its_end(results)
             shutil.rmtree(room, ignore_errors=True)
     return results
 
@@ -169,21 +172,21 @@ class Run:
 
     def __init__(self, name: str, task: str, directory: Path, sizes: Sizes, server: dict[str, str]) -> None:
         os.sync()  # what the one before left to be written is not for this one to wait for
-        self.name, self.task = name, task
-        turns = {"SAVEGAME_BENCH_TURNS": "yes"} if task in IN_TURNS else {}
+        self.name, self.task, self._said = name, task, ""
+        turn = {"SAVEGAME_BENCH_TURN": str(TURNS.get(task, 0))}
         path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bench.contestant", name, task, str(directory), sizes.to_text()],
             cwd=ROOT,
-            env={**os.environ, **server, **turns, "PYTHONPATH": path},
+            env={**os.environ, **server, **turn, "PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def until_its_turn_is_over(self) -> bool:
-        """Wait for that; gives whether it wants another turn."""
+    def wants_turn(self) -> bool:
+        """Wait until it has done what it had to do; gives whether it wants a turn now."""
         assert self.process.stdout is not None
         self._said = self.process.stdout.readline()
         return self._said == "\n"
@@ -191,9 +194,10 @@ class Run:
     def take_turn(self) -> bool:
         """Let it work for one turn; gives whether it wants another."""
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return self.until_its_turn_is_over()
+        with suppress(BrokenPipeError):  # somebody killed it: the end of its output tells so
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        return self.wants_turn()
 
     def to_its_end(self, results: Results) -> None:
         """Wait until it is done, and take down what it measured."""
@@ -209,16 +213,16 @@ class Run:
         else:
             results.crashes.append(f"{self.name} {self.task}: exit code {self.process.returncode}\n{errors[-3000:].strip()}")
 
-    _said = ""
-
 
 def _in_turns(runs: list[Run], results: Results) -> None:
     """Let contestants work one after the other, a turn each, until all are done."""
     watch = threading.Timer(TIMEOUT_S, lambda: [run.process.kill() for run in runs])
     watch.start()
-    going = [run for run in runs if run.until_its_turn_is_over()]
-    while going:
-        going = [run for run in going if run.take_turn()]
-    watch.cancel()
+    try:
+        going = [run for run in runs if run.wants_turn()]
+        while going:
+            going = [run for run in going if run.take_turn()]
+    finally:
+        watch.cancel()
     for run in runs:
         run.to_its_end(results)
