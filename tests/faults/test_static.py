@@ -25,6 +25,7 @@ FORBIDDEN_MODULES = {
     "code",
     "imp",
 }
+STATEMENTS = {"execute", "executemany", "executescript", "pragma", "all_rows", "one_row"}
 FORBIDDEN_CALLS = {"eval", "exec", "__import__", "compile"}
 IMPORTS_BY_NAME = {
     "savegame/opening.py": "the stores that a URL names, from our own table and from entry points",
@@ -53,14 +54,17 @@ def _call_problems(node: ast.Call, name: str, where: str) -> Iterator[str]:
         yield f"{where}: calls {called}"
     if called == "import_module" and name not in IMPORTS_BY_NAME and not isinstance(node.args[0], ast.Constant):
         yield f"{where}: imports a module by name"
-    if called in ("execute", "executemany", "executescript", "pragma", "all_rows", "one_row") and node.args:
+    runs = called == "run" and ast.unparse(node.func) in ("db.run", "self._writer.run")
+    if (runs or called in STATEMENTS) and node.args:
         place = 1 if called in ("all_rows", "one_row") else 0
         if len(node.args) > place and not _is_fixed(node.args[place]):
             yield f"{where}: {called} gets a statement that was built: {ast.unparse(node.args[place])}"
 
 
 def _is_fixed(statement: ast.expr) -> bool:
-    """A constant, a plain name, a lookup in SQL, a named statement with its row of values repeated, or psycopg's quoting."""
+    """A constant or one of two, a plain name, a lookup in SQL, one with its row of values repeated, or psycopg's quoting."""
+    if isinstance(statement, ast.IfExp):
+        return _is_fixed(statement.body) and _is_fixed(statement.orelse)
     if isinstance(statement, ast.Call) and isinstance(statement.func, ast.Attribute) and statement.func.attr == "format":
         return bool(re.fullmatch(r"SQL\(('[^']*'|\"[^\"]*\")\)\.format\(Identifier\(\w+\)\)", ast.unparse(statement)))
     if isinstance(statement, ast.Call) and isinstance(statement.func, ast.Name) and statement.func.id == "repeated":

@@ -1,8 +1,9 @@
 """The connections of one process to one SQLite file: one that writes, a few that read, none across a fork.
 
 Keeps three promises: a transaction ends or is rolled back, whatever happens inside; nobody is told that a write is
-durable after the files were taken away or replaced under us (if a directory further up is moved, for a tenth of a second); a
-child of a fork never uses, or closes, a connection of its parent. Touches _sqlite_file, _directory, store and errors.
+durable after the files were taken away or replaced under us (where a directory further up was moved, that is noticed within
+a tenth of a second); a child of a fork never uses, or closes, a connection of its parent.
+Touches _sqlite_file, _directory, store and errors.
 """
 
 from __future__ import annotations
