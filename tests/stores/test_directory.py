@@ -12,6 +12,7 @@ import pytest
 
 import savegame
 from savegame.stores._directory import BY_NAME_S, Directory
+from tests.descriptors import needs_listing, open_under
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["by descriptor", "by name"])
@@ -55,22 +56,16 @@ def test_one_that_another_took_the_place_of_is_noticed_by_its_name(tmp_path: Pat
     assert directory.changed_ns() not in (-1, before)
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the system does not tell which descriptors are open")
+@needs_listing
 @pytest.mark.parametrize("end", [savegame.Vault.close, lambda _: None], ids=["closed", "let go"])
 def test_no_descriptor_outlives_its_vault(tmp_path: Path, end: Callable[[savegame.Vault], None]) -> None:
-    def use() -> int:
-        vault = savegame.open(tmp_path / "v.db")
-        vault.thread("t").save({"n": 1})
-        open_now = len(os.listdir("/proc/self/fd"))
-        end(vault)
-        return open_now
-
-    used = use()
+    vault = savegame.open(tmp_path / "v.db")
+    vault.thread("t").save({"n": 1})
+    assert str(tmp_path) in open_under(tmp_path)
+    end(vault)
+    del vault
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    assert use() == used > before
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_under(tmp_path) == []
 
 
 def test_too_many_open_files_are_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

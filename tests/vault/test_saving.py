@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import itertools
-import os
 import pickle
 import sys
 import threading
@@ -25,6 +24,7 @@ from savegame import AlreadyExistsError, CheckpointNotFound, ConflictError, Inva
 from savegame.testing import same
 from savegame.thread import Thread
 from savegame.vault import Vault
+from tests.descriptors import needs_listing, open_under
 
 
 def test_the_first_steps(vault: Vault) -> None:
@@ -716,11 +716,11 @@ def test_inside_a_transaction_nothing_is_known_of_the_head(in_database: Callable
     assert (thread.head, thread.step) == (None, 0)
 
 
+@needs_listing
 def test_a_vault_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError):
         savegame.open(tmp_path / "v.db", namespace="\0")
-    links = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.exists(entry.path)]
-    assert [link for link in links if link.startswith(str(tmp_path))] == []
+    assert open_under(tmp_path) == []
 
 
 def test_two_threads_may_look_at_one_checkpoint(vault: Vault) -> None:
