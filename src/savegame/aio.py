@@ -385,6 +385,9 @@ class AsyncVault(_Face[Vault]):
     def __init__(self, vault: Vault) -> None:
         super().__init__(vault, Offload(vault.store.width), inline=False)
 
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._sync)[1:]}"
+
     async def __aenter__(self) -> AsyncVault:
         return self
 

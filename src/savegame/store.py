@@ -145,6 +145,8 @@ class Store(ABC):
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     scheme: ClassVar[str]
+    path: str = ""
+    """Where it is, as `repr` of a vault shows it: never with a password."""
     readable: ClassVar[bool] = False
     """Whether people read what it keeps, so that nothing in it should be compressed."""
     compress_from: ClassVar[int] = 4096

@@ -110,6 +110,10 @@ class Vault:
         self._engine.pinned = self._agents.pinned
         self._runner = Runner(self._engine, self.namespace, self._conversations)
 
+    def __repr__(self) -> str:
+        where = self.store.path or f"{self.store.scheme}:"
+        return f"<Vault {where!r}>" if self.namespace == "default" else f"<Vault {where!r} namespace {self.namespace!r}>"
+
     def __enter__(self) -> Vault:
         return self
 

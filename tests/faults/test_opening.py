@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
@@ -19,6 +20,7 @@ from savegame.errors import SavegameError, StoreNotFound, UnavailableError, Unsu
 from savegame.stores import _sqlite_file as file
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing.faults import PATIENCE_S, Mouth, remount, tiny_disk, together, why_no_disks
+from tests.addresses import ALL
 
 
 def tree(directory: Path) -> dict[str, tuple[int, str]]:
@@ -345,3 +347,13 @@ def test_a_url_that_no_store_knows_is_refused_without_its_password(url: str, tmp
         savegame.open(url)
     assert "s3cret" not in str(told.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("store", ALL)
+def test_a_vault_says_where_it_is_without_a_password(store: str, address_of: Callable[[str], str]) -> None:
+    address = address_of(store)
+    with savegame.open(address) as vault, savegame.open(address, namespace="team") as team:
+        where = re.sub(":[^/@]*@", "@", address) if store == "postgres" else address.removeprefix(f"{store}:") or address
+        assert repr(vault) == f"<Vault {where!r}>"
+        assert repr(team) == f"<Vault {where!r} namespace 'team'>"
+        assert repr(savegame.AsyncVault(team)) == f"<AsyncVault {where!r} namespace 'team'>"

@@ -252,7 +252,7 @@ def _over_and_over(mouth: Mouth, vault: savegame.Vault, what: str) -> None:
         if what == "compact":
             vault.compact()
         elif what == "backup":
-            vault.backup(f"{vault.store.path}.backup-{os.getpid()}-{number}")  # type: ignore[attr-defined]
+            vault.backup(f"{vault.store.path}.backup-{os.getpid()}-{number}")
         elif what == "prune":
             doomed.prune(keep=2)
         else:
