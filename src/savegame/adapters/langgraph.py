@@ -3,7 +3,8 @@
 A LangGraph thread is a thread of the vault, and each subgraph namespace of it another one. A checkpoint's state is
 LangGraph's own dict with every item of a list or dict channel as a leaf of its own: plain data as it is, everything else
 as LangGraph's serializer wrote it. So a growing `messages` channel costs what is new, and people without LangGraph can
-read it. Pending writes are records beside the thread. Touches the vault, aio, foreign, errors; never a store.
+read it. Pending writes are records beside the thread. Touches the vault, aio, foreign, errors and
+`_langgraph_messages.py`; never a store.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ try:
     from langgraph.checkpoint.serde.base import SerializerProtocol
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
     from pydantic import BaseModel
+
+    from savegame.adapters._langgraph_messages import message
 except ImportError as error:
     raise UnsupportedError('LangGraph is not installed: pip install "savegame[langgraph]"') from error
 
@@ -150,6 +153,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         strict = JsonPlusSerializer(allowed_msgpack_modules=[(cls.__module__, cls.__name__) for cls in allow] or None)
         super().__init__(serde=serde or strict)
         self._stock = isinstance(self.serde, JsonPlusSerializer)
+        self._own = serde is None
         self.vault = vault
         self._aio = AsyncVault(vault)
         self._latest: OrderedDict[Place, Known] = OrderedDict()
@@ -584,7 +588,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
 
         What the serializer can never have written is damage, or an attack, and is not touched.
         """
-        loads = self.serde.loads_typed
+        loads, own = self.serde.loads_typed, self._own
         ours = self._stock and not cast(JsonPlusSerializer, self.serde).pickle_fallback
 
         def revive(kind: str, data: bytes) -> Any:
@@ -592,7 +596,8 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
                 raise CorruptionError(
                     f"a stored value claims to be {kind!r}, which this saver never writes; it was not touched"
                 )
-            return loads((kind, data))
+            found = message(data) if own and kind == "msgpack" else None
+            return loads((kind, data)) if found is None else found
 
         def revive_once(kind: str, data: bytes) -> Any:
             if (kind, data) not in kept:
