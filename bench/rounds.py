@@ -63,7 +63,7 @@ PLAN = (
     Task("saver_messages", ("saver_savegame", "saver_sqlite"), once=True),
     Task("many", ("savegame", "savegame_file"), once=True),
     Task("pages", ("savegame", "pg_savegame"), once=True),
-    Task("chat", ("saver_savegame", "saver_sqlite", "saver_delta"), once=True),
+    Task("chat", ("saver_savegame", "saver_sqlite", "saver_delta"), once=True, turn=5),
 )
 TURNS = {task.name: task.turn for task in PLAN if task.turn}
 GROWN = frozenset(("load", "older", "history", "disk"))
