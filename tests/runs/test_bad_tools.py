@@ -218,11 +218,21 @@ def test_a_cost_that_is_none_is_told_to_the_tool(vault: Vault, spent: dict[str, 
     assert [entry.status for entry in vault.calls("t")] == [CallStatus.FAILED]
 
 
-@pytest.mark.parametrize("usage", [lambda reply: 1 / 0, lambda reply: (-1, None), lambda reply: (1, float("nan"))])
-def test_a_reply_is_kept_whatever_is_wrong_with_its_usage(vault: Vault, usage: Any) -> None:
+@pytest.mark.parametrize(
+    ("usage", "error"),
+    [
+        (lambda reply: 1 / 0, ZeroDivisionError),
+        (lambda reply: (-1, None), InvalidInputError),
+        (lambda reply: (1, float("nan")), InvalidInputError),
+        (lambda reply: 5, InvalidInputError),
+        (lambda reply: (1, 2, 3), InvalidInputError),
+        (lambda reply: {"tokens": 1, "cost": 2}, InvalidInputError),
+    ],
+)
+def test_a_reply_is_kept_whatever_is_wrong_with_its_usage(vault: Vault, usage: Any, error: type[Exception]) -> None:
     with vault.run("t") as run:
         run.user("Hello.")
-        with pytest.raises((ZeroDivisionError, InvalidInputError)):
+        with pytest.raises(error):
             run.model(lambda messages: "Hello!", usage=usage)
         assert run.done
         assert run.reply == "Hello!"

@@ -347,7 +347,10 @@ def _spent(reply: Any, usage: Usage | None) -> tuple[tuple[int | None, float | N
     if usage is None:
         return (None, None), None
     try:
-        tokens_used, cost = usage(reply)
+        told = usage(reply)
+        if not isinstance(told, tuple) or len(told) != 2:
+            raise InvalidInputError(f"usage() gave {told!r}; it must give (tokens, cost), each of which may be None")
+        tokens_used, cost = told
         if tokens_used is not None:
             checked_number(tokens_used, "tokens_used")
         if cost is not None:
