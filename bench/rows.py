@@ -251,6 +251,7 @@ def _savers(results: Results) -> list[Row]:
     found: list[Row] = []
     for task, what, least in (("saver_dicts", "plain dicts", 5), ("saver_messages", "LangChain messages", 3)):
         found += _faster(results, task, "put", f"LangGraph: put at step 1,000, {what}", least)
+    found += _faster(results, "saver_messages", "get_tuple", "LangGraph: get_tuple, 2,000 LangChain messages", 1)
     found += _faster(results, "chat", "history", "LangGraph: get_state_history(limit=50) at turn 1,000", 3)
     ours, stock, delta = (results.get(name, "chat") for name in ("saver_savegame", "saver_sqlite", "saver_delta"))
     if not ours or not stock or not delta:
