@@ -108,7 +108,8 @@ class Rewrite(NamedTuple):
     The head must survive, or `head` names another; 0 is right where no frame is left or there was no head. `keep_blobs`
     lists every blob that the thread needs afterwards (`new_blobs` included); the others are removed. With `aside`, what is
     removed is kept in a place of its own, as it is: repair never deletes. Without it, ConflictError for a frame of `drop`
-    that is gone, or has a note and is not in `noted`: somebody removed it, or gave it that note, meanwhile.
+    that is gone, or has a note and is not in `noted`: somebody removed it, or gave it that note, meanwhile. `newest` is the
+    largest number of a frame that the caller saw; ConflictError if there is a newer one, which may build on what goes.
     """
 
     key: ThreadKey
@@ -121,6 +122,7 @@ class Rewrite(NamedTuple):
     head: int | None = None
     aside: bool = False
     noted: frozenset[int] = frozenset()
+    newest: int | None = None
 
 
 class DeleteThread(NamedTuple):
@@ -319,6 +321,11 @@ def head_moved(key: ThreadKey, expected: str | None, found: str | None) -> Confl
         expected=expected,
         found=found,
     )
+
+
+def newer_frame(key: ThreadKey, seq: int) -> ConflictError:
+    """The error for a rewrite by somebody who has not seen all frames."""
+    return ConflictError(f"thread {key.id!r}: somebody added frame {seq} meanwhile")
 
 
 def write_inside(place: str) -> UnavailableError:

@@ -7,13 +7,14 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from savegame import Busy, CheckpointNotFound, InvalidInputError, Retention
+from savegame.store import Rewrite, StoreChange
 from savegame.stores.memory import MemoryStore
 from savegame.testing import same
 from savegame.thread import Thread
@@ -56,6 +57,35 @@ def test_prune(vault: Vault) -> None:
     assert vault.verify().ok
     with pytest.raises(CheckpointNotFound):
         thread.load(3)
+
+
+class Interrupted(MemoryStore):
+    """Something else happens just before frames are removed."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
+        if self.meanwhile is not None and any(isinstance(change, Rewrite) for change in changes):
+            act, self.meanwhile = self.meanwhile, None
+            act()
+        return super().commit(changes)
+
+
+def test_a_branch_that_somebody_begins_and_leaves_meanwhile_keeps_its_state() -> None:
+    """The head is what it was, but what is to go has got a descendant."""
+    store = Interrupted()
+    vault = Vault(store)
+    thread = grown(vault, 5)
+
+    def branch() -> None:
+        other = vault.thread("t")
+        other.update(append={"l": ["branch"]}, parent=3)
+        other.rewind(thread.head or "")
+
+    store.meanwhile = branch
+    thread.prune(keep=2)
+    assert vault.verify().ok
+    assert [state["l"] for state in states(thread, branches=True)] == [[1, 2, 3, "branch"], [1, 2, 3, 4, 5]]
 
 
 def test_prune_with_branches_keeps_the_head(vault: Vault) -> None:

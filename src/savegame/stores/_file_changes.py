@@ -34,6 +34,7 @@ from savegame.store import (
     Rewrite,
     StoreChange,
     head_moved,
+    newer_frame,
 )
 from savegame.stores._file_journal import Entry, Journal, Reader, new_journal
 from savegame.stores._file_lines import Op, Place, first_line, save_op
@@ -191,6 +192,9 @@ class Changes:
         self._check_head(journal.row, change.epoch, change.expect)
         if not journal.entries:
             raise ThreadNotFound(f"thread {change.key.id!r} has no checkpoints to rewrite")
+        newest = max(journal.entries)
+        if change.newest is not None and newest > change.newest:
+            raise newer_frame(change.key, newest)
         draft.whole = True
         for seq in change.drop:
             if seq in journal.entries:

@@ -32,6 +32,7 @@ from savegame.store import (
     Rewrite,
     StoreChange,
     head_moved,
+    newer_frame,
 )
 from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, meta_checksum, record_checksum
 
@@ -137,7 +138,7 @@ class RowChanges(ABC, Generic[Db]):
         self._rebase(db, change, row)
         if change.keep_blobs is not None:
             self.keep_blobs(db, key, row, change.keep_blobs)
-        return self._after_rewrite(db, key, row, head)
+        return self._after_rewrite(db, change, row, head)
 
     def _rebase(self, db: Db, change: Rewrite, row: Row) -> None:
         key, salt = change.key, thread_salt(*change.key)
@@ -152,8 +153,11 @@ class RowChanges(ABC, Generic[Db]):
             meta_sum = meta_checksum(salt, seq, base, run, space, stored_id, meta)
             self.set_base(db, key, row, seq, base, meta_sum, delta, checksum(delta, salt, seq, base))
 
-    def _after_rewrite(self, db: Db, key: ThreadKey, row: Row, head: int) -> int:
+    def _after_rewrite(self, db: Db, change: Rewrite, row: Row, head: int) -> int:
+        key = change.key
         count, newest = self.count(db, key, row)
+        if change.newest is not None and newest > change.newest:
+            raise newer_frame(key, newest)
         found = self.ids(db, key, row, (head,)) if head else {}
         if not found and (head or (count and row.head)):
             raise InvalidInputError(f"thread {key.id!r}: its head cannot be {head or '(none)'} after that")

@@ -41,6 +41,7 @@ from savegame.store import (
     Store,
     StoreChange,
     head_moved,
+    newer_frame,
     write_inside,
 )
 from savegame.stores._forking import take_along
@@ -259,6 +260,9 @@ class MemoryStore(Store):
         thread = self._look(change.key)
         if not thread.frames:
             raise ThreadNotFound(f"thread {change.key.id!r} has no checkpoints to rewrite")
+        newest = max(thread.frames)
+        if change.newest is not None and newest > change.newest:
+            raise newer_frame(change.key, newest)
         aside = [*thread.aside]
         for seq in change.drop:
             if seq in thread.frames:

@@ -666,6 +666,17 @@ class StoreContract:
         store.commit([Rewrite(A, drop=(1, 2), rebase=((3, 0, b"1.2.3."),), aside=True)])
         assert seqs(store.frames(A)) == [3, 4]
 
+    def test_a_rewrite_by_somebody_who_missed_a_frame_is_a_conflict(self, store: Store) -> None:
+        """Although the head is the expected one again: the frame that was added builds on one that would go."""
+        grown(store, A, 4)
+        store.commit([appended(A, 5, 2), MoveHead(A, 4)])
+        blind = Rewrite(A, drop=(1, 2), rebase=((3, 0, b"1.2.3."),), expect="a-4", newest=4)
+        with pytest.raises(ConflictError):
+            store.commit([blind])
+        assert [state(store, A, seq) for seq in (4, 5)] == [b"1.2.3.4.", b"1.2.5."]
+        store.commit([blind._replace(rebase=(*blind.rebase, (5, 0, b"1.2.5.")), newest=5)])
+        assert [state(store, A, seq) for seq in (4, 5)] == [b"1.2.3.4.", b"1.2.5."]
+
     def test_a_rewrite_keeps_keyframes_of_what_stays(self, store: Store) -> None:
         """The state at a frame is the same, whatever it is based on."""
         grown(store, A, 3)
