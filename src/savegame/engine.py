@@ -21,7 +21,7 @@ from weakref import WeakSet
 from savegame import delta as deltas
 from savegame.codec import Codec
 from savegame.delta import APPEND, Op, keyframe_due
-from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, InvalidState, SavegameError
+from savegame.errors import Busy, CheckpointNotFound, ConflictError, CorruptionError, Fenced, InvalidState, SavegameError
 from savegame.frames import (
     BLOB_FROM,
     DIGEST_BYTES,
@@ -198,8 +198,8 @@ class Engine:
         if frame is None:
             frame = self.frame(key, seq)
         meta = load_meta(frame.meta)
-        if cached is not None and cached.meta == frame.meta:
-            return cached
+        if cached is not None and cached.meta == frame.meta:  # its number may be another: deleted, and brought back since
+            return cached if cached.seq == seq else cached._replace(seq=seq)
         if cached is not None and not self._still_there(key, cached, below=seq):
             cached = None
         try:
@@ -360,8 +360,8 @@ class Engine:
             if len(payload) >= BLOB_FROM:
                 return self.append(key, base, [Op(APPEND, (name,), data)], node, draft, expect=base.id)
             return self._append(key, base, payload, {}, node, draft, base.id, None, None, ())
-        except ConflictError as error:
-            if type(error) is not ConflictError:
+        except (ConflictError, CheckpointNotFound) as error:
+            if isinstance(error, (Busy, Fenced)):
                 raise
             self.head(key)  # which `save` goes on from
             return None
@@ -395,7 +395,7 @@ class Engine:
         body = PLAIN + payload if plain else self.wrap(payload, with_blobs=bool(blobs))
         kept, large = self.retention.max_checkpoints, self.wrapped(blobs) if blobs else ()
         fresh = chosen_id is None
-        change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, kept, large, fresh, renew_us)
+        change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, kept, large, fresh, renew_us, base_id)
         seq = store.commit([change, *beside])[0]
         rows, read = rows + 1, read + len(body)
         point = Point(seq, id, step, meta, node, rows, read, agent, not fresh)
@@ -462,6 +462,11 @@ class Engine:
             wanted = expect if base is not None else (point.id or None)
             try:
                 return self.append(key, point, ops, node, draft, expect=wanted, epoch=epoch, renew_us=renew_us, beside=beside)
+            except CheckpointNotFound:
+                newest = point if base is not None else self.head(key)
+                if newest.seq == point.seq:
+                    raise
+                point = newest  # deleted, and brought back since: the same head has another number
             except ConflictError as error:
                 if type(error) is not ConflictError or expect != ANY or base is not None:
                     raise

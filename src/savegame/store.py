@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from savegame.errors import ConflictError, CorruptionError, UnavailableError, UnsupportedError
+from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, UnavailableError, UnsupportedError
 from savegame.index import Index
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 
@@ -41,8 +41,9 @@ class Append(NamedTuple):
     """Add a frame and make it the head. The store gives it the next sequence number.
 
     `expect` is the id of the head that must be there (None: the thread must be empty, ANY: whichever). `base` must be a
-    frame of the thread, or 0. `keep_newest` sets the thread's floor to the oldest of that many newest frames. `fresh` says
-    that the id comes from `Store.new_id`, so that nobody can have it yet. `renew_us` prolongs the lease that `epoch` is of.
+    frame of the thread, with the id `base_id` if that is given, or 0. `keep_newest` sets the thread's floor to the oldest of
+    that many newest frames. `fresh` says that the id comes from `Store.new_id`, so that nobody can have it yet. `renew_us`
+    prolongs the lease that `epoch` is of.
     """
 
     key: ThreadKey
@@ -58,6 +59,7 @@ class Append(NamedTuple):
     blobs: tuple[tuple[bytes, bytes], ...] = ()
     fresh: bool = False
     renew_us: int | None = None
+    base_id: str | None = None
 
 
 class MoveHead(NamedTuple):
@@ -321,6 +323,12 @@ def head_moved(key: ThreadKey, expected: str | None, found: str | None) -> Confl
         expected=expected,
         found=found,
     )
+
+
+def check_base(change: Append, found: str | None) -> None:
+    """Refuse an append that does not continue from the frame it was made for: `found` is the id at its `base`, if any."""
+    if change.base and (found is None or change.base_id not in (None, found)):
+        raise CheckpointNotFound(f"thread {change.key.id!r} has no frame {change.base} to continue from")
 
 
 def newer_frame(key: ThreadKey, seq: int) -> ConflictError:

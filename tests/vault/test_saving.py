@@ -674,6 +674,37 @@ def test_a_chosen_id_that_another_took_meanwhile_is_not_built_upon(in_database: 
     assert other.verify().ok
 
 
+@pytest.mark.parametrize("grown", [0, 2], ids=["as it was", "with a branch"])
+@pytest.mark.parametrize("verb", ["append", "set", "save", "parent"])
+def test_a_thread_that_was_deleted_and_brought_back_goes_on(
+    in_database: Callable[..., Vault], tmp_path: Path, verb: str, grown: int
+) -> None:
+    """Its head is the same checkpoint as before, with another number: that of another one, if it has grown since."""
+    mine, other = in_database(), in_database()
+    thread = mine.thread("t")
+    for number in range(5):
+        thread.update(append={"log": [number]})
+    thread.prune(keep=3)
+    found = thread.update(append={"log": ["head"]})
+    other.export(tmp_path / "exported")
+    other.thread("t").delete()
+    other.import_(tmp_path / "exported")
+    branch = other.thread("t")
+    for number in range(grown):
+        branch.update(append={"log": [f"branch {number}"]})
+    branch.rewind(found.id)
+    state = {"log": [*range(5), "head", "next"]}
+    if verb == "save":
+        thread.save(state)
+    elif verb == "parent":
+        thread.update(append={"log": ["next"]}, set={}, parent=found.id, expect=found.id)
+    else:
+        thread.update(append={"log": ["next"]}, **({"set": {"n": 1}} if verb == "set" else {}))
+    assert other.thread("t").state()["log"] == state["log"]
+    assert thread.state()["log"] == state["log"]
+    assert other.verify().ok
+
+
 class Odd(str):
     """A text that is equal to nothing."""
 

@@ -33,6 +33,7 @@ from savegame.store import (
     PutRecord,
     Rewrite,
     StoreChange,
+    check_base,
     head_moved,
     newer_frame,
 )
@@ -122,8 +123,8 @@ class Changes:
         draft = self._draft(change.key)
         journal = draft.journal
         self._check_head(journal.row, change.epoch, change.expect)
-        if change.base:
-            _entry(journal, change.base)
+        base = journal.entries.get(change.base)
+        check_base(change, None if base is None else base.id)
         if not change.fresh or change.id in journal.ids:
             self._refuse_taken(change.key, change.id)
         seq = journal.row.last + 1

@@ -31,6 +31,7 @@ from savegame.store import (
     PutRecord,
     Rewrite,
     StoreChange,
+    check_base,
     head_moved,
     newer_frame,
 )
@@ -76,8 +77,8 @@ class RowChanges(ABC, Generic[Db]):
     def _append(self, db: Db, change: Append, row: Row) -> int:
         key = change.key
         _check_head(change, row)
-        if change.base not in (0, row.head) and not self.ids(db, key, row, (change.base,)):
-            raise CheckpointNotFound(f"thread {key.id!r} has no frame {change.base} to continue from")
+        there = row.head_id if change.base in (0, row.head) else self.ids(db, key, row, (change.base,)).get(change.base)
+        check_base(change, there)
         if row.last == SEQ_MASK:
             raise UnsupportedError(f"thread {key.id!r} is full: it has had {SEQ_MASK} checkpoints")
         if self.is_taken(db, change):
@@ -281,7 +282,7 @@ _MAKE: Final[dict[type, Callable[..., int]]] = {
 
 def is_next(change: Append, row: Row) -> bool:
     """Whether an append continues a remembered row so plainly that nothing else has to be looked at."""
-    _, _, base, _, _, _, expect, epoch, agent, _, _, fresh, _ = change
+    _, _, base, _, _, _, expect, epoch, agent, _, _, fresh, _, _ = change
     _, agent_now, head, head_id, last, _, _, _, epoch_now, owner, _, _ = row
     held = owner is not None if epoch is None else epoch != epoch_now
     return fresh and expect == head_id and base == head and agent in (None, agent_now) and last < SEQ_MASK and not held

@@ -205,7 +205,7 @@ class Changes(RowChanges[Connection]):
 
         Every save comes along here, so that the sums which `thread_sum` and `read_frame` check are written out.
         """
-        key, id, base, meta, delta, note, _, _, wanted_agent, keep_newest, _, _, renew_us = change  # noqa: A001 - one word per idea
+        key, id, base, meta, delta, note, _, _, wanted_agent, keep_newest, _, _, renew_us, _ = change  # noqa: A001 - one word per idea
         no, agent, _, _, last, floor, run, count, epoch, owner, expires, version = row
         seq, stored_id, salt = last + 1, pack_id(id), thread_salt(*key)
         frame_key, place = no << 32 | seq, (salt + seq * SEQ_FACTOR + base * BASE_FACTOR) & 0xFFFFFFFF

@@ -40,6 +40,7 @@ from savegame.store import (
     Rewrite,
     Store,
     StoreChange,
+    check_base,
     head_moved,
     newer_frame,
     write_inside,
@@ -194,8 +195,8 @@ class MemoryStore(Store):
         if (change.key.namespace, change.id) in self._ids:
             raise AlreadyExistsError(f"checkpoint id {change.id!r} is taken in namespace {change.key.namespace!r}")
         thread = self._made(batch, change.key)
-        if change.base:
-            _frame(thread, change.base)
+        base = thread.frames.get(change.base)
+        check_base(change, None if base is None else base.id)
         seq = thread.row.last + 1
         batch.put(thread.frames, seq, Frame(seq, change.id, change.base, change.meta, change.note, change.delta))
         batch.put(self._ids, (change.key.namespace, change.id), (change.key, seq))

@@ -139,6 +139,8 @@ FAILURES: Final[dict[str, tuple[Change, type[SavegameError]]]] = {
     "append: head where none is expected": (appended(B, 9, expect=None), ConflictError),
     "append: taken id": (appended(B, 9, id="a-1"), AlreadyExistsError),
     "append: unknown base": (appended(B, 9, base=77), NotFoundError),
+    "append: another base": (appended(B, 9, 1, base_id="b-2"), NotFoundError),
+    "append: another head": (appended(B, 9, 2, base_id="b-1"), NotFoundError),
     "append: leased": (appended(E, 9), Busy),
     "append: wrong epoch": (appended(B, 9, epoch=77), Fenced),
     "move: stale head": (MoveHead(B, 1, expect="b-1"), ConflictError),
