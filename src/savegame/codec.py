@@ -445,15 +445,33 @@ def map_header(count: int) -> bytes:
 
 
 def open_ext(ext: RawExt) -> tuple[bytes, dict[Any, Any]] | None:
-    """An encoded object, or dict with any keys, as (tag, fields); None for other extensions."""
+    """An encoded object, or dict with any keys, as (tag, fields); None for other extensions, and for what is neither inside."""
     if ext.tag == OBJECT:
-        tag, fields = unpack_raw(ext.data)
-        return pack_raw(tag), fields
-    if ext.tag == MAP:
-        flat = unpack_raw(ext.data)
+        parts = unpack_raw(ext.data)
+        if type(parts) is not list or len(parts) != 2 or not _is_tag(parts[0]):
+            return None
+        tag, fields = parts
+        if type(fields) is RawExt and fields.tag == MAP:  # somebody put a key into it that is no text
+            fields = _pairs(fields)
+        return (pack_raw(tag), fields) if type(fields) is dict else None
+    fields = _pairs(ext) if ext.tag == MAP else None
+    return None if fields is None else (b"", fields)
+
+
+def _is_tag(tag: Any) -> bool:
+    return type(tag) is list and [type(part) for part in tag] == [str, int]
+
+
+def _pairs(ext: RawExt) -> dict[Any, Any] | None:
+    """A dict with any keys; None if its keys cannot be told apart: two may be NaN."""
+    flat = unpack_raw(ext.data)
+    if type(flat) is not list:
+        return None
+    try:
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        return (b"", fields) if 2 * len(fields) == len(flat) else None  # two keys may be NaN: then it stays closed
-    return None
+    except (ValueError, TypeError):  # made up by somebody: a key without a value, or one that is a list
+        return None
+    return fields if 2 * len(fields) == len(flat) else None
 
 
 def object_ext(tag: bytes, fields: bytes) -> ormsgpack.Ext:

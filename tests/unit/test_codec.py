@@ -797,6 +797,22 @@ def test_what_an_update_adds_to_an_object_comes_back() -> None:
         assert extra.state() == _Open(a=1, z=2, y=3)
 
 
+def test_a_key_that_is_no_text_is_no_end_to_an_object() -> None:
+    with savegame.open("memory:") as vault:
+        thread = vault.thread("t")
+        vault.register(_Late)
+        thread.save({"late": _Late(1)})
+        thread.update(set={("late", 5): "five"})
+        thread.update(set={"n": 1})
+        thread.prune(keep=1)
+        vault._engine.cache.clear()
+        thread.update(set={("late", "late"): 7, ("late", 5): "six"})
+        assert thread.state()["late"].late == 7
+        thread.save({"late": _Late(2)})
+        thread.prune(keep=1)
+        assert thread.state()["late"].a == 2
+
+
 def test_a_plain_dict_as_a_model_has_its_private_defaults(codec: Codec) -> None:
     codec.register(_Open)
     assert codec.restore(_Open, {"a": 3})._private == 5
