@@ -227,7 +227,7 @@ def _append(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - internal
 
 def _splice(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - same shape as its siblings
     opened = open_node(target)
-    if not isinstance(opened, List) or op.a + op.b > opened.count:
+    if not isinstance(opened, List) or min(op.a, op.b) < 0 or op.a + op.b > opened.count:
         raise TypeError(f"{format_path(op.path)} is not a list of {op.a + op.b} items")
     return _spliced(opened, op.a, op.b, runs_of(items_of([(0, op.value)])))
 
@@ -240,7 +240,7 @@ def _spliced(target: List, start: int, deleted: int, runs: list[Run]) -> List:
 
 def _edit_text(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - same shape as its siblings
     text = text_of(target)
-    if text is None or op.a + op.b > len(text[1]):
+    if text is None or min(op.a, op.b) < 0 or op.a + op.b > len(text[1]):
         raise TypeError(f"{format_path(op.path)} is not a text of {op.a + op.b} bytes")
     header, old = text
     return header(len(old[: op.a]) + len(op.value) + op.b) + old[: op.a] + op.value + old[len(old) - op.b :]

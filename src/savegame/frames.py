@@ -21,7 +21,7 @@ import blake3
 import zstandard
 from ormsgpack import packb
 
-from savegame.codec import pack_raw, unpack_raw
+from savegame.codec import MAX_DEPTH, pack_raw, unpack_raw
 from savegame.delta import APPEND, SET, SPLICE, Op, parse
 from savegame.errors import CorruptionError, UnsupportedError
 from savegame.leaves import BLOB, MAP, OBJECT, TUPLE, RawExt
@@ -350,11 +350,13 @@ def references(body: bytes) -> list[bytes]:
     return found
 
 
-def _map_leaves(value: Any, visit: Callable[[Any], Any]) -> Any:
+def _map_leaves(value: Any, visit: Callable[[Any], Any], depth: int = 0) -> Any:
+    if depth > 2 * MAX_DEPTH:  # no state is: somebody made it up
+        raise CorruptionError("a stored value is nested too deeply")
     if type(value) is list:
-        return [_map_leaves(item, visit) for item in value]
+        return [_map_leaves(item, visit, depth + 1) for item in value]
     if type(value) is dict:
-        return {key: _map_leaves(item, visit) for key, item in value.items()}
+        return {key: _map_leaves(item, visit, depth + 1) for key, item in value.items()}
     if type(value) is RawExt and value.tag in _NESTED:
-        return RawExt(value.tag, pack_raw(_map_leaves(unpack_raw(value.data), visit)))
+        return RawExt(value.tag, pack_raw(_map_leaves(unpack_raw(value.data), visit, depth + 1)))
     return visit(value)

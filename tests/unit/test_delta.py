@@ -7,14 +7,16 @@ import copy
 import random
 from typing import Any
 
+import ormsgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from savegame import delta
 from savegame.codec import Codec
-from savegame.delta import APPEND, DELETE, EDIT, SET, SPLICE, Op
+from savegame.delta import APPEND, DELETE, EDIT, ORDER, SET, SPLICE, Op
 from savegame.errors import CorruptionError, InvalidInputError, InvalidState
+from savegame.leaves import MAP, OBJECT
 from savegame.testing import same, strategies
 from savegame.testing.model import Misfit, updated
 from savegame.tree import Dict, List, Node, open_node, size_of, to_bytes, value_of
@@ -367,6 +369,41 @@ def test_a_delta_that_does_not_fit_is_corruption(data: st.DataObject) -> None:
     for damaged in ([op], [Op(9, ("messages",))], [Op(SET, ("messages", -1), b"\xc0")], [Op(DELETE, ())]):
         with contextlib.suppress(CorruptionError):
             delta.apply_stored(begun(state), damaged)
+
+
+def made_up(tag: int, *parts: Any) -> bytes:
+    """An extension that no codec writes."""
+    return ormsgpack.packb(ormsgpack.Ext(tag, ormsgpack.packb(parts[0] if len(parts) == 1 else list(parts))))
+
+
+ODD_CONTAINERS = {
+    "an object that is a number": made_up(OBJECT, 1),
+    "an object of three": made_up(OBJECT, ["P", 1], {"a": 1}, 2),
+    "an object without a name": made_up(OBJECT, 5, {"a": 1}),
+    "an object with a list of fields": made_up(OBJECT, ["P", 1], [1, 2]),
+    "an object in place of fields": made_up(OBJECT, ["P", 1], ormsgpack.Ext(OBJECT, b"\x92\x92\xa1P\x01\x80")),
+    "a dict that is a number": made_up(MAP, 1),
+    "a key without a value": made_up(MAP, [1, 2, 3]),
+    "a key that is a list": made_up(MAP, [[1], 2]),
+}
+
+
+@pytest.mark.parametrize("name", ODD_CONTAINERS)
+def test_made_up_containers_are_corruption_wherever_somebody_looks(name: str) -> None:
+    node = begun({"odd": 0})
+    stored = delta.apply_stored(node, [Op(SET, ("odd",), ODD_CONTAINERS[name])])
+    assert stored is not None
+    for op in (Op(SET, ("odd", "a"), b"\x01"), Op(DELETE, ("odd", 1)), Op(APPEND, ("odd", "a"), b"\x90"), Op(ORDER, ("odd",))):
+        with pytest.raises(CorruptionError):
+            delta.apply_stored(stored, [op])
+
+
+@pytest.mark.parametrize(("a", "b"), [(-1, 0), (0, -1), (-3, 5), (5, -300)])
+def test_numbers_below_zero_are_corruption(a: int, b: int) -> None:
+    node = begun({"list": [1, 2, 3], "text": "x" * 300})
+    for op in (Op(SPLICE, ("list",), b"\x90", a, b), Op(EDIT, ("text",), b"y", a, b)):
+        with pytest.raises(CorruptionError):
+            delta.apply_stored(node, [op])
 
 
 def test_an_item_that_was_opened_is_whole_again() -> None:

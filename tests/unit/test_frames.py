@@ -6,6 +6,7 @@ import contextlib
 import random
 from typing import Any
 
+import ormsgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from savegame.frames import (
     unwrap,
     wrap,
 )
+from savegame.leaves import TUPLE
 from savegame.testing import strategies
 
 META = Meta("parent", 3, 1_700_000_000_000_000, 512, "manual", "failed", "it broke", 4, 5, 0.5, "text", "hint", "agent")
@@ -209,3 +211,13 @@ def test_references_are_listed() -> None:
     assert len(body) < 300
     assert frames.put_back_ops(smaller, blobs.__getitem__) == ops
     assert frames.references(wrap(dump(ops), compress=True)) == []
+
+
+def test_deeply_nested_references_are_no_crash() -> None:
+    value = b"\x90"
+    for _ in range(2000):
+        value = ormsgpack.packb(ormsgpack.Ext(TUPLE, b"\x91" + value))
+    with pytest.raises(CorruptionError):
+        frames.references(wrap(dump([Op(SET, (), value)]), compress=False, with_blobs=True))
+    with pytest.raises(CorruptionError):
+        frames.put_back(value, lambda name: name)
