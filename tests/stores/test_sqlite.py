@@ -129,7 +129,7 @@ def in_one_group(store: SQLiteStore, jobs: Sequence[Sequence[StoreChange]]) -> l
     def commit(number: int) -> None:
         try:
             store.commit(jobs[number])
-        except SavegameError as error:
+        except (SavegameError, apsw.Error) as error:
             outcomes[number] = error
 
     with store.connection():
@@ -278,6 +278,43 @@ def test_a_save_that_fails_inside_a_group_leaves_nothing_behind(store: SQLiteSto
     assert outcomes[1] is None
     assert store.thread(new) is None
     assert store.find("n", "fine") is not None
+
+
+@pytest.mark.parametrize("where", ["delta", "blobs"])
+def test_a_value_that_is_too_large_for_sqlite_is_the_affair_of_its_caller_alone(store: SQLiteStore, where: str) -> None:
+    store._connections.writer().limit(apsw.SQLITE_LIMIT_LENGTH, 100_000)
+    keys = [ThreadKey("n", name) for name in ("large", "small", "other")]
+    for key in keys:
+        store.commit([frame(key, key.id)])
+    large, *others = [following(store, key) for key in keys]
+    body = bytes(200_000)
+    large = large._replace(delta=body) if where == "delta" else large._replace(blobs=((b"x", body),))
+    outcomes = in_one_group(store, [[others[0]], [large], [others[1]]])
+    assert isinstance(outcomes[1], UnsupportedError)
+    assert [outcomes[0], outcomes[2]] == [None, None]
+    assert [row.frames if row else 0 for row in map(store.thread, keys)] == [1, 2, 2]
+    assert list(store.check("n")) == []
+
+
+@pytest.mark.parametrize("error", [ClosedError("closed"), UnavailableError("gone", unknown=True), apsw.MisuseError("misuse")])
+def test_each_of_a_group_that_fails_as_a_whole_gets_an_error_of_its_own(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whoever raises an error writes its traceback into it."""
+    write = store._at_once
+
+    def failing(changes: Sequence[StoreChange]) -> list[int]:
+        if changes[0].key.namespace == "n":
+            raise error
+        return write(changes)
+
+    monkeypatch.setattr(store, "_at_once", failing)
+    jobs = [[PutRecord(ThreadKey("n", name), "kind", "name", b"")] for name in ("a", "b", "c")]
+    outcomes = in_one_group(store, jobs)
+    assert {type(outcome) for outcome in outcomes} == {type(error)}
+    assert {str(outcome) for outcome in outcomes} == {str(error)}
+    assert len({id(outcome) for outcome in outcomes}) == 3
+    assert {getattr(outcome, "unknown", None) for outcome in outcomes} == {getattr(error, "unknown", None)}
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 64, 65, 100, 129])

@@ -9,6 +9,7 @@ Every step can be taken twice: an interrupt (Ctrl-C) at any moment is raised onl
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -96,12 +97,12 @@ class Group(Generic[Job, Outcome]):
             if waiting:
                 self._flush(waiting)
         except BaseException as error:
-            theirs = error  # but Ctrl-C in the leader is not the others' affair
-            if not isinstance(error, Exception):
-                theirs = UnavailableError("the write was interrupted; it may have happened", unknown=True)
             for pending in waiting:
                 if pending.outcome is None and pending.error is None:
-                    pending.error = theirs
+                    if isinstance(error, Exception):
+                        pending.error = copy.copy(error)
+                    else:  # Ctrl-C in the leader is not the others' affair
+                        pending.error = UnavailableError("the write was interrupted; it may have happened", unknown=True)
             raise
         finally:
             self._hand_over(mine)

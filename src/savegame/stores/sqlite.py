@@ -9,6 +9,7 @@ sql/sqlite/queries.sql. Touches store, frames, _rows and those.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import threading
 import time
@@ -172,10 +173,23 @@ class SQLiteStore(Store):
                 self._changes.committed()
                 for pending, outcome in zip(group, outcomes, strict=True):
                     pending.outcome = outcome
+            except apsw.TooBigError:  # raised by no COMMIT: nothing is written yet, and it is the fault of one
+                self._changes.forget()
+                self._connections.roll_back()
+                self._one_by_one(group)
             except BaseException as error:
                 self._failed(group, error)
                 if not isinstance(error, Exception):
                     raise
+
+    def _one_by_one(self, group: list[Pending[Sequence[StoreChange], list[int]]]) -> None:
+        """Write each of a group in a transaction of its own."""
+        for pending in group:
+            pending.error = None
+            try:
+                pending.outcome = self._write(pending.job)
+            except Exception as error:  # noqa: BLE001 - its caller raises it
+                pending.error = error
 
     def _at_once(self, changes: Sequence[StoreChange]) -> list[int]:
         """Write plain appends with one statement, which is a transaction by itself; else write nothing, and give nothing."""
@@ -222,7 +236,11 @@ class SQLiteStore(Store):
         self._connections.roll_back()
         for pending in group:
             if pending.outcome is None and pending.error is None:
-                pending.error = self._failure(pending.job, error)
+                ours = self._failure(pending.job, error)
+                if ours is error:  # each raises one of its own
+                    ours = copy.copy(ours)
+                    ours.__cause__ = error
+                pending.error = ours
 
     def _failure(self, job: Sequence[StoreChange], error: BaseException) -> Exception:
         """Our error for a write that failed; if what flushes it did, it says how to find out whether it is there after all."""
