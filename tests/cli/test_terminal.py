@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from commands import ENTRY, PLAIN, run, typed
@@ -140,6 +142,30 @@ def test_a_reader_that_goes_away_is_no_error(on_disk: str) -> None:
     command = f"{ENTRY} log many -s {on_disk} | head -n 1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, env=PLAIN, check=False)
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["ls", "--json"], ["verify"], ["--help"]], ids=" ".join)
+def test_a_reader_that_is_gone_is_no_error(on_disk: str, arguments: list[str]) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [ENTRY, *arguments]
+    environment = PLAIN | {"SAVEGAME_STORE": on_disk, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=60, env=environment, check=False)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that is there without root: Linux")
+@pytest.mark.parametrize("arguments", [["ls"], ["ls", "--json"], ["verify"], ["--help"]], ids=" ".join)
+def test_output_that_finds_no_room_is_an_error_in_one_line(on_disk: str, arguments: list[str]) -> None:
+    environment = PLAIN | {"SAVEGAME_STORE": on_disk, "PYTHONUNBUFFERED": ""}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [ENTRY, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment, check=False
+        )
+    assert done.returncode == 1
+    assert "standard output: No space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_terminal_without_such_letters_gets_escapes(on_disk: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 from typing import Any, Final
 
@@ -33,11 +34,27 @@ def run() -> None:
     logging.getLogger("savegame").addHandler(_Warned(logging.WARNING))
     as_json = "--json" in sys.argv
     try:
-        sys.exit(made(next(iter(sys.argv[1:]), None))(standalone_mode=not as_json))
+        try:
+            sys.exit(made(next(iter(sys.argv[1:]), None))(standalone_mode=not as_json))
+        finally:
+            sys.stdout.flush()  # here an error can still be told
     except SavegameError as error:
         _end(error, as_json=as_json)
     except WRONG_USE as error:  # else shown by typer, with a box around it
         _end(InvalidInputError(error.format_message()), as_json=as_json)
+    except BrokenPipeError:  # whoever read our output has gone
+        _drop_output()
+        sys.exit(1)
+    except OSError as error:  # the disk that our output goes to is full, and the like
+        _drop_output()
+        _end(SavegameError(f"{error.filename or 'standard output'}: {error.strerror}"), as_json=as_json)
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere, else Python would try once more as it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _end(error: SavegameError, *, as_json: bool) -> None:
