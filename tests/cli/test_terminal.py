@@ -168,6 +168,14 @@ def test_output_that_finds_no_room_is_an_error_in_one_line(on_disk: str, argumen
     assert done.stderr.count("\n") == 1
 
 
+def test_a_closed_output_is_no_error(on_disk: str) -> None:
+    for arguments in ("ls", "ls --json", "--version"):
+        command = f"{ENTRY} {arguments} >&-"
+        environment = PLAIN | {"SAVEGAME_STORE": on_disk}
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, env=environment, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_terminal_without_such_letters_gets_escapes(on_disk: str) -> None:
     done = run("log", "support-42", "--graph", "-s", on_disk, PYTHONIOENCODING="ascii")
     assert done.code == 0
