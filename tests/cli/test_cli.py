@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +43,13 @@ def test_the_demo_shows_every_step_and_keeps_its_file_when_asked(tmp_path: Path)
     assert [line.split()[0] for line in (tmp_path / "bank.txt").read_text().splitlines()] == ["pays", "has"]
 
 
+def test_the_demo_plays_on_a_terminal_without_such_letters(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "savegame", "demo"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_demo_fails_loudly_when_something_does_not_happen(tmp_path: Path) -> None:
     """The agent's file is damaged behind the demo's back: it must not end with 0."""
     script = (
@@ -61,6 +71,16 @@ def test_the_demo_notices_a_bank_that_pays_twice(tmp_path: Path) -> None:
         book.write(f"{demo.PAID} another-key\n")
     with pytest.raises(demo.Failed, match="paid once"):
         demo._carry_on(console, path)
+
+
+def test_a_demo_that_is_broken_off_takes_its_agent_along(tmp_path: Path) -> None:
+    """Else it would wait for an agent that sleeps: `savegame demo | head -7`."""
+    path = tmp_path / "agents.db"
+    with contextlib.suppress(BrokenPipeError), demo._agent(path, pause=True) as agent:
+        assert agent.stdout is not None
+        next(line for line in agent.stdout if demo.PAID in line)
+        raise BrokenPipeError
+    assert agent.returncode == -signal.SIGKILL
 
 
 def test_an_error_of_ours_is_one_line_and_its_exit_code(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +190,17 @@ def bank_of(path: Path) -> Path:
     return path.with_name("bank.txt")
 
 
-def _agent(path: Path, *, pause: bool) -> subprocess.Popen[str]:
-    """The agent as a process of its own."""
+@contextmanager
+def _agent(path: Path, *, pause: bool) -> Iterator[subprocess.Popen[str]]:
+    """The agent as a process of its own; it ends when the demo does, for whatever reason, and Ctrl-C is the demo's alone."""
     command = [sys.executable, "-m", "savegame.cli.demo_agent", str(path), "pause" if pause else "run"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own module
+    with subprocess.Popen(  # noqa: S603 - our own module
+        command, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True
+    ) as agent:
+        try:
+            yield agent
+        finally:
+            agent.kill()
 
 
 def _claim(holds: bool, what: str) -> None:

@@ -70,8 +70,8 @@ def run_when_free(path: Path, *, pause: bool) -> None:
 
 
 def say(line: str) -> None:
-    """One line for whoever started us, at once."""
-    sys.stdout.write(line + "\n")
+    """One line for whoever started us, at once, in the encoding that it reads."""
+    sys.stdout.buffer.write(f"{line}\n".encode())
     sys.stdout.flush()
 
 
