@@ -125,9 +125,16 @@ def test_an_empty_file_becomes_a_vault(tmp_path: Path) -> None:
         assert vault.thread("t").state() == 1
 
 
+def test_an_empty_file_that_becomes_a_vault_becomes_private(tmp_path: Path) -> None:
+    (tmp_path / "v.db").touch(0o644)
+    with savegame.open(tmp_path / "v.db") as vault:
+        vault.thread("t").save(1)
+        assert {mode(path) for path in tmp_path.iterdir()} == {0o600}
+
+
 def test_an_empty_file_is_left_alone_when_reading_only(tmp_path: Path) -> None:
     (tmp_path / "v.db").touch()
-    with pytest.raises(SavegameError):
+    with pytest.raises(StoreNotFound, match="is empty"):
         savegame.open(tmp_path / "v.db", read_only=True)
     assert (tmp_path / "v.db").stat().st_size == 0
 
@@ -217,6 +224,14 @@ def test_a_directory_without_permission(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError):
         savegame.open(tmp_path / "closed" / "v.db")
     assert list((tmp_path / "closed").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_empty_file_without_permission(tmp_path: Path) -> None:
+    (tmp_path / "v.db").touch()
+    (tmp_path / "v.db").chmod(0)
+    with pytest.raises(SavegameError, match=re.escape(str(tmp_path / "v.db"))):
+        savegame.open(tmp_path / "v.db")
 
 
 # -- what is made ----------------------------------------------------------------------------------

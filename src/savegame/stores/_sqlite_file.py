@@ -178,9 +178,12 @@ def prepare(path: str, *, read_only: bool) -> Layout:
     if not stat.S_ISREG(status.st_mode):
         raise UnsupportedError(f"{path}: is not a file; give the path of a file, for example {path}/agents.db")
     _check_file_system(path)
-    if status.st_size == 0 and not read_only:
-        db = apsw.Connection(path)
-        with contextlib.closing(db), translated(path):
+    if status.st_size == 0:
+        if read_only:
+            raise StoreNotFound(f"{path}: is empty; leave out read_only=True to make a vault of it")
+        with contextlib.suppress(PermissionError):  # it is somebody else's, who has let us in
+            os.chmod(path, stat.S_IMODE(status.st_mode) & 0o600)
+        with translated(path), contextlib.closing(apsw.Connection(path)) as db:
             db.set_busy_timeout(BUSY_MS)
             _lay_out(db)
     found = _check_ours(path, newest, read_only=read_only)
