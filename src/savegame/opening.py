@@ -104,7 +104,7 @@ def shown_address(url: str | os.PathLike[str]) -> str:
 
 def open_store(url: str | os.PathLike[str], **options: Any) -> Store:
     """The store that a URL names."""
-    text = os.fspath(url)
+    text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise InvalidInputError(f"a vault's address is a path or a URL, not {url!r}")
     scheme = re.match(r"([a-z][a-z0-9+.-]+):|([A-Za-z][A-Za-z0-9+.-]+)://", text)

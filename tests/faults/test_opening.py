@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 import savegame
-from savegame.errors import SavegameError, StoreNotFound, UnavailableError, UnsupportedError
+from savegame.errors import InvalidInputError, SavegameError, StoreNotFound, UnavailableError, UnsupportedError
 from savegame.stores import _sqlite_file as file
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing.faults import PATIENCE_S, Mouth, remount, tiny_disk, together, why_no_disks
@@ -143,6 +143,12 @@ def test_a_missing_file_is_not_made_when_reading_only(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFound):
         savegame.open(tmp_path / "deep" / "v.db", read_only=True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", [None, 3, "", b"v.db"])
+def test_what_is_no_address(address: object) -> None:
+    with pytest.raises(InvalidInputError, match="a path or a URL"):
+        savegame.open(address)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["a\0b.db", "\udcff.db", "x" * 300 + ".db"])
