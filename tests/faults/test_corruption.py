@@ -789,6 +789,18 @@ def test_a_thread_whose_number_nobody_can_tell_begins_anew(number: int, tmp_path
         assert vault.thread("t").state() == {"of": "other"}
 
 
+@pytest.mark.parametrize("damage", ["SET value = 0", "SET value = -(1 << 62)", f"SET value = {2**63 - 1}", "SET name = 'epoc'"])
+def test_epochs_grow_whatever_becomes_of_the_newest(damage: str, tmp_path: Path) -> None:
+    path, key = tmp_path / "v.db", ThreadKey("default", "t")
+    with savegame.open(path) as vault:
+        vault.thread("t").save(1)
+        epochs = [vault.store.lease(key, "holder", 0).epoch for _ in range(3)]
+    sql(path, f"UPDATE setting {damage}")
+    with savegame.open(path) as vault:
+        epochs += [vault.store.lease(key, "holder", 0).epoch for _ in range(3)]
+    assert sorted(set(epochs)) == epochs
+
+
 def test_compact_passes_over_a_thread_of_no_namespace(tmp_path: Path) -> None:
     path = tmp_path / "v.db"
     two_namespaces(path)

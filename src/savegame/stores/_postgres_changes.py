@@ -175,9 +175,9 @@ class Changes(RowChanges[Work]):
     def now(self, db: Work) -> int:
         return db.now
 
-    def next_epoch(self, db: Work) -> int:
+    def next_epoch(self, db: Work, held: int) -> int:
         number: int = db.link.ask("next_epoch", self._epochs)[0][0]
-        return number << EPOCH_BITS | _random.getrandbits(EPOCH_BITS)
+        return max(number, (held >> EPOCH_BITS) + 1) << EPOCH_BITS | _random.getrandbits(EPOCH_BITS)
 
     def add_row(self, db: Work, key: ThreadKey) -> Row:
         row = EMPTY_ROW._replace(no=tag_of(key), version=new_version())

@@ -60,7 +60,7 @@ class RowChanges(ABC, Generic[Db]):
         now = self.now(db)
         if row.owner is not None and row.expires > now and row.epoch != instead_of:
             raise Busy(f"thread {key.id!r} is held by {row.owner} (epoch {row.epoch}); wait until it is done")
-        row = row._replace(epoch=self.next_epoch(db), owner=owner, expires=now + ttl_us)
+        row = row._replace(epoch=self.next_epoch(db, row.epoch), owner=owner, expires=now + ttl_us)
         self.write_row(db, key, row)
         return Lease(row.epoch, owner, row.expires)
 
@@ -185,8 +185,8 @@ class RowChanges(ABC, Generic[Db]):
         """The time that leases go by, in microseconds since 1970."""
 
     @abstractmethod
-    def next_epoch(self, db: Db) -> int:
-        """A number for a lease, larger than any that was given before."""
+    def next_epoch(self, db: Db, held: int) -> int:
+        """A number for a lease, larger than any that was given before; `held` is the thread's newest."""
 
     @abstractmethod
     def add_row(self, db: Db, key: ThreadKey) -> Row:

@@ -96,8 +96,8 @@ class Changes(RowChanges[Connection]):
     def now(self, db: Connection) -> int:
         return self._clock()
 
-    def next_epoch(self, db: Connection) -> int:
-        epoch: int = all_rows(db, "next_epoch")[0][0]
+    def next_epoch(self, db: Connection, held: int) -> int:
+        epoch: int = all_rows(db, "next_epoch", max(self._clock(), held), held)[0][0]
         return epoch
 
     def add_row(self, db: Connection, key: ThreadKey) -> Row:

@@ -28,7 +28,9 @@ UPDATE thread SET agent = ? WHERE no = ? AND agent IS NOT ?
 -- name: delete_thread
 DELETE FROM thread WHERE no = ?
 -- name: next_epoch
-UPDATE setting SET value = value + 1 WHERE name = 'epoch' RETURNING value
+-- Where nobody knows the newest any more, the clock goes on: nobody can have had so many.
+INSERT INTO setting (name, value) VALUES ('epoch', ?1 + 1)
+ON CONFLICT (name) DO UPDATE SET value = CASE WHEN value BETWEEN 0 AND 1 << 62 THEN max(value, ?2) ELSE ?1 END + 1 RETURNING value
 
 -- name: make_appending
 -- An append writes the row of its thread and a frame, for one thread or for many. What is inserted into this view, which the
