@@ -789,6 +789,24 @@ def test_a_thread_whose_number_nobody_can_tell_begins_anew(number: int, tmp_path
         assert vault.thread("t").state() == {"of": "other"}
 
 
+@pytest.mark.parametrize("number", [2**31 - 1, 2**31, 2**38 + 1, 2**62, 2**63 - 1])
+@pytest.mark.parametrize("damage", ["thread SET no = {} WHERE no = 1", "sqlite_sequence SET seq = {}"])
+def test_no_thread_gets_a_number_that_none_can_have(damage: str, number: int, tmp_path: Path) -> None:
+    """It would be saved where nobody finds it, or among the frames of another."""
+    path = tmp_path / "v.db"
+    two_namespaces(path)
+    sql(path, f"UPDATE {damage.format(number)}")
+    with savegame.open(path) as vault:
+        with pytest.raises(CorruptionError, match="run repair"):
+            vault.thread("new").save({"is": "new"})
+        assert not vault.verify().ok
+        vault.repair()
+        assert vault.verify().ok
+        vault.thread("new").save({"is": "new"})
+        assert vault.thread("new").state() == {"is": "new"}
+        assert vault.thread("t").state() == {"of": "default"}
+
+
 @pytest.mark.parametrize("damage", ["SET value = 0", "SET value = -(1 << 62)", f"SET value = {2**63 - 1}", "SET name = 'epoc'"])
 def test_epochs_grow_whatever_becomes_of_the_newest(damage: str, tmp_path: Path) -> None:
     path, key = tmp_path / "v.db", ThreadKey("default", "t")

@@ -42,6 +42,9 @@ AT_ONCE: Final = 256
 AT_ONCE_BYTES: Final = 8 << 20
 """How large their deltas are together, at most: SQLite copies them once more."""
 
+MOST_THREADS: Final = (1 << 31) - 1
+"""The largest number that a thread can have: keys of its frames must fit 63 bits."""
+
 NO_KEY: Final = 1 << 63
 """Keys of rows are smaller."""
 
@@ -101,6 +104,10 @@ class Changes(RowChanges[Connection]):
         return epoch
 
     def add_row(self, db: Connection, key: ThreadKey) -> Row:
+        if all_rows(db, "newest_number")[0][0] >= MOST_THREADS:  # its frames would lie among those of another thread
+            raise CorruptionError(
+                f"{db.filename}: the number of a thread is damaged, and no new one can be given; run repair", place="thread row"
+            )
         (no,) = all_rows(db, "add_thread", self.space(db, key.namespace, add=True), key.id)[0]
         self.write_row(db, key, EMPTY_ROW._replace(no=no))
         return self._new_rows[key]

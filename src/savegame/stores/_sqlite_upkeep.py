@@ -10,16 +10,14 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any
 
 from savegame.errors import CorruptionError
 from savegame.model import Problem, ThreadKey
 from savegame.stores._row_checks import Damage, damage_beside, frame_problems, mended_row
 from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_thread, space_checksum, thread_values
+from savegame.stores._sqlite_changes import MOST_THREADS
 from savegame.stores._sqlite_file import SQL, Connection, all_rows, id_of
-
-MOST_THREADS: Final = (1 << 31) - 1
-"""The largest number that a thread can have: keys of its frames must fit 63 bits."""
 
 
 def sizes(db: Connection, path: str) -> dict[str, int]:
@@ -45,6 +43,8 @@ def check(db: Connection, namespace: str) -> Iterator[Problem]:
         names[number] = name
         if space_checksum(number, name) != total:
             yield Problem(None, None, "namespace row", f"the row of namespace {name!r} is damaged")
+    if all_rows(db, "last_number")[0][0] >= MOST_THREADS:
+        yield Problem(None, None, "number of the newest thread", "no thread can have a larger one")
     for (key,) in all_rows(db, "orphans"):
         yield Problem(None, None, "frame without a thread", f"frame {key & SEQ_MASK} names thread number {key >> 32}")
     for (what,) in all_rows(db, "lost_values"):
@@ -92,6 +92,9 @@ def _id_of(db: Connection, row: Row, seq: int) -> str | None:
 def mend_places(db: Connection, namespace: str) -> list[str]:
     """Put the row of a namespace right, and threads that strayed from it, where their checksums tell what they were."""
     done: list[str] = []
+    if all_rows(db, "last_number")[0][0] >= MOST_THREADS:
+        db.execute(SQL["set_last_number"], (MOST_THREADS,))
+        done.append("the number of the newest thread was put right")
     _mend_numbers(db, done)
     numbers = [number for (number,) in all_rows(db, "thread_spaces")]
     for number, name, total in all_rows(db, "spaces"):

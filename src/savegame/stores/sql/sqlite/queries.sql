@@ -153,7 +153,11 @@ UPDATE thread SET space = ? WHERE no = ?
 -- name: set_thread_no
 UPDATE thread SET no = ? WHERE no = ?
 -- name: last_number
-SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'thread'
+SELECT coalesce(max(CAST(seq AS INTEGER)), 0) FROM sqlite_sequence WHERE name = 'thread'
+-- name: newest_number
+SELECT max(coalesce((SELECT max(no) FROM thread), 0), coalesce((SELECT max(CAST(seq AS INTEGER)) FROM sqlite_sequence WHERE name = 'thread'), 0))
+-- name: set_last_number
+UPDATE sqlite_sequence SET seq = (SELECT coalesce(max(no), 0) FROM thread WHERE no < ?) WHERE name = 'thread'
 -- name: lost_numbers
 SELECT DISTINCT key >> 32 FROM frame WHERE key >> 32 NOT IN (SELECT no FROM thread)
 -- name: foreign_threads
