@@ -819,6 +819,25 @@ def test_epochs_grow_whatever_becomes_of_the_newest(damage: str, tmp_path: Path)
     assert sorted(set(epochs)) == epochs
 
 
+def test_a_thread_that_strayed_comes_back_when_its_name_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    two_namespaces(path)
+    sql(path, "UPDATE thread SET space = 99 WHERE no = 1")
+    with savegame.open(path) as vault:
+        vault.thread("t").save({"begun": "anew"})
+        report = vault.repair()
+        assert [(problem.thread_id, problem.place) for problem in report.problems] == [
+            ("t", "thread row: it names another namespace")
+        ]
+        assert "its name is taken" in report.repaired[0]
+        assert vault.thread("t").state() == {"begun": "anew"}
+        vault.thread("t").fork("anew")
+        vault.thread("t").delete()
+        assert vault.repair().ok
+        assert vault.thread("t").state() == {"of": "default"}
+        assert vault.thread("anew").state() == {"begun": "anew"}
+
+
 def test_compact_passes_over_a_thread_of_no_namespace(tmp_path: Path) -> None:
     path = tmp_path / "v.db"
     two_namespaces(path)

@@ -17,7 +17,7 @@ from savegame.model import Problem, ThreadKey
 from savegame.stores._row_checks import Damage, damage_beside, frame_problems, mended_row
 from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_thread, space_checksum, thread_values
 from savegame.stores._sqlite_changes import MOST_THREADS
-from savegame.stores._sqlite_file import SQL, Connection, all_rows, id_of
+from savegame.stores._sqlite_file import SQL, Connection, all_rows, id_of, one_row
 
 
 def sizes(db: Connection, path: str) -> dict[str, int]:
@@ -108,9 +108,15 @@ def mend_places(db: Connection, namespace: str) -> list[str]:
                 done.append(f"namespace {namespace!r}: its row was put right")
     space = next((number for number, name, _ in all_rows(db, "spaces") if name == namespace), 0)
     for *columns, _, thread_id in all_rows(db, "foreign_threads", space):
-        if _fits(ThreadKey(namespace, thread_id), columns):
+        if not _fits(ThreadKey(namespace, thread_id), columns):
+            continue
+        if one_row(db, "thread", space, thread_id) is None:
             db.execute(SQL["set_thread_space"], (space, columns[0]))
             done.append(f"thread {thread_id!r}: was in another namespace, brought back")
+        else:  # somebody began it anew meanwhile
+            done.append(
+                f"thread {thread_id!r}: left in another namespace, its name is taken; fork and delete that one, then repair"
+            )
     return done
 
 
