@@ -819,6 +819,21 @@ def test_epochs_grow_whatever_becomes_of_the_newest(damage: str, tmp_path: Path)
     assert sorted(set(epochs)) == epochs
 
 
+@pytest.mark.parametrize("number", [0, 99, 2**31 - 1, -1])
+def test_a_keyframe_of_no_thread_is_noticed(number: int, tmp_path: Path) -> None:
+    """It holds a whole state, and would outlive its thread."""
+    path = tmp_path / "v.db"
+    with savegame.open(path) as vault:
+        vault.thread("t").save({"n": 1})
+        vault.store.commit([_keyframe(vault, "t", 1)])
+    sql(path, f"UPDATE keyframe SET key = ({number} << 32) + 1")
+    with savegame.open(path) as vault:
+        assert [problem.message for problem in vault.verify().problems] == ["keyframe of frame 1"]
+        assert vault.repair().ok
+        assert vault.thread("t").state() == {"n": 1}
+    assert sql(path, "SELECT what FROM aside") == [("keyframe of frame 1",)]
+
+
 def test_a_thread_that_strayed_comes_back_when_its_name_is_free(tmp_path: Path) -> None:
     path = tmp_path / "v.db"
     two_namespaces(path)

@@ -153,8 +153,9 @@ def mend(db: Connection, namespace: str, space: int, now: int) -> list[str]:
     done: list[str] = []
     for (what,) in all_rows(db, "lost_values"):
         done.append(f"set aside: {what}, which belonged to no thread")
-    for statement in ("lost_blobs_aside", "delete_lost_blobs", "lost_records_aside", "delete_lost_records"):
-        db.execute(SQL[statement], (now,) if statement.endswith("aside") else ())
+    for kind in ("blobs", "records", "keyframes"):
+        db.execute(SQL[f"lost_{kind}_aside"], (now,))
+        db.execute(SQL[f"delete_lost_{kind}"])
     for (frame_key,) in all_rows(db, "orphans"):
         db.execute(SQL["frame_aside"], (now, None, frame_key))
         db.execute(SQL["delete_frame"], (frame_key,))

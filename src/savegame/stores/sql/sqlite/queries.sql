@@ -136,6 +136,7 @@ DELETE FROM aside WHERE thread = ? AND (space = ? OR space IS NULL)
 -- name: lost_values
 SELECT 'large value ' || hex(digest) FROM blob WHERE thread NOT IN (SELECT no FROM thread)
 UNION ALL SELECT 'record ' || kind || ' ' || name FROM record WHERE thread NOT IN (SELECT no FROM thread)
+UNION ALL SELECT 'keyframe of frame ' || (key & 4294967295) FROM keyframe WHERE key >> 32 NOT IN (SELECT no FROM thread)
 -- name: lost_blobs_aside
 INSERT INTO aside (at, what, body) SELECT ?, 'large value ' || hex(digest), CAST(body AS BLOB) FROM blob WHERE thread NOT IN (SELECT no FROM thread)
 -- name: delete_lost_blobs
@@ -144,6 +145,10 @@ DELETE FROM blob WHERE thread NOT IN (SELECT no FROM thread)
 INSERT INTO aside (at, what, body) SELECT ?, 'record ' || kind || ' ' || name, CAST(value AS BLOB) FROM record WHERE thread NOT IN (SELECT no FROM thread)
 -- name: delete_lost_records
 DELETE FROM record WHERE thread NOT IN (SELECT no FROM thread)
+-- name: lost_keyframes_aside
+INSERT INTO aside (at, what, body) SELECT ?, 'keyframe of frame ' || (key & 4294967295), CAST(body AS BLOB) FROM keyframe WHERE key >> 32 NOT IN (SELECT no FROM thread)
+-- name: delete_lost_keyframes
+DELETE FROM keyframe WHERE key >> 32 NOT IN (SELECT no FROM thread)
 -- name: thread_spaces
 SELECT DISTINCT space FROM thread
 -- name: set_space
