@@ -103,6 +103,19 @@ def construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
             fields = entry.upcast(fields, version)
         except Exception as error:
             raise UnsupportedError(f"upcast of {entry.name} from schema_version {version} failed: {error!r}") from error
+        if not isinstance(fields, Mapping):
+            raise UnsupportedError(
+                f"upcast of {entry.name} from schema_version {version} gave {fields!r}, not a dict of fields"
+            )
+    try:
+        return _made(entry, fields, rest)
+    except (UnsupportedError, RecursionError, MemoryError):
+        raise
+    except Exception as error:  # a default factory, or what a struct does after it was made: the bytes are sound
+        raise _shape_changed(entry, repr(error)) from error
+
+
+def _made(entry: Registered, fields: Mapping[str, Any], rest: Any) -> Any:
     cls: Any = entry.cls
     if dataclasses.is_dataclass(cls):
         made: Any = object.__new__(entry.cls)

@@ -582,6 +582,42 @@ def test_upcast_brings_old_objects_to_todays_shape() -> None:
         before.decode(after.encode(new(1)))
 
 
+@pytest.mark.parametrize("given", [None, 5, [("v2", 1)]], ids=repr)
+def test_an_upcast_that_gives_no_fields_is_not_taken_for_damage(given: Any) -> None:
+    old, before = shape(1)
+    before.register(old)
+    new, after = shape(2)
+    after.register(new, schema_version=2, upcast=lambda fields, version: given)
+    with pytest.raises(UnsupportedError, match="not a dict of fields"):
+        after.decode(before.encode(old(5)))
+
+
+class Positive(msgspec.Struct):
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise ValueError("below zero")
+
+
+def test_what_a_class_raises_when_its_object_is_made_is_not_taken_for_damage(codec: Codec) -> None:
+    codec.register(Positive)
+    changed = Positive(1)
+    changed.number = -1
+    with pytest.raises(UnsupportedError, match="below zero"):
+        codec.decode(codec.encode([changed]))
+
+    def no_default() -> int:
+        raise LookupError("ask somebody")
+
+    old, before = shape(1)
+    before.register(old)
+    new = dataclasses.make_dataclass("State", [("v2", int, dataclasses.field(default_factory=no_default))])
+    codec.register(new)
+    with pytest.raises(UnsupportedError, match="ask somebody"):
+        codec.decode(before.encode(old(5)))
+
+
 def test_a_field_without_a_value_says_so() -> None:
     old, before = shape(1)
     before.register(old)
