@@ -108,14 +108,14 @@ def construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
                 f"upcast of {entry.name} from schema_version {version} gave {fields!r}, not a dict of fields"
             )
     try:
-        return _made(entry, fields, rest)
+        return _made(entry, fields, version, rest)
     except (UnsupportedError, RecursionError, MemoryError):
         raise
     except Exception as error:  # a default factory, or what a struct does after it was made: the bytes are sound
         raise _shape_changed(entry, repr(error)) from error
 
 
-def _made(entry: Registered, fields: Mapping[str, Any], rest: Any) -> Any:
+def _made(entry: Registered, fields: Mapping[str, Any], version: int, rest: Any) -> Any:
     cls: Any = entry.cls
     if dataclasses.is_dataclass(cls):
         made: Any = object.__new__(entry.cls)
@@ -133,9 +133,12 @@ def _made(entry: Registered, fields: Mapping[str, Any], rest: Any) -> Any:
     model_fields: Mapping[str, Any] = cls.__pydantic_fields__
     values = {}
     for name, info in model_fields.items():
-        if name not in fields and info.is_required():
+        if name in fields:
+            values[name] = fields[name]
+        elif not info.is_required():
+            values[name] = info.get_default(call_default_factory=True)
+        elif version != entry.version or name not in rest.get("unset", ()):  # else model_construct had made it without
             raise _shape_changed(entry, f"no value for the field {name!r}")
-        values[name] = fields[name] if name in fields else info.get_default(call_default_factory=True)
     model: Any = cls.__new__(cls)
     model.__setstate__(
         {

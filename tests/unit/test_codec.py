@@ -489,6 +489,25 @@ def test_pydantic_models_keep_everything(codec: Codec) -> None:
     assert trip(codec, invalid).name == 5
 
 
+def test_a_pydantic_model_that_was_made_in_part_comes_back_in_part(codec: Codec) -> None:
+    codec.register(Model)
+    partial = Model.model_construct(level=Level.LOW)
+    found = trip(codec, [partial])[0]
+    assert found == partial
+    assert found.model_fields_set == {"level"}
+    assert not hasattr(found, "name")
+    codec.register(Model, schema_version=2, upcast=lambda fields, version: fields)
+    with pytest.raises(UnsupportedError, match="no value for the field 'name'"):
+        codec.decode(_at_first(Model).encode(partial))
+
+
+def _at_first(cls: type) -> Codec:
+    """A codec that knows a class in its first version."""
+    codec = Codec()
+    codec.register(cls)
+    return codec
+
+
 def test_pydantic_private_attributes_are_named_when_refused(codec: Codec) -> None:
     codec.register(Model)
     value = Model.model_validate({"theName": "x"})
