@@ -7,9 +7,12 @@ Touches errors.
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -59,10 +62,7 @@ _OF_PYTHON: Final = (dict, list, tuple, set, frozenset, str, bytes, int, float)
 
 def classes_in_annotations(cls: type) -> Iterator[type]:
     """The classes with fields, and Enums, that a class's annotations name, at any depth of their brackets."""
-    try:
-        hints = list(typing.get_type_hints(cls).values())
-    except NameError:  # a forward reference that only the user's module can resolve: take what is already a class
-        hints = [hint for hint in cls.__annotations__.values() if not isinstance(hint, str)]
+    hints = [hint for base in cls.__mro__ for hint in _hints(base)]
     while hints:
         hint = hints.pop()
         hints.extend(typing.get_args(hint))
@@ -70,6 +70,19 @@ def classes_in_annotations(cls: type) -> Iterator[type]:
             has_fields(hint) or (isinstance(hint, type) and issubclass(hint, Enum))
         ):
             yield hint
+
+
+def _hints(cls: type) -> Iterator[Any]:
+    """The annotations of a class, without those of its bases; one that cannot be resolved here does not hide the others."""
+    for info in vars(cls).get("__pydantic_fields__", {}).values():  # here type variables stand for something
+        yield info.annotation
+    module = sys.modules.get(cls.__module__)
+    for name, hint in inspect.get_annotations(cls).items():
+        one = types.SimpleNamespace(__annotations__={name: hint})
+        found: dict[str, Any] = {}
+        with suppress(Exception):  # imported for type checkers only, or no type at all
+            found = typing.get_type_hints(one, dict(vars(cls)), vars(module) if module else None)
+        yield from found.values()
 
 
 def with_rest(value: Any, fields: dict[Any, Any]) -> dict[Any, Any]:

@@ -17,7 +17,7 @@ import uuid
 import zoneinfo
 from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 import ormsgpack
@@ -32,6 +32,11 @@ from savegame.codec import Codec, format_path, pack_raw, unpack_raw
 from savegame.errors import CorruptionError, InvalidInputError, InvalidState, UnsupportedError
 from savegame.testing import same, strategies
 from savegame.tree import open_node, to_bytes, value_of
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -599,6 +604,30 @@ def test_upcast_brings_old_objects_to_todays_shape() -> None:
     assert seen == [1]
     with pytest.raises(UnsupportedError, match="schema_version 2"):
         before.decode(after.encode(new(1)))
+
+
+@dataclasses.dataclass
+class Album:
+    width: Fraction  # known to type checkers only
+    system: os.NoSuchName  # type: ignore[name-defined]
+    places: list[Point]
+
+
+class Box(pydantic.BaseModel, Generic[T]):
+    item: T
+
+
+def test_classes_in_annotations_are_registered_beside_ones_that_nobody_can_resolve(codec: Codec) -> None:
+    codec.register(Album)
+    album = Album(1, 2, [Point(3)])  # type: ignore[arg-type]
+    assert same(trip(codec, album).places, [Point(3)])
+
+
+def test_classes_that_stand_for_a_type_variable_are_registered(codec: Codec) -> None:
+    codec.register(Box[Box[int]])
+    box = Box[Box[int]](item=Box[int](item=1))
+    assert type(trip(codec, box).item) is Box[int]
+    assert trip(codec, box) == box
 
 
 @pytest.mark.parametrize("given", [None, 5, [("v2", 1)]], ids=repr)
