@@ -56,7 +56,7 @@ def has_fields(cls: Any) -> bool:
     return found and (dataclasses.is_dataclass(cls) or hasattr(cls, "__pydantic_fields__") or hasattr(cls, "__struct_fields__"))
 
 
-_OF_PYTHON: Final = (dict, list, tuple, set, frozenset, str, bytes, int, float)
+_OF_PYTHON: Final = (dict, list, tuple, set, frozenset, str, bytes, int, float, BaseException)
 """What a class with fields may also be, and then is more than its fields."""
 
 

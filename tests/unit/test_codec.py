@@ -911,6 +911,18 @@ def test_a_cached_property_is_no_field(codec: Codec) -> None:
     assert trip(Codec(), used) == {"a": 2}
 
 
+@dataclasses.dataclass
+class _AlsoAnError(Exception):
+    code: int
+
+
+def test_an_object_that_is_also_an_exception_is_refused(codec: Codec) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be registered"):
+        codec.register(_AlsoAnError)
+    with pytest.raises(InvalidState, match="_AlsoAnError cannot be kept"):
+        codec.encode({"x": _AlsoAnError(5)})
+
+
 def test_an_object_that_is_also_a_dict_is_refused(codec: Codec) -> None:
     with pytest.raises(InvalidState, match="would come back as a plain dict"):
         codec.encode({"x": _AlsoADict()})
