@@ -4,7 +4,7 @@ Plain data stays inside `ormsgpack`, in C; every other type reaches `_extend`, w
 extension with one of the tags of `leaves`. User data can never look like a tag, because a tag is not a dict. Nothing is
 imported or called because stored bytes name it: objects come back only as classes registered in this process.
 `encode(value)` is deterministic, so equal bytes mean an equal value; the delta room builds on that.
-Touches leaves, objects, foreign and errors.
+Touches leaves, objects, foreign, model and errors.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from savegame.leaves import (
     write_path,
     write_raw,
 )
+from savegame.model import checked_id, checked_number
 from savegame.objects import (
     REST,
     Registered,
@@ -95,7 +96,10 @@ class Codec:
             raise InvalidInputError(
                 f"{cls!r} cannot be registered: give a dataclass, a pydantic model, a msgspec struct or an Enum class"
             )
-        name = name or cls.__qualname__.rpartition("<locals>.")[2]
+        checked_number(schema_version, "schema_version")
+        if upcast is not None and not callable(upcast):
+            raise InvalidInputError(f"upcast must be a function of (fields, version), not {upcast!r}")
+        name = cls.__qualname__.rpartition("<locals>.")[2] if name is None else checked_id(name, "the name of a class")
         taken = self._by_name.get(name)
         if taken is not None and (taken.cls.__module__, taken.cls.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InvalidInputError(
@@ -116,7 +120,7 @@ class Codec:
 
     def knows(self, cls: type) -> bool:
         """Whether a class is registered."""
-        return cls in self._by_class
+        return isinstance(cls, type) and cls in self._by_class
 
     def restore(self, cls: type, value: Any) -> Any:
         """Give a plain dict of fields back as an object of `cls`; anything else stays as it is."""

@@ -585,6 +585,31 @@ def shape(version: int) -> tuple[type, Codec]:
     return made, codec
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schema_version": "1"},
+        {"schema_version": -1},
+        {"schema_version": 1.5},
+        {"schema_version": 2**70},
+        {"upcast": 3},
+        {"name": ""},
+        {"name": 3},
+        {"name": "\ud800"},
+    ],
+    ids=ascii,
+)
+def test_a_class_cannot_be_registered_in_a_way_that_could_not_be_read_back(codec: Codec, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        codec.register(Point, **options)
+    assert not codec.knows(Point)
+
+
+def test_an_object_is_no_class() -> None:
+    with savegame.open("memory:") as vault, pytest.raises(InvalidInputError, match="cannot be registered"):
+        vault.thread("t", type=Point(1))  # type: ignore[arg-type]
+
+
 def test_upcast_brings_old_objects_to_todays_shape() -> None:
     old, before = shape(1)
     before.register(old)
