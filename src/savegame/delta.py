@@ -589,7 +589,11 @@ def update(
     node = old
     if node is None:
         ops, node = difference(codec, None, {})
-    if delete and (both := [name for name in delete if name in set or name in append]):
+    try:
+        both = [name for name in delete if name in set or name in append]
+    except TypeError as error:
+        raise InvalidInputError(f"a place is a name or a tuple of names ({error})") from error
+    if both:
         raise InvalidInputError(f"{both[0]!r} is to be set or appended to and deleted in one update; choose one")
     path: Path = ()
     try:

@@ -179,6 +179,11 @@ class Thread:
             id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint, external_id
         )
         wanted = ANY if expect is None else _id_of(expect)
+        for what, given in (("append", append), ("set", set)):
+            if given is not None and not isinstance(given, Mapping):
+                raise InvalidInputError(f"{what} takes a dict of places, not {given!r}")
+        if not isinstance(delete, Iterable):
+            raise InvalidInputError(f"delete takes a list of places, not {delete!r}")
         gone = [delete] if isinstance(delete, str) else list(delete)
         if id is not None:
             in_order = gone if isinstance(delete, Sequence) else sorted(gone, key=repr)  # a set has another order elsewhere

@@ -215,6 +215,12 @@ def test_an_update_that_does_not_fit_saves_nothing(vault: Vault) -> None:
         {"delete": ["missing"]},
         {"append": {"items": "abc"}},
         {"set": {"good": 1}, "delete": ["missing"]},
+        {"append": ["items"]},
+        {"set": "text"},
+        {"set": [], "id": "chosen"},
+        {"delete": 5},
+        {"delete": [["text"]]},
+        {"delete": [("items", [0])], "id": "chosen"},
     ]
     for misfit in misfits:
         with pytest.raises(InvalidInputError):
