@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import blake3
 
-from savegame import delta as deltas
-from savegame import upkeep
+from savegame import differ, upkeep
 from savegame.autosave import Loop, Reporting, claim, prune_automatic
 from savegame.conversations import AGENT_PREFIX, Conversations
+from savegame.delta import Op
 from savegame.domain import AgentState
 from savegame.engine import Engine
 from savegame.errors import (
@@ -96,7 +96,7 @@ class Agents:
         body = given.to_dict() | {REVISION: os.urandom(8).hex()}
         body.pop("active_conversations", None)  # told by the conversations themselves
 
-        def make(node: Node | None) -> tuple[list[deltas.Op], Node, Mapping[str, Any]]:
+        def make(node: Node | None) -> tuple[list[Op], Node, Mapping[str, Any]]:
             stored = {} if node is None else self._stored(given.agent_id, node)
             if known not in (None, stored.get(REVISION)):
                 raise ConflictError(
@@ -106,7 +106,7 @@ class Agents:
                     found=stored.get(REVISION),
                 )
             body["version"] = max(stored.get("version", 0) + 1, given.version)
-            ops, after = deltas.update(self._engine.codec, node, append={}, set={AGENT: body}, delete=[])
+            ops, after = differ.update(self._engine.codec, node, append={}, set={AGENT: body}, delete=[])
             return ops, after, {AGENT: _about(body)}
 
         saved = self._thread(given.agent_id)._change(make)
@@ -187,11 +187,11 @@ class Agents:
 
     def _with_heads(
         self, agent_id: str, heads: dict[str, str | None], node: Node | None
-    ) -> tuple[list[deltas.Op], Node, Mapping[str, Any]]:
+    ) -> tuple[list[Op], Node, Mapping[str, Any]]:
         assert node is not None
         stored = self._stored(agent_id, node)
         named = {_mark(thread_id): head for thread_id, head in heads.items() if head}
-        ops, after = deltas.update(self._engine.codec, node, append={}, set={HEADS: named}, delete=[])
+        ops, after = differ.update(self._engine.codec, node, append={}, set={HEADS: named}, delete=[])
         return ops, after, {AGENT: _about(stored), HEADS: len(named)}
 
     def _refuse_pruned(self, agent_id: str, heads: dict[str, str | None], made: Checkpoint) -> None:

@@ -20,8 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from savegame import delta as deltas
-from savegame import upkeep
+from savegame import differ, upkeep
 from savegame.engine import Engine
 from savegame.errors import (
     AlreadyExistsError,
@@ -131,7 +130,7 @@ class AutomaticSaves(Reporting):
         head = self._engine.head(self._key)
         if not head.id and (known == ANY or expected is not None):
             raise ThreadNotFound(f"thread {self._key.id!r} was deleted: its autosave ended; start another to make it anew")
-        if (head.id or None) == expected and not deltas.difference(self._engine.codec, head.node, state)[0]:
+        if (head.id or None) == expected and not differ.difference(self._engine.codec, head.node, state)[0]:
             return False
         try:
             self._thread.save(state, expect=expected, **self._details)

@@ -1,4 +1,4 @@
-"""What differs between two values, as people read it: a line per change, nothing that stayed. Touches delta, codec, model."""
+"""What differs between two values, as people read it: a line per change, nothing that stayed. Touches differ, codec, model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 from savegame.codec import Codec, format_path, shown
-from savegame.delta import gaps
+from savegame.differ import gaps
 from savegame.model import MISSING, Change
 from savegame.objects import fields_of
 

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 
 import blake3
 
-from savegame import delta as deltas
+from savegame import differ
+from savegame.delta import Op
 from savegame.domain import Conversation, Message
 from savegame.engine import Engine
 from savegame.errors import CorruptionError, InvalidInputError, ThreadNotFound
@@ -69,13 +70,13 @@ class Conversations:
         plain = given.to_dict()
         codec = self._engine.codec
 
-        def make(node: Node | None) -> tuple[list[deltas.Op], Node, Mapping[str, Any]]:
+        def make(node: Node | None) -> tuple[list[Op], Node, Mapping[str, Any]]:
             if node is None:
-                ops, after = deltas.difference(codec, None, plain)
+                ops, after = differ.difference(codec, None, plain)
             else:
                 self._refuse_other(given.id, node)
                 gone = [name for name in FIELDS - plain.keys() if child_of(node, name) is not None]
-                ops, after = deltas.update(codec, node, append={}, set=plain, delete=sorted(gone))
+                ops, after = differ.update(codec, node, append={}, set=plain, delete=sorted(gone))
             return ops, after, self.about(after)
 
         expect = ANY if force or given.known is None else given.known
@@ -102,13 +103,13 @@ class Conversations:
         plain = added.to_dict()
         codec = self._engine.codec
 
-        def make(node: Node | None) -> tuple[list[deltas.Op], Node, Mapping[str, Any]]:
+        def make(node: Node | None) -> tuple[list[Op], Node, Mapping[str, Any]]:
             if node is None:
                 raise ThreadNotFound(f"Conversation not found: {conversation_id!r}; save_conversation begins one")
             self._refuse_other(conversation_id, node)
             before = self._peek(node, "last_message_at", checked_time)
             newest = max(time for time in (before, added.timestamp) if time is not None)
-            ops, after = deltas.update(codec, node, append={"messages": [plain]}, set={"last_message_at": newest}, delete=[])
+            ops, after = differ.update(codec, node, append={"messages": [plain]}, set={"last_message_at": newest}, delete=[])
             return ops, after, self.about(after)
 
         return self._thread(conversation_id)._change(make, asked=_without_own_marks(plain), id=given_id)

@@ -1,20 +1,19 @@
-"""What changed between two states, as data: find it, write it down, apply it, join two into one. Pure.
+"""What changed between two states, as data: write it down, apply it, join two into one; when to write a keyframe. Pure.
 
 A delta is a list of operations over paths. In bytes it is the length of a header, the header (the operations as
 MessagePack) and the values that they carry, encoded and one after the other, so that applying a delta moves bytes
-and decodes nothing. `docs/format/delta.md` has the layout. Touches tree, codec and errors.
+and decodes nothing. `docs/format/delta.md` has the layout; `differ` finds deltas. Touches tree, codec and errors.
 """
 
 from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
-from savegame.codec import Codec, array_header, format_path, join_array, pack_raw, unpack_raw
-from savegame.errors import CorruptionError, InvalidInputError, InvalidState, UnsupportedError
+from savegame.codec import array_header, format_path, pack_raw, unpack_raw
+from savegame.errors import CorruptionError
 from savegame.tree import (
     Dict,
     List,
@@ -23,25 +22,19 @@ from savegame.tree import (
     Run,
     Tail,
     array_count,
-    chunked,
-    count_of,
     edit,
     items_of,
     open_node,
     runs_of,
     size_of,
     to_bytes,
-    value_of,
 )
 
 SET, DELETE, APPEND, SPLICE, EDIT, ORDER = range(6)
 
 _HEADER = struct.Struct("<I")
-_DEEP: Final = 64
+DEEP: Final = 64
 """Paths longer than this are not looked into: what lies below is replaced whole."""
-
-_SMALL: Final = 128
-"""Encoded values up to this size are replaced whole rather than described by a smaller change."""
 
 _PIECE: Final = 4096
 """Containers larger than this are built from pieces."""
@@ -157,7 +150,7 @@ def whole(node: Node) -> list[Op]:
 
 
 def _build(node: Node, path: Path, ops: list[Op]) -> None:
-    if isinstance(node, bytes) or size_of(node) <= _PIECE or len(path) >= _DEEP:
+    if isinstance(node, bytes) or size_of(node) <= _PIECE or len(path) >= DEEP:
         ops.append(Op(SET, path, to_bytes(node)))
     elif isinstance(node, List):
         ops.append(Op(SET, path, b"\x90"))
@@ -273,249 +266,6 @@ def compose(first: list[Op], second: list[Op]) -> list[Op]:
     return ops
 
 
-# -- difference ------------------------------------------------------------------------------------
-
-
-def difference(codec: Codec, old: Node | None, value: Any) -> tuple[list[Op], Node]:
-    """The operations that turn the state `old` into `value`, and the new state. No operations means no change."""
-    if old is None:
-        data = codec.encode(value)
-        return [Op(SET, (), data)], open_node(data)
-    return _Differ(codec).run(old, value)
-
-
-def assign(codec: Codec, node: Node, path: Path, value: Any) -> tuple[list[Op], Node]:
-    """The operations that set one place to `value`, described as small as its old value allows. Raises KeyError."""
-    differ = _Differ(codec)
-    container = _parent(node, path)
-    if isinstance(container, Dict):
-        child = container.children.get(pack_raw(raw_key(codec, path[-1])))
-        if child is not None:
-            differ.node(child, value, path)
-            return differ.ops, _applied(node, differ.ops)
-    ops = [Op(SET, path, codec.encode(value, path))]
-    return ops, _applied(node, ops)
-
-
-def _parent(node: Node, path: Path) -> Node:
-    """The opened container that the last part of a path is in. Raises KeyError."""
-    found: list[Node] = []
-
-    def look(container: Node) -> Node:
-        found.append(open_node(container))
-        return container
-
-    edit(node, path[:-1], look, own=False)
-    return found[0]
-
-
-def raw_key(codec: Codec, key: Any) -> Any:
-    """A dict key as it stands in a path: text and whole numbers as they are, other keys undecoded."""
-    if type(key) is str or (type(key) is int and -(2**63) <= key < 2**63):
-        return key
-    return unpack_raw(codec.encode(key, (key,)))
-
-
-def _applied(node: Node, ops: list[Op]) -> Node:
-    result = apply(node, ops)
-    assert result is not None
-    return result
-
-
-class _Differ:
-    """Walks an old tree and a new value side by side; collects operations and builds the new tree."""
-
-    def __init__(self, codec: Codec) -> None:
-        self.codec = codec
-        self.ops: list[Op] = []
-
-    def run(self, old: Node, value: Any) -> tuple[list[Op], Node]:
-        new = self.node(old, value, ())
-        return self.ops, new
-
-    def node(self, old: Node, value: Any, path: Path) -> Node:
-        if isinstance(old, bytes):
-            return self.leaf(old, value, path)
-        if len(path) < _DEEP:
-            mark = len(self.ops)
-            new = None
-            if isinstance(old, List) and type(value) is list:
-                new = self.items(old, value, path)
-            elif isinstance(old, Dict):
-                opened = self.codec.open(value)
-                if opened is not None and opened[0] == old.tag:
-                    new = self.fields(old, opened[1], path)
-            if new is not None and self.cost(mark) <= size_of(new):
-                return new
-            del self.ops[mark:]
-        return self.replace(value, path)
-
-    def leaf(self, old: bytes, value: Any, path: Path) -> Node:
-        data = self.pack(value, path)
-        if data == old:
-            return old
-        data = self.codec.encode(value, path)
-        if len(old) > _SMALL and len(data) > _SMALL:
-            opened = open_node(old)
-            if opened is not old:
-                return self.node(opened, value, path)
-            op = _text_change(old, data, path)
-            if op is not None:
-                self.ops.append(op)
-                return data
-        return self.replace(value, path)
-
-    def replace(self, value: Any, path: Path) -> Node:
-        data = self.codec.encode(value, path)
-        self.ops.append(Op(SET, path, data))
-        return open_node(data) if len(data) > _SMALL else data
-
-    def fields(self, old: Dict, fields: dict[Any, Any], path: Path) -> Node | None:
-        children: dict[bytes, Node] = {}
-        changed = len(fields) != len(old.children)
-        for key, value in fields.items():
-            encoded = self.pack(key, (*path, key))
-            raw = key if type(key) is str else unpack_raw(encoded)
-            child = old.children.get(encoded)
-            place = (*path, raw)
-            children[encoded] = self.replace(value, place) if child is None else self.node(child, value, place)
-            changed = changed or children[encoded] is not child
-        if len(children) != len(fields):  # keys that are equal in bytes but not to each other: two NaNs
-            return None
-        gone = [key for key in old.children if key not in children]
-        self.ops += [Op(DELETE, (*path, unpack_raw(key))) for key in gone]
-        order = [key for key in old.children if key in children] + [key for key in children if key not in old.children]
-        if order != list(children):
-            self.ops.append(Op(ORDER, path, join_array(list(children))))
-            changed = True
-        return Dict(old.tag, children) if changed else old
-
-    def items(self, old: List, value: list[Any], path: Path) -> Node:
-        same: list[Run] = []
-        position = 0
-        changed = False
-        runs = old.join()
-        for count, data in runs:
-            if position + count > len(value):
-                break
-            if isinstance(data, bytes):
-                if self.pack_items(value[position : position + count], path, position) != data:
-                    break
-                same.append((count, data))
-            else:
-                mark = len(self.ops)
-                item = self.node(data, value[position], (*path, position))
-                if self.cost(mark) > size_of(data) // 2:
-                    del self.ops[mark:]
-                    break
-                same.append((1, item if not isinstance(item, bytes) else b"\x91" + item))
-                changed = changed or item is not data
-            position += count
-        if position == old.count == len(value):
-            return List(same) if changed else old
-        if position == old.count:
-            data = encoded_items(self.codec, value[position:], path, position)
-            self.ops.append(Op(APPEND, path, data))
-            return List([*same, *chunked(data)])
-        return self.middle(same, items_of(runs[len(same) :]), value, position, path)
-
-    def middle(self, same: list[Run], old: list[bytes], value: list[Any], start: int, path: Path) -> Node:
-        """The rest of a list from the first run that differs: item by item."""
-        new = [self.pack(item, (*path, place)) for place, item in enumerate(value[start:], start)]
-        head = _common(zip(old, new, strict=False))
-        tail = _common(zip(reversed(old[head:]), reversed(new[head:]), strict=False))
-        old_end, new_end = len(old) - tail, len(new) - tail
-        nodes: list[Node] = list(new)
-        for old_from, old_to, new_from, new_to in reversed(gaps(old, new, head, old_end, new_end)):
-            if old_to - old_from == new_to - new_from:
-                for index in range(new_to - new_from):
-                    place = start + old_from + index
-                    item = value[start + new_from + index]
-                    nodes[new_from + index] = self.leaf(old[old_from + index], item, (*path, place))
-                continue
-            items = encoded_items(self.codec, value[start + new_from : start + new_to], path, start + new_from)
-            if old_from == len(old):
-                self.ops.append(Op(APPEND, path, items))
-            else:
-                self.ops.append(Op(SPLICE, path, items, start + old_from, old_to - old_from))
-        return List([*same, *_mixed_runs(nodes)])
-
-    def pack(self, value: Any, path: Path) -> bytes:
-        try:
-            data = self.codec.pack(value)
-        except (TypeError, RecursionError):
-            return self.codec.encode(value, path)
-        if type(value) not in _SCALARS and (0xC4 in data or 0xC5 in data or 0xC6 in data):  # bytes, or what looks like them
-            self.codec.refuse_lookalikes(value, path)
-        return data
-
-    def pack_items(self, items: list[Any], path: Path, start: int) -> bytes:
-        try:
-            return self.codec.pack(items)
-        except (TypeError, RecursionError):
-            return encoded_items(self.codec, items, path, start)
-
-    def cost(self, mark: int) -> int:
-        return sum(len(op.value) + 16 for op in self.ops[mark:]) if len(self.ops) > mark else 0
-
-
-_SCALARS: Final = frozenset((str, int, float, bool, bytes, type(None)))
-"""What comes back as it is, also where it stands for bytes that are there already."""
-
-
-def encoded_items(codec: Codec, items: list[Any], path: Path, start: int) -> bytes:
-    """The encoded list of some items of the list at `path`, from `start` on. Raises InvalidState naming their place there."""
-    try:
-        return codec.encode(items, path)
-    except InvalidState:
-        for place, item in enumerate(items, start):
-            codec.encode(item, (*path, place))
-        raise
-
-
-def _mixed_runs(nodes: list[Node]) -> list[Run]:
-    runs: list[Run] = []
-    plain: list[bytes] = []
-    for node in nodes:
-        if isinstance(node, bytes):
-            plain.append(node)
-        else:
-            runs += [*runs_of(plain), (1, node)]
-            plain = []
-    return [*runs, *runs_of(plain)]
-
-
-def _common(pairs: Iterable[tuple[bytes, bytes]]) -> int:
-    count = 0
-    for left, right in pairs:
-        if left != right:
-            break
-        count += 1
-    return count
-
-
-def gaps(old: list[bytes], new: list[bytes], head: int, old_end: int, new_end: int) -> list[tuple[int, int, int, int]]:
-    """Where the two lists differ between `head` and their ends, found by matching equal items greedily in order."""
-    places: dict[bytes, list[int]] = {}
-    for index in range(old_end - 1, head - 1, -1):
-        places.setdefault(old[index], []).append(index)
-    found = []
-    old_at = new_at = head
-    for index in range(head, new_end):
-        candidates = places.get(new[index], [])
-        while candidates and candidates[-1] < old_at:
-            candidates.pop()
-        if not candidates:
-            continue
-        match = candidates.pop()
-        if match > old_at or index > new_at:
-            found.append((old_at, match, new_at, index))
-        old_at, new_at = match + 1, index + 1
-    if old_at < old_end or new_at < new_end:
-        found.append((old_at, old_end, new_at, new_end))
-    return found
-
-
 # -- text ------------------------------------------------------------------------------------------
 
 
@@ -548,125 +298,3 @@ def _long_header(first: int, length: int) -> bytes:
     return (
         bytes((first + 1,)) + length.to_bytes(2, "big") if length < 65536 else bytes((first + 2,)) + length.to_bytes(4, "big")
     )
-
-
-def _text_change(old: bytes, new: bytes, path: Path) -> Op | None:
-    """One edit that turns a text into another, if they have enough in common."""
-    before, after = text_of(old), text_of(new)
-    if before is None or after is None or before[0] is not after[0]:
-        return None
-    a, b = before[1], after[1]
-    prefix = _common_prefix(a, b)
-    suffix = _common_prefix(a[prefix:][::-1], b[prefix:][::-1])
-    middle = b[prefix : len(b) - suffix]
-    return Op(EDIT, path, middle, prefix, suffix) if len(middle) < len(b) // 2 else None
-
-
-def _common_prefix(a: bytes, b: bytes) -> int:
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-# -- user's updates ----------------------------------------------------------------------------------
-
-
-def update(
-    codec: Codec,
-    old: Node | None,
-    *,
-    append: Mapping[Any, list[Any]],
-    set: Mapping[Any, Any],  # noqa: A002 - the public name
-    delete: list[Any],
-) -> tuple[list[Op], Node]:
-    """The operations of `Thread.update` on a state, and the new state. Raises InvalidInputError for what does not fit."""
-    ops: list[Op] = []
-    node = old
-    if node is None:
-        ops, node = difference(codec, None, {})
-    try:
-        both = [name for name in delete if name in set or name in append]
-    except TypeError as error:
-        raise InvalidInputError(f"a place is a name or a tuple of names ({error})") from error
-    if both:
-        raise InvalidInputError(f"{both[0]!r} is to be set or appended to and deleted in one update; choose one")
-    path: Path = ()
-    try:
-        for name, value in set.items():
-            path = _path(codec, name)
-            node = _with_parents(codec, node, path, value, ops) if len(path) > 1 else node
-            more, node = assign(codec, node, path, value)
-            ops += more
-        for name, items in append.items():
-            path = (name,) if type(name) is str else _path(codec, name)
-            node = _with_parents(codec, node, path, items, ops) if len(path) > 1 else node
-            op, node = _appended(codec, node, path, items)
-            ops.append(op)
-        for name in delete:
-            path = _path(codec, name)
-            ops.append(Op(DELETE, path))
-            before, node = node, _applied(node, ops[-1:])
-            _refuse_incomplete(codec, before, node, path)
-    except KeyError as error:
-        raise InvalidInputError(f"the state has no {format_path(path)!r} ({error.args[0]!r} is missing)") from error
-    except TypeError as error:
-        raise InvalidInputError(f"cannot change {format_path(path)!r}: {error}") from error
-    return ops, node
-
-
-def _refuse_incomplete(codec: Codec, before: Node, after: Node, path: Path) -> None:
-    """Refuse to delete a field without which its object could not be loaded any more."""
-    parent = _parent(after, path)
-    if not isinstance(parent, Dict) or not parent.tag:
-        return
-    try:
-        value_of(codec, parent)
-    except UnsupportedError as error:
-        with suppress(UnsupportedError):  # if it could not be loaded before, that is not the delete's fault
-            value_of(codec, _parent(before, path))
-            message = f"{format_path(path)!r} cannot be deleted: its object could not be loaded without it ({error})"
-            raise InvalidInputError(message) from error
-
-
-def _with_parents(codec: Codec, node: Node, path: Path, value: Any, ops: list[Op]) -> Node:
-    """The state with the dicts on the way to the place of a value made where they are missing."""
-    codec.refuse_deep(value, path)
-    for depth in range(1, len(path)):
-        parent = _parent(node, path[:depth])
-        if isinstance(parent, Dict) and pack_raw(path[depth - 1]) not in parent.children:
-            ops.append(Op(SET, path[:depth], b"\x80"))
-            node = _applied(node, ops[-1:])
-    return node
-
-
-def _appended(codec: Codec, node: Node, path: Path, items: list[Any]) -> tuple[Op, Node]:
-    if type(items) not in (list, tuple):
-        raise InvalidInputError(f"append takes a list of items for {format_path(path)!r}, not {type(items).__name__}")
-    name = pack_raw(path[-1])
-    parent = node if len(path) == 1 and type(node) is Dict else _parent(node, path)
-    child = parent.children.get(name) if type(parent) is Dict else None
-    items = items if type(items) is list else list(items)
-    try:
-        data = codec.encode(items, path)
-    except InvalidState:
-        encoded_items(codec, items, path, 0 if child is None else count_of(child) or 0)  # names the item by its place
-        raise
-    longer = node.with_longer(name, data) if type(node) is Dict and parent is node else None
-    if longer is not None:  # the usual case, without a walk
-        return Op(APPEND, path, data), longer
-    op = Op(SET if type(parent) is Dict and child is None else APPEND, path, data)
-    return op, _applied(node, [op])
-
-
-def _path(codec: Codec, name: Any) -> Path:
-    if type(name) is str:
-        return (name,)
-    path = name if isinstance(name, tuple) else (name,)
-    if not path or len(path) > _DEEP:
-        raise InvalidInputError(f"a path needs 1 to {_DEEP} parts, not {len(path)}")
-    return tuple(raw_key(codec, part) for part in path)

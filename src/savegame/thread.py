@@ -14,10 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from savegame import delta as deltas
-from savegame import lineage, pruning, subjects, upkeep
+from savegame import differ, lineage, pruning, subjects, upkeep
 from savegame.autosave import Autosave
 from savegame.changes import Diff, changes_between
+from savegame.delta import Op, whole
 from savegame.drafting import checked_label, checked_tags, drafted
 from savegame.engine import EMPTY, Draft, Engine, Point
 from savegame.errors import (
@@ -125,7 +125,7 @@ class Thread:
         with self._engine.alone(self._key):  # an autosave of this handle may be moving the head that we expect
             otherwise = ANY if force or parent is not None else self._known
             wanted = otherwise if expect is None else _id_of(expect)
-            return self._append(lambda node: deltas.difference(self._engine.codec, node, state), draft, parent, wanted)
+            return self._append(lambda node: differ.difference(self._engine.codec, node, state), draft, parent, wanted)
 
     def update(
         self,
@@ -189,7 +189,7 @@ class Thread:
             in_order = gone if isinstance(delete, Sequence) else sorted(gone, key=repr)  # a set has another order elsewhere
             asked = [list((append or {}).items()), list((set or {}).items()), in_order]
             draft.details["request"] = request_digest(self._engine.codec.encode(asked))
-        make = partial(deltas.update, self._engine.codec, append=append or {}, set=set or {}, delete=gone)
+        make = partial(differ.update, self._engine.codec, append=append or {}, set=set or {}, delete=gone)
         return self._append(make, draft, parent, wanted)
 
     def modify(self, change: Callable[[Any], Any], **details: Any) -> Checkpoint:
@@ -203,7 +203,7 @@ class Thread:
 
     def _change(
         self,
-        make: Callable[[Node | None], tuple[list[deltas.Op], Node, Mapping[str, Any]]],
+        make: Callable[[Node | None], tuple[list[Op], Node, Mapping[str, Any]]],
         *,
         asked: Any = None,
         label: str | None = None,
@@ -227,7 +227,7 @@ class Thread:
         if id is not None:
             draft.details["request"] = request_digest(self._engine.codec.encode(asked))
 
-        def made(node: Node | None) -> tuple[list[deltas.Op], Node]:
+        def made(node: Node | None) -> tuple[list[Op], Node]:
             ops, after, about = make(node)
             draft.details["about"] = self._engine.codec.encode(dict(about), ("about",))
             return ops, after
@@ -236,7 +236,7 @@ class Thread:
 
     def _append(
         self,
-        make: Callable[[Node | None], tuple[list[deltas.Op], Node]],
+        make: Callable[[Node | None], tuple[list[Op], Node]],
         draft: Draft,
         parent: Ref | None,
         expect: str | None,
@@ -278,7 +278,7 @@ class Thread:
 
     def _twin(
         self,
-        make: Callable[[Node | None], tuple[list[deltas.Op], Node]],
+        make: Callable[[Node | None], tuple[list[Op], Node]],
         draft: Draft,
         id: str,  # noqa: A002 - one word per idea
     ) -> Checkpoint | None:
@@ -478,7 +478,7 @@ class Thread:
         point = self._engine.point(self._key, frame.seq, frame)
         assert point.node is not None
         draft = Draft(details_of(meta) | {"forked_from": self.id}, None, frame.note)
-        ops = deltas.whole(point.node)
+        ops = whole(point.node)
         made = Thread(self._engine, key, meta.agent_id, self._type)
         made._codec = self._codec
         try:

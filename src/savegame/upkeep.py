@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from savegame import delta as deltas
+from savegame import differ
 from savegame.codec import unpack_raw
 from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, CorruptionError, SavegameError
@@ -269,7 +270,7 @@ def _delta_between(engine: Engine, key: ThreadKey, base: int, frame: Frame) -> t
     assert after is not None
     if base:
         before = engine.point(key, base).node
-        ops, _ = deltas.difference(engine.codec, before, unpack_raw(to_bytes(after)))
+        ops, _ = differ.difference(engine.codec, before, unpack_raw(to_bytes(after)))
     else:
         ops = deltas.whole(after)
     smaller, blobs = take_out_ops(ops)

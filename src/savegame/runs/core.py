@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from savegame import delta as deltas
+from savegame import differ
+from savegame.delta import Op
 from savegame.domain import Message, Role, ToolCall
 from savegame.errors import ClosedError, Fenced, InvalidInputError, InvalidState, Paused, UnavailableError, Unknown
 from savegame.frames import unwrap
@@ -436,9 +437,9 @@ class RunCore:
         chosen = self._chooses(kind)
         count = self._chosen + chosen
 
-        def make(node: Node | None) -> tuple[list[deltas.Op], Node, Mapping[str, Any]]:
+        def make(node: Node | None) -> tuple[list[Op], Node, Mapping[str, Any]]:
             appended = {} if said is None else {"messages": [said]}
-            ops, after = deltas.update(codec, node, append=appended, set=new, delete=list(gone))
+            ops, after = differ.update(codec, node, append=appended, set=new, delete=list(gone))
             return ops, after, {**self._about(after), CHOSEN: [count, chosen]}
 
         with self._writing():
