@@ -68,6 +68,6 @@ def checked_label(label: str | None) -> str | None:
 
 def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags that can be kept, each once."""
-    if isinstance(tags, str):
-        raise InvalidInputError(f"tags must be a list of texts, not the text {tags!r}")
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise InvalidInputError(f"tags must be a list of texts, not {tags!r}")
     return tuple(dict.fromkeys(checked_id(tag, "a tag") for tag in tags))

@@ -70,7 +70,7 @@ def test_every_detail_comes_back(vault: Vault) -> None:
         {"iteration": 1.5}, {"tokens_used": "5"}, {"cost": -1}, {"cost": float("nan")}, {"cost": float("inf")},
         {"iteration": 2**63},
         {"label": ""}, {"label": "x" * 513}, {"label": 5}, {"tags": "text"}, {"tags": [""]}, {"tags": [1]}, {"id": ""},
-        {"id": "a\0b"},
+        {"tags": 5}, {"id": "a\0b"},
         {"id": "x" * 513}, {"id": 5}, {"description": 5}, {"resume_hint": b"x"}, {"metadata": {"f": print}},
         {"metadata": {"s": "\ud800"}},
         {"description": "\ud800"}, {"resume_hint": "\ud800"}, {"status": "failed(\ud800)"}, {"label": "\ud800"},
