@@ -64,8 +64,8 @@ def prunable(
 def _check(keep: int | None, older_than: dt.timedelta | None) -> None:
     if keep is None and older_than is None:
         raise InvalidInputError("prune needs keep=, older_than= or both")
-    if keep is not None and keep < 1:
-        raise InvalidInputError(f"keep must be at least 1, not {keep}; delete() removes a whole thread")
+    if keep is not None and (type(keep) is not int or keep < 1):
+        raise InvalidInputError(f"keep must be at least 1, not {keep!r}; delete() removes a whole thread")
     if older_than is not None and older_than != dt.timedelta(0):
         checked_duration(older_than, "older_than")
 

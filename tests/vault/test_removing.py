@@ -100,7 +100,7 @@ def test_prune_with_branches_keeps_the_head(vault: Vault) -> None:
     assert vault.verify().ok
 
 
-@pytest.mark.parametrize("wrong", [{}, {"keep": 0}, {"keep": -1}], ids=repr)
+@pytest.mark.parametrize("wrong", [{}, {"keep": 0}, {"keep": -1}, {"keep": "3"}, {"keep": 1.5}, {"keep": True}], ids=repr)
 def test_prune_refuses(vault: Vault, wrong: dict[str, Any]) -> None:
     thread = grown(vault, 3)
     with pytest.raises(InvalidInputError):
