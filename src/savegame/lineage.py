@@ -168,6 +168,8 @@ def by_text(text: str, verb: Callable[[Ref], T]) -> T:
 
 def _find(engine: Engine, key: ThreadKey, row: ThreadRow, ref: Any, at: dt.datetime | None) -> Frame | None:
     if at is not None:
+        if ref is not None:
+            raise InvalidInputError("give a reference or at=, not both")
         if not isinstance(at, dt.datetime) or at.tzinfo is None:
             raise InvalidInputError("at= needs a time with a zone, for example datetime.now(timezone.utc)")
         frames = line(engine, key, row.head)

@@ -114,6 +114,8 @@ def test_the_newest_at_a_time() -> None:
             thread.load(at=dt.datetime(1990, 1, 1, tzinfo=dt.UTC))
         with pytest.raises(InvalidInputError, match="zone"):
             thread.load(at=dt.datetime(2024, 1, 1))
+        with pytest.raises(InvalidInputError, match="not both"):
+            thread.load(1, at=moment)
 
 
 def test_a_thread_that_does_not_exist(vault: Vault) -> None:
@@ -398,6 +400,10 @@ def test_threads(vault: Vault) -> None:
     assert list(vault.threads(agent="nobody")) == []
     with pytest.raises(InvalidInputError):
         list(vault.threads(status="nonsense"))
+    for wrong in (5, b"t200", ["t200"], "\ud800"):
+        with pytest.raises(InvalidInputError):
+            list(vault.threads(after=wrong))  # type: ignore[arg-type]
+    assert len(list(vault.threads(after="", limit=None))) == 250
     info = next(iter(vault.threads(tag="x")))
     assert (info.head, info.step, info.checkpoints, info.agent_id) == (vault.thread("t007").load("head").id, 3, 3, "odd")
     assert info.created_at <= info.updated_at
