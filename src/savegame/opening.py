@@ -19,7 +19,7 @@ from savegame.aio import Opening
 from savegame.errors import InvalidInputError, StoreNotFound, UnsupportedError
 from savegame.policy import Retention
 from savegame.store import Store
-from savegame.vault import DEFAULT_CACHE, Vault
+from savegame.vault import DEFAULT_CACHE, Vault, check_options
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,6 +63,7 @@ def open_vault(
         raise InvalidInputError(f"durability {durability!r} is unknown; one of: power, process")
     if key is not None:
         raise UnsupportedError("encryption (key=...) is not there yet; leave key out, or encrypt the disk")
+    check_options(namespace, retention, cache_bytes)
     store = open_store(url, durability=durability, read_only=read_only)
     try:
         return Vault(store, namespace=namespace, retention=retention, compress=compress, cache_bytes=cache_bytes)

@@ -41,6 +41,7 @@ from savegame.model import (
     ThreadRow,
     checked_id,
     checked_limit,
+    checked_number,
 )
 from savegame.objects import Upcast
 from savegame.policy import Retention, Strategy
@@ -85,6 +86,14 @@ class Stats:
         return self.sizes["total"]
 
 
+def check_options(namespace: str, retention: Retention | None, cache_bytes: int) -> None:
+    """Refuse what a vault cannot be opened with: before there is a store, since opening may make one."""
+    checked_id(namespace, "the namespace")
+    if retention is not None and not isinstance(retention, Retention):
+        raise InvalidInputError(f"retention must be a Retention, for example Retention(max_checkpoints=100), not {retention!r}")
+    checked_number(cache_bytes, "cache_bytes")
+
+
 class Vault:
     """Threads, checkpoints and their upkeep over one store. May be shared between threads."""
 
@@ -97,11 +106,10 @@ class Vault:
         compress: bool = True,
         cache_bytes: int = DEFAULT_CACHE,
     ) -> None:
+        check_options(namespace, retention, cache_bytes)
         self.store = store
         self.namespace = checked_id(namespace, "the namespace")
         self.codec = Codec()
-        if cache_bytes < 0:
-            raise InvalidInputError(f"cache_bytes must not be negative, not {cache_bytes}")
         compress = compress and not store.readable
         self._engine = Engine(store, self.codec, retention or Retention(), compress=compress, cache_bytes=cache_bytes)
         self._engine.after_keyframe = upkeep.free_hidden

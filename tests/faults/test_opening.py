@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -115,6 +116,34 @@ def test_a_format_that_says_it_is_older_than_its_tables(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(SavegameError):
         savegame.open(tmp_path / "v.db")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"namespace": ""},
+        {"namespace": 5},
+        {"retention": 5},
+        {"retention": {"max_checkpoints": 5}},
+        {"cache_bytes": -1},
+        {"cache_bytes": "1 MB"},
+        {"cache_bytes": None},
+        {"durability": "none"},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("address", ["v.db", "file:v"])
+def test_what_a_vault_cannot_be_opened_with_makes_no_vault(address: str, options: dict[str, Any], tmp_path: Path) -> None:
+    scheme, colon, name = address.rpartition(":")
+    with pytest.raises(InvalidInputError):
+        savegame.open(f"{scheme}{colon}{tmp_path / name}", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", [None, 5, b"v.db", "", []], ids=repr)
+def test_what_is_no_address(address: Any) -> None:
+    with pytest.raises(InvalidInputError, match="a vault's address"):
+        savegame.open(address)
 
 
 def test_an_empty_file_becomes_a_vault(tmp_path: Path) -> None:
