@@ -7,6 +7,7 @@ Chain, Record, Lease, Page; there ids are text and everything else is bytes and 
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -39,6 +40,14 @@ def checked_id(text: object, what: str, longest: int = MAX_ID) -> str:
     except UnicodeEncodeError as error:
         raise InvalidInputError(f"{what} holds a lone surrogate, which is not valid Unicode") from error
     return str(text)
+
+
+def checked_path(path: object) -> str:
+    """A path as text. Raises InvalidInputError."""
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+    if not isinstance(text, str):
+        raise InvalidInputError(f"a path is text or a Path, not {path!r}")
+    return text
 
 
 def checked_limit(limit: object) -> int | None:

@@ -42,6 +42,7 @@ from savegame.model import (
     checked_id,
     checked_limit,
     checked_number,
+    checked_path,
 )
 from savegame.objects import Upcast
 from savegame.policy import Retention, Strategy
@@ -534,7 +535,7 @@ class Vault:
 
     def backup(self, path: str, progress: Callable[[int, int], None] = _quiet) -> None:
         """Copy the store to a new file while others write; the copy opens like any other."""
-        self.store.backup(path, progress)
+        self.store.backup(checked_path(path), progress)
 
     def copy_to(self, other: Vault, progress: Callable[[int, int], None] = _quiet, *, full: bool = False) -> int:
         """Copy every thread to another vault, ids and digests unchanged; the number of checkpoints copied.
@@ -543,6 +544,8 @@ class Vault:
         compares only what is new, a copy that was killed carries on, and `full` compares everything again. Threads that are
         damaged, or went their own way in the copy (ConflictError), raise when all the others are done.
         """
+        if not isinstance(other, Vault):
+            raise InvalidInputError(f"copy_to needs another vault that is open, not {other!r}")
         return copying.copy(self._engine, other._engine, self.namespace, other.namespace, progress, full=full)
 
     def export(
@@ -558,7 +561,9 @@ class Vault:
         The checkpoints of each thread are those of one moment; others may write meanwhile. The file appears whole,
         flushed, or not at all.
         """
-        return exporting.export(self._engine, self.namespace, os.fspath(path), threads=threads, agent=agent, progress=progress)
+        return exporting.export(
+            self._engine, self.namespace, checked_path(path), threads=threads, agent=agent, progress=progress
+        )
 
     def import_(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] = _quiet) -> int:
         """Bring every thread of a file that `export` wrote, ids and digests unchanged; the number of checkpoints brought.
@@ -566,7 +571,7 @@ class Vault:
         What is there already is passed over; an import that was interrupted carries on. The whole file is checked first:
         a damaged one, or a thread that went its own way here (ConflictError), changes nothing.
         """
-        return importing.import_file(self._engine, self.namespace, os.fspath(path), progress)
+        return importing.import_file(self._engine, self.namespace, checked_path(path), progress)
 
     def connection(self) -> AbstractContextManager[Any]:
         """A transaction on the store's own database: the only way to keep own tables in the same file."""

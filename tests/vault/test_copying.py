@@ -12,7 +12,7 @@ from addresses import ALL
 from kept import filled, kept
 
 import savegame
-from savegame import Busy, ConflictError, CorruptionError, SavegameError, Toolbox
+from savegame import Busy, ConflictError, CorruptionError, InvalidInputError, SavegameError, Toolbox
 from savegame.model import Frame, ThreadKey
 from savegame.store import Append, MoveHead, Store, StoreChange
 from savegame.stores.memory import MemoryStore
@@ -58,6 +58,12 @@ def test_everything_arrives_once(opened: Opener, target: Vault) -> None:
     assert target.stats().checkpoints == source.stats().checkpoints
     assert (source.copy_to(target), source.copy_to(target, full=True)) == (0, 0)
     assert kept(target) == before
+
+
+@pytest.mark.parametrize("other", [None, "elsewhere.db", 5], ids=repr)
+def test_what_is_no_vault_is_refused(other: Any, target: Vault) -> None:
+    with pytest.raises(InvalidInputError, match="another vault"):
+        target.copy_to(other)
 
 
 def test_a_copy_can_be_copied_on_and_back(opened: Opener, target: Vault) -> None:

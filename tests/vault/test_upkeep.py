@@ -387,6 +387,13 @@ def test_backup(on_disk: Opener, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.partial"))
 
 
+@pytest.mark.parametrize("path", [None, 5, b"copy"], ids=repr)
+def test_what_is_no_path_is_refused(path: Any, vault: Vault) -> None:
+    for verb in (vault.backup, vault.export, vault.import_):
+        with pytest.raises(InvalidInputError, match="a path is text"):
+            verb(path)
+
+
 def test_a_memory_vault_has_no_backup(tmp_path: Path) -> None:
     with savegame.open("memory:") as vault, pytest.raises(UnsupportedError, match="savegame copy, or copy_to"):
         vault.backup(str(tmp_path / "b.db"))
