@@ -214,7 +214,11 @@ def delete(engine: Engine, keys: Sequence[ThreadKey]) -> Deleted:
 
 def freed(engine: Engine, keys: Sequence[ThreadKey]) -> tuple[str, ...]:
     """After something of these threads was removed: make its bytes leave the files. Says what could not be reached."""
-    left = [] if engine.store.purge() else ["somebody still reads; the removed bytes leave the files when it is done"]
+    left = (
+        []
+        if engine.store.purge()
+        else ["somebody still reads, or the disk is full; the removed bytes leave the files when that is over"]
+    )
     left += _forget_words(engine, keys)
     names = ", ".join(repr(key.id) for key in keys[:3]) + (", ..." if len(keys) > 3 else "")
     for what in left:
