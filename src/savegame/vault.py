@@ -533,7 +533,7 @@ class Vault:
         """Make the store as small as it can be; every checkpoint stays."""
         self.store.compact(bytes if self.store.readable else recode, progress)
 
-    def backup(self, path: str, progress: Callable[[int, int], None] = _quiet) -> None:
+    def backup(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] = _quiet) -> None:
         """Copy the store to a new file while others write; the copy opens like any other."""
         self.store.backup(checked_path(path), progress)
 

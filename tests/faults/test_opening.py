@@ -174,12 +174,6 @@ def test_a_missing_file_is_not_made_when_reading_only(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("address", [None, 3, "", b"v.db"])
-def test_what_is_no_address(address: object) -> None:
-    with pytest.raises(InvalidInputError, match="a path or a URL"):
-        savegame.open(address)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("name", ["a\0b.db", "\udcff.db", "x" * 300 + ".db"])
 def test_names_that_no_file_can_have(name: str, tmp_path: Path) -> None:
     with pytest.raises(SavegameError):
