@@ -3,7 +3,7 @@
 Nothing is done here: each verb is the synchronous one in a worker thread, one hop for each operation, or each page of a
 listing. A worker gets a copy of a thread's handle; the one that the user holds moves on the loop, when the outcome is
 delivered. On a memory store, which never waits, a thread's verbs run where they are called. `watch`, `autosave` and
-`supervise` wait on the loop, never in a worker. Touches vault, thread, autosave, watch, runner, runs, _offload.
+`supervise` wait on the loop, never in a worker. Touches vault, thread, autosave, watch, runner, runs, drafting, _offload.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, 
 from savegame._offload import Offload, undisturbed
 from savegame.agents import AgentSaves
 from savegame.autosave import AutomaticSaves, Reporting, release
+from savegame.drafting import checked_tags
 from savegame.errors import Busy, ClosedError, ConflictError, Fenced, InvalidInputError, UnsupportedError
 from savegame.lineage import Ref
 from savegame.model import Checkpoint, checked_duration
@@ -175,6 +176,8 @@ class AsyncThread(_Face[Thread]):
 
         `change` may be asynchronous. It is called on the loop, not in a worker.
         """
+        if "tags" in details:
+            details["tags"] = checked_tags(details["tags"])  # what can be read only once has to last for every attempt
         own = AsyncThread(self._lend(), self._offload, inline=self._inline)  # no other task moves what its save expects
         for _ in range(TRIES):
             found = await own.latest()

@@ -194,6 +194,8 @@ class Thread:
 
     def modify(self, change: Callable[[Any], Any], **details: Any) -> Checkpoint:
         """Read, `change(state)`, save; done again whenever somebody else was quicker. None means an empty thread."""
+        if "tags" in details:
+            details["tags"] = checked_tags(details["tags"])  # what can be read only once has to last for every attempt
 
         def attempt() -> Checkpoint:
             found = self.latest()

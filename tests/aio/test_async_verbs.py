@@ -131,6 +131,20 @@ async def test_modify_takes_both_kinds_of_functions(vault: AsyncVault) -> None:
 
 
 @on_a_loop
+async def test_modify_keeps_its_tags_when_somebody_was_quicker(vault: AsyncVault) -> None:
+    thread, other = vault.thread("t"), vault.thread("t")
+    await thread.save(0)
+
+    async def change(state: int) -> int:
+        if state == 0:
+            await other.save(5)
+        return state + 1
+
+    saved = await thread.modify(change, tags=(tag for tag in "ab"))
+    assert (saved.state, saved.tags) == (6, ("a", "b"))
+
+
+@on_a_loop
 async def test_modify_loses_nothing_when_tasks_share_a_handle(vault: AsyncVault) -> None:
     async def more(state: Any) -> Any:
         await asyncio.sleep(0)

@@ -494,6 +494,21 @@ def test_readers_see_whole_states_while_others_append(opened: Callable[..., Vaul
     together(4, act)
 
 
+def test_modify_keeps_its_tags_when_somebody_was_quicker(vault: Vault) -> None:
+    thread, other = vault.thread("t"), vault.thread("t")
+    thread.save(0)
+    seen: list[int] = []
+
+    def change(state: int) -> int:
+        seen.append(state)
+        if len(seen) == 1:
+            other.save(5)
+        return state + 1
+
+    assert thread.modify(change, tags=(tag for tag in "ab")).tags == ("a", "b")
+    assert (seen, thread.state()) == ([0, 5], 6)
+
+
 def test_modify_counts_right(opened: Callable[..., Vault]) -> None:
     vault = opened(durability="process")
 
