@@ -527,7 +527,10 @@ class Thread:
 
         def attempt() -> Checkpoint:
             frame = self._resolve(ref)
-            label, tags = change(*load_note(frame.note))
+            changed = change(*load_note(frame.note))
+            if not isinstance(changed, (tuple, list)) or len(changed) != 2:
+                raise InvalidInputError(f"what changes a note gives a label and tags, not {changed!r}")
+            label, tags = changed
             note = dump_note(checked_label(label), checked_tags(tags))
             self._engine.store.commit([PutNote(self._key, frame.seq, note, frame.note)])
             return self._checkpoint(frame._replace(note=note))

@@ -352,6 +352,16 @@ def test_labels_and_tags(vault: Vault) -> None:
             act()
 
 
+@pytest.mark.parametrize("given", [None, "ab", ("label",), {"label": ["tag"]}, (5, []), ("label", "tag")], ids=repr)
+def test_a_note_that_is_no_label_and_tags_changes_nothing(given: Any, vault: Vault) -> None:
+    thread = vault.thread("t")
+    thread.save(1, label="before", tags=["a"])
+    with pytest.raises(InvalidInputError):
+        thread.note("head", lambda label, tags: given)
+    found = thread.load("head")
+    assert (found.label, found.tags) == ("before", ("a",))
+
+
 def test_a_note_does_not_move_anything(vault: Vault) -> None:
     one, other = five(vault), vault.thread("t")
     other.label(1, "first")
