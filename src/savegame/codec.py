@@ -495,11 +495,13 @@ def format_path(path: tuple[Any, ...]) -> str:
 
 
 def shown(value: Any) -> str:
-    """`repr`, also of what holds an int with more digits than Python writes."""
+    """`repr`, also of what holds an int with more digits than Python writes, or of what has a faulty one."""
     try:
         return repr(value)
     except ValueError:
         return f"<{type(value).__qualname__} with too many digits to show>"
+    except Exception as error:  # noqa: BLE001 - it is shown in a message about something else, which must not be lost
+        return f"<{type(value).__qualname__} whose repr raises {type(error).__name__}>"
 
 
 # -- helpers ---------------------------------------------------------------------------------------

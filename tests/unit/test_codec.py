@@ -948,6 +948,17 @@ def test_an_object_that_is_also_an_exception_is_refused(codec: Codec) -> None:
         codec.encode({"x": _AlsoAnError(5)})
 
 
+class _Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not ready")
+
+
+def test_a_faulty_repr_does_not_hide_what_is_refused(codec: Codec) -> None:
+    with pytest.raises(InvalidState, match="_Unshowable cannot be kept") as caught:
+        codec.encode({"x": {_Unshowable(): 1}})
+    assert caught.value.path == "x[<_Unshowable whose repr raises RuntimeError>]"
+
+
 def test_an_object_that_is_also_a_dict_is_refused(codec: Codec) -> None:
     with pytest.raises(InvalidState, match="would come back as a plain dict"):
         codec.encode({"x": _AlsoADict()})
