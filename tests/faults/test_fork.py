@@ -333,6 +333,53 @@ def test_two_threads_that_fork_at_once_leave_nothing_locked(path: str) -> None:
     )
 
 
+@pytest.mark.parametrize("store", ["sqlite"])
+def test_an_interrupt_while_a_fork_waits_leaves_nothing_locked(path: str) -> None:
+    """Python ignores what is raised there, and forks all the same."""
+    play(
+        path,
+        """
+        vault, memory = savegame.open(path), savegame.open("memory:")
+        for each in (vault, memory):
+            each.thread("t").save({"list": [1]})
+        busy, over = threading.Event(), threading.Event()
+
+        def hold():
+            with vault.connection():
+                busy.set()
+                over.wait(10)
+
+        def strike():
+            for _ in range(3):
+                time.sleep(0.05)                           # by now it waits; if not, this test has seen less
+                os.kill(os.getpid(), signal.SIGINT)
+            over.set()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        busy.wait()
+        sys.unraisablehook = lambda ignored: None
+        threading.Thread(target=strike).start()
+        pid = 0
+        while not pid:
+            try:
+                pid = in_child(lambda: [each.thread("t").update(append={"list": [2]}) for each in (vault, memory)])
+            except KeyboardInterrupt:
+                pass
+        holder.join()
+        wait(pid)
+        used = threading.Thread(target=lambda: [each.thread("t").update(append={"list": [3]}) for each in (vault, memory)])
+        used.daemon = True
+        used.start()
+        used.join(10)
+        assert not used.is_alive()
+        assert vault.thread("t").state() == {"list": [1, 2, 3]}
+        assert memory.thread("t").state() == {"list": [1, 3]}
+        """,
+    )
+    assert_sound(path)
+
+
 def test_a_vault_in_memory_goes_on_in_the_child() -> None:
     play(
         "memory:",

@@ -17,7 +17,7 @@ from typing import Final
 from savegame.errors import ClosedError, UnavailableError
 from savegame.store import write_inside
 from savegame.stores._file_disk import LOCK, translated
-from savegame.stores._forking import leave_alone, take_along
+from savegame.stores._forking import Still, leave_alone, take_along
 
 BUSY_S: Final = 30.0
 """How long to wait for another process."""
@@ -127,13 +127,10 @@ class Lock:
 
     # -- fork --------------------------------------------------------------------------------------
 
-    def before_fork(self) -> None:
+    def still(self) -> Still:
         """Wait until nobody is in the middle of something."""
-        self._mutex.acquire()
-
-    def after_fork_in_parent(self) -> None:
-        """Go on."""
-        self._mutex.release()
+        with self._mutex:
+            yield
 
     def after_fork_in_child(self) -> None:
         """Begin anew; refuse to go on if the fork happened inside an operation, which is the parent's."""

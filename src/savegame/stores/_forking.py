@@ -1,33 +1,48 @@
-"""What stores do around `os.fork`: nothing is held while a process forks, and the child begins anew. Touches nothing."""
+"""What stores do around `os.fork`: nothing is held while a process forks, and the child begins anew. Touches nothing.
+
+What is raised in here Python ignores, and forks all the same. So whoever is interrupted (Ctrl-C) while it waits for a store
+waits again: a child must not get what is in use, nor the parent keep what was held for the fork.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
-from typing import Protocol
+from collections.abc import Callable, Generator
+from inspect import GEN_SUSPENDED, getgeneratorstate
+from typing import Final, Protocol, TypeAlias
+
+TRIES: Final = 100
+"""How often a wait begins again: nobody is interrupted more often than that."""
+
+Still: TypeAlias = Generator[None, None, None]
 
 
 class Forking(Protocol):
     """Something that must not be in use while the process forks."""
 
-    def before_fork(self) -> None:
-        """Wait until nobody uses it, and let nobody begin."""
-
-    def after_fork_in_parent(self) -> None:
-        """Go on."""
+    def still(self) -> Still:
+        """Waits until nobody uses it; then nobody can begin until the generator is closed."""
 
     def after_fork_in_child(self) -> None:
-        """Begin anew, leaving alone what is the parent's."""
+        """Begin anew, leaving alone what is the parent's; called before the generator is closed there."""
+
+
+class _Held(threading.local):
+    """What the thread that forks holds meanwhile; None stands for its turn."""
+
+    def __init__(self) -> None:
+        self.things: dict[Forking | None, Still] = {}
 
 
 _open: weakref.WeakSet[Forking] = weakref.WeakSet()
-_waiting: list[Forking] = []
+_held = _Held()
 _turn = threading.RLock()
 
 
 def take_along(thing: Forking) -> None:
-    """Call its three verbs at every fork for as long as it lives."""
+    """Call its verbs at every fork for as long as it lives."""
     _open.add(thing)
 
 
@@ -36,24 +51,48 @@ def leave_alone(thing: Forking) -> None:
     _open.discard(thing)
 
 
+def _one_at_a_time() -> Still:
+    with _turn:
+        yield
+
+
 def _before_fork() -> None:
-    _turn.acquire()
-    _waiting[:] = list(_open)
-    for thing in _waiting:
-        thing.before_fork()
+    raised: BaseException | None = None
+    for _ in range(TRIES):
+        try:
+            _hold(None, _one_at_a_time)
+            for thing in list(_open):
+                _hold(thing, thing.still)
+            break
+        except BaseException as error:  # noqa: BLE001 - raised below, for Python to tell of it
+            raised = error
+    if raised is not None:
+        raise raised
 
 
-def _after_fork_in_parent() -> None:
-    while _waiting:
-        _waiting.pop().after_fork_in_parent()
-    _turn.release()
+def _hold(thing: Forking | None, still: Callable[[], Still]) -> None:
+    if thing in _held.things:
+        return
+    waiting = still()
+    try:
+        next(waiting)
+    finally:
+        if getgeneratorstate(waiting) == GEN_SUSPENDED:  # also where an interrupt came right after
+            _held.things[thing] = waiting
+
+
+def _go_on() -> None:
+    while _held.things:
+        _, waiting = _held.things.popitem()
+        waiting.close()
 
 
 def _after_fork_in_child() -> None:
-    while _waiting:
-        _waiting.pop().after_fork_in_child()
-    _turn.release()
+    for thing in list(_open):
+        thing.after_fork_in_child()
+    _go_on()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_go_on, after_in_child=_after_fork_in_child)
+    os.register_at_fork(after_in_parent=_go_on)  # again: an interrupt that came during the fork ends the first

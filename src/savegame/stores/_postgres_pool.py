@@ -29,7 +29,7 @@ from psycopg.rows import tuple_row
 from psycopg.waiting import Ready, Wait
 
 from savegame.errors import ClosedError, SavegameError, UnavailableError
-from savegame.stores._forking import leave_alone, take_along
+from savegame.stores._forking import Still, leave_alone, take_along
 from savegame.stores._postgres_errors import NoAnswer, TookTooLong, is_full
 
 T = TypeVar("T")
@@ -408,11 +408,9 @@ class Pool:
 
     # -- fork --------------------------------------------------------------------------------------
 
-    def before_fork(self) -> None:
+    def still(self) -> Still:
         """Nothing has to rest: the child takes nothing over."""
-
-    def after_fork_in_parent(self) -> None:
-        """Go on."""
+        yield
 
     def after_fork_in_child(self) -> None:
         """Begin anew; the parent's connections are kept, so that nothing closes them, and never used."""

@@ -21,7 +21,7 @@ from savegame.errors import ClosedError, UnavailableError
 from savegame.store import write_inside
 from savegame.stores import _sqlite_file as file
 from savegame.stores._directory import SETTLED_NS, Directory
-from savegame.stores._forking import leave_alone, take_along
+from savegame.stores._forking import Still, leave_alone, take_along
 from savegame.stores._sqlite_file import SQL
 
 IDLE_READERS: Final = 4
@@ -224,21 +224,23 @@ class Connections:
 
     # -- fork --------------------------------------------------------------------------------------
 
-    def before_fork(self) -> None:
-        """Close every connection, so that the child inherits none: SQLite's locks do not survive a fork."""
-        self.lock.acquire()
-        with self._guard:
-            self._forking = True
-            self._changed.wait_for(lambda: self._reading == 0, FORK_WAIT_S)
-        if self.borrowed_by is None and not self._reading:
-            self.drop()
+    def still(self) -> Still:
+        """Close every connection, so that the child inherits none: SQLite's locks do not survive a fork.
 
-    def after_fork_in_parent(self) -> None:
-        """Go on; connections are opened again when they are needed."""
-        with self._guard:
-            self._forking = False
-            self._changed.notify_all()
-        self.lock.release()
+        Afterwards they are opened again when they are needed.
+        """
+        with self.lock:
+            try:
+                with self._guard:
+                    self._forking = True
+                    self._changed.wait_for(lambda: self._reading == 0, FORK_WAIT_S)
+                if self.borrowed_by is None and not self._reading:
+                    self.drop()
+                yield
+            finally:
+                self._forking = False
+                with self._guard:
+                    self._changed.notify_all()
 
     def after_fork_in_child(self) -> None:
         """Begin anew; refuse to go on if a connection was in use, and never close one that is the parent's."""

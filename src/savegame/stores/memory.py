@@ -45,7 +45,7 @@ from savegame.store import (
     newer_frame,
     write_inside,
 )
-from savegame.stores._forking import take_along
+from savegame.stores._forking import Still, take_along
 from savegame.stores._fts import FtsIndex
 
 K = TypeVar("K")
@@ -110,15 +110,13 @@ class MemoryStore(Store):
         self._index = FtsIndex()
         take_along(self)
 
-    def before_fork(self) -> None:
+    def still(self) -> Still:
         """Wait until nobody is in the middle of a change: the child could never end it."""
-        self._lock.acquire()
+        with self._lock:
+            yield
 
-    def after_fork_in_parent(self) -> None:
-        """Go on."""
-        self._lock.release()
-
-    after_fork_in_child = after_fork_in_parent
+    def after_fork_in_child(self) -> None:
+        """Go on with what the parent had."""
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
