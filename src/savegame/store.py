@@ -245,7 +245,7 @@ class Store(ABC):
         return b"" if row is None else fingerprint(row, notes, records)
 
     @abstractmethod
-    def chain(self, key: ThreadKey, seq: int, *, keyframes: bool = True, after: int = 0) -> Chain:
+    def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
         """What brings the state at `seq` back, read at one moment; begins after `after` if that lies on the way.
 
         A damaged keyframe is passed over. Raises CorruptionError for a damaged or missing frame on the way.

@@ -287,14 +287,14 @@ class NotAtOnce(Exception):
 class ChainReader:
     """Reads a chain stretch by stretch; with `once`, raises NotAtOnce where that takes more than one statement."""
 
-    def __init__(self, link: Link, key: ThreadKey, after: int, *, keyframes: bool, once: bool) -> None:
+    def __init__(self, link: Link, key: ThreadKey, after: int, *, once: bool) -> None:
         self._link, self._key, self._after = link, key, after
-        self._keyframes, self._once = keyframes, once
+        self._once = once
         self._asked = False
 
     def stretch(self, high: int) -> Stretch | None:
         """What leads up to a frame inside its unbroken line; None if there is no such frame."""
-        key, newest = self._key, high if self._keyframes else 0
+        key, newest = self._key, high
         while True:
             rows = self._ask(high, newest)
             if not rows:

@@ -155,11 +155,11 @@ class FileStore(Store):
             wanted = islice((seq for seq in there if not noted or journal.entries[seq].note is not None), limit)
             return [journal.frame(reader, seq, delta=deltas) for seq in wanted]
 
-    def chain(self, key: ThreadKey, seq: int, *, keyframes: bool = True, after: int = 0) -> Chain:
+    def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
         with self._bodies(key) as (journal, reader):
             if seq not in journal.entries:
                 raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
-            there = keyframes_of(journal) if keyframes else {}
+            there = keyframes_of(journal)
             deltas: list[bytes] = []
             at = seq
             while at and at != after:

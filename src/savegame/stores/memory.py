@@ -369,14 +369,14 @@ class MemoryStore(Store):
             wanted = islice((frame for frame in found if not noted or frame.note is not None), limit)
             return [frame if deltas else frame._replace(delta=None) for frame in wanted]
 
-    def chain(self, key: ThreadKey, seq: int, *, keyframes: bool = True, after: int = 0) -> Chain:
+    def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
         """The nearest keyframe on the way from `seq` to its root, and the deltas since."""
         with self._locked():
             thread = self._look(key)
             deltas: list[bytes] = []
             at = _frame(thread, seq).seq
             while at and at != after:
-                if keyframes and at in thread.keyframes:
+                if at in thread.keyframes:
                     return Chain(at, thread.keyframes[at], deltas[::-1])
                 frame = thread.frames[at]
                 deltas.append(frame.delta or b"")

@@ -344,7 +344,7 @@ class SQLiteStore(Store):
         notes, records = all_rows(db, "note_sums", row.low(), row.high()), all_rows(db, "record_sums", row.no)
         return fingerprint(row.public(key), notes, records)
 
-    def chain(self, key: ThreadKey, seq: int, *, keyframes: bool = True, after: int = 0) -> Chain:
+    def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
         with self._reading(snapshot=True) as db:
             row = self._changes.row(db, key)
 
@@ -353,7 +353,7 @@ class SQLiteStore(Store):
                 if row is None or place is None:
                     return None
                 run = min(place[1], high)
-                start, body = self._start(db, key, row, run, high, after, use=keyframes)
+                start, body = self._start(db, key, row, run, high, after)
                 return Stretch(start, body, *self._deltas(db, key, row, start, start + 1 if start else run, high))
 
             found = whole_chain(key, seq, stretch)
@@ -361,15 +361,12 @@ class SQLiteStore(Store):
             raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
         return found
 
-    def _start(
-        self, db: file.Connection, key: ThreadKey, row: Row, run: int, seq: int, after: int, *, use: bool
-    ) -> tuple[int, bytes | None]:
+    def _start(self, db: file.Connection, key: ThreadKey, row: Row, run: int, seq: int, after: int) -> tuple[int, bytes | None]:
         """Where loading may begin inside an unbroken line: after what the caller has, or at a sound keyframe."""
         if run <= after <= seq:
             return after, None
         salt = thread_salt(*key)
-        found = all_rows(db, "keyframes_down", row.key(run), row.key(seq)) if use else []
-        for frame_key, body, total in found:
+        for frame_key, body, total in all_rows(db, "keyframes_down", row.key(run), row.key(seq)):
             if checksum(body, salt, frame_key & SEQ_MASK) == total:
                 return frame_key & SEQ_MASK, body
         return 0, None

@@ -68,9 +68,9 @@ def grown(store: Store, key: ThreadKey, count: int) -> None:
         store.commit([appended(key, number, number - 1)])
 
 
-def state(store: Store, key: ThreadKey, seq: int, **how: Any) -> bytes:
+def state(store: Store, key: ThreadKey, seq: int) -> bytes:
     """What the chain of a frame adds up to."""
-    chain = store.chain(key, seq, **how)
+    chain = store.chain(key, seq)
     return (chain.keyframe or b"") + b"".join(chain.deltas)
 
 
@@ -571,14 +571,8 @@ class StoreContract:
         assert store.chain(A, 3) == (3, b"1.2.3.", [])
         assert store.chain(A, 2) == (1, b"1.", [b"2."])
 
-    def test_a_chain_can_do_without_keyframes(self, store: Store) -> None:
-        """They are derived; what they were made from is still there."""
-        grown(store, A, 3)
-        store.commit([PutKeyframe(A, 2, b"1.2."), PutKeyframe(A, 3, b"1.2.3.")])
-        assert store.chain(A, 3, keyframes=False) == (0, None, [b"1.", b"2.", b"3."])
-
     def test_keyframes_are_replaced_and_dropped(self, store: Store) -> None:
-        """Dropping one that is not there does nothing."""
+        """Dropping one that is not there does nothing. They are derived: what they were made from is still there."""
         grown(store, A, 3)
         store.commit([PutKeyframe(A, 2, b"old")])
         store.commit([PutKeyframe(A, 2, b"1.2.")])
@@ -603,7 +597,6 @@ class StoreContract:
         store.commit([PutKeyframe(A, 2, b"1.2."), PutKeyframe(A, 3, b"1.2.3.")])
         assert store.chain(A, 5, after=3) == (3, None, [b"4.", b"5."])
         assert store.chain(A, 5, after=4) == (4, None, [b"5."])
-        assert store.chain(A, 5, after=3, keyframes=False) == (3, None, [b"4.", b"5."])
 
     def test_a_keyframe_newer_than_what_the_caller_has_may_be_used(self, store: Store) -> None:
         """Or not: either way the chain says where it begins."""
@@ -685,7 +678,8 @@ class StoreContract:
         store.commit([PutKeyframe(A, 2, b"1.2.")])
         store.commit([Rewrite(A, drop=(1,), rebase=((2, 0, b"1.2."),))])
         assert store.chain(A, 3) == (2, b"1.2.", [b"3."])
-        assert store.chain(A, 3, keyframes=False) == (0, None, [b"1.2.", b"3."])
+        store.commit([PutKeyframe(A, 2, None)])
+        assert store.chain(A, 3) == (0, None, [b"1.2.", b"3."])
 
     def test_a_dropped_id_is_free_but_its_number_is_not(self, store: Store) -> None:
         """Numbers are never used again while the thread lives."""
@@ -1120,7 +1114,8 @@ class StoreContract:
 
         with pytest.raises(CorruptionError):
             store.compact(recode, no_progress)
-        payloads = [bodies.unwrap(delta)[1] for delta in store.chain(A, 4, keyframes=False).deltas]
+        store.commit([PutKeyframe(A, 3, None)])
+        payloads = [bodies.unwrap(delta)[1] for delta in store.chain(A, 4).deltas]
         assert payloads == [bodies.unwrap(frame.delta or b"")[1] for frame in before]
         assert list(store.check(SPACE)) == []
 
