@@ -11,7 +11,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from typing import Any, Final, Generic, NamedTuple, NewType, TypeVar
 
@@ -244,7 +245,8 @@ class Checkpoint:
         """The whole state at this point."""
         if self._state is _State.UNLOADED:
             if self._decode is None:
-                raise InvalidInputError(f"checkpoint {self.id} came from a listing without its state; call .load() on it")
+                advice = "call .load() on it" if self._load else "it was pickled: load it from its vault, by its id"
+                raise InvalidInputError(f"checkpoint {self.id} came from a listing without its state; {advice}")
             found = self._decode()
             if self._state is _State.UNLOADED:  # else another thread was quicker: there is one state
                 object.__setattr__(self, "_state", found)
@@ -264,6 +266,18 @@ class Checkpoint:
 
     def __hash__(self) -> int:
         return hash((self.thread_id, self.id))
+
+    def __copy__(self) -> Checkpoint:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Checkpoint:
+        return replace(self, metadata=deepcopy(self.metadata, memo), _state=deepcopy(self._state, memo))
+
+    def __getstate__(self) -> list[Any]:
+        """What is pickled: the fields, and the state if there is one; not the way to the vault."""
+        state = self._state if self._decode is None else self.state
+        whole = replace(self, _state=state, _load=None, _decode=None)
+        return [getattr(whole, item.name) for item in fields(whole)]
 
     def __repr__(self) -> str:
         name = f" {self.label!r}" if self.label else ""

@@ -641,6 +641,26 @@ def test_a_copied_status_leaves_the_others_alone() -> None:
     assert Status("failed").reason is None
 
 
+def test_a_checkpoint_can_be_pickled_and_copied() -> None:
+    with savegame.open("memory:") as vault:
+        thread = vault.thread("t")
+        saved = thread.save({"list": [1]}, label="first", metadata={"by": ["me"]})
+        for found in (saved, thread.latest(), thread.load("first")):
+            assert found is not None
+            twin = pickle.loads(pickle.dumps(found))
+            assert (twin, twin.label, twin.metadata, twin.state) == (found, "first", {"by": ["me"]}, {"list": [1]})
+            assert twin.load() is twin
+            deep = copy.deepcopy(found)
+            deep.state["list"].append(2)
+            assert (deep, found.state, copy.copy(found)) == (found, {"list": [1]}, found)
+        (listed,) = thread.history()
+        assert (copy.copy(listed).load().state, copy.deepcopy(listed).load().state) == ({"list": [1]}, {"list": [1]})
+        twin = pickle.loads(pickle.dumps(listed))
+        assert (twin.id, twin.step) == (saved.id, 1)
+        with pytest.raises(InvalidInputError, match="load it from its vault"):
+            _ = twin.load().state
+
+
 def test_an_id_that_was_used_again_is_not_taken_for_the_old_one(in_database: Callable[..., Vault]) -> None:
     mine, theirs = in_database(), in_database()
     mine.thread("t").save({"list": [1, 2]}, id="first")
