@@ -69,6 +69,7 @@ def frame(key: ThreadKey, name: str, **more: object) -> Append:
 WANTED: list[tuple[type[apsw.Error], type[SavegameError]]] = [
     (apsw.FullError, OutOfSpace),
     (apsw.BusyError, UnavailableError),
+    (apsw.ProtocolError, UnavailableError),
     (apsw.LockedError, UnavailableError),
     (apsw.InterruptError, UnavailableError),
     (apsw.NoMemError, UnavailableError),
@@ -107,7 +108,7 @@ def test_every_error_that_sqlite_has_is_either_translated_or_can_only_be_a_mista
         "CouldntSetupError", "EmptyError", "ExecTraceAbort", "ExecutionCompleteError",
         "ExtensionLoadingError", "ForkingViolationError", "FormatError", "IncompleteExecutionError", "InternalError",
         "InvalidContextError", "JSONBError", "MismatchError", "MisuseError", "NoFTS5Error", "NoLFSError",
-        "NotFoundError", "NoticeError", "ProtocolError", "RangeError", "SQLError", "SchemaChangeError",
+        "NotFoundError", "NoticeError", "RangeError", "SQLError", "SchemaChangeError",
         "ThreadingViolationError", "VFSFileClosedError", "VFSNotImplementedError",
     }  # fmt: skip
     there = {kind.__name__ for kind in vars(apsw).values() if isinstance(kind, type) and issubclass(kind, apsw.Error)} - {

@@ -105,6 +105,7 @@ _OUT_OF_SPACE = "the disk is full: nothing was saved; make room and try again"
 _MAPPING: Final[list[tuple[type[Exception], type[SavegameError], str]]] = [
     (apsw.FullError, OutOfSpace, _OUT_OF_SPACE),
     (apsw.BusyError, UnavailableError, "another process holds the file; try again"),
+    (apsw.ProtocolError, UnavailableError, "others were quicker to begin for seconds on end; try again"),
     (apsw.LockedError, UnavailableError, "another statement holds the table; try again"),
     (apsw.InterruptError, UnavailableError, "the statement was interrupted; try again"),
     (apsw.NoMemError, UnavailableError, "SQLite ran out of memory; try again"),
