@@ -297,8 +297,8 @@ def edit(node: Node, path: Path, change: Callable[[Node], Node], *, own: bool) -
         before, rest = opened.split(at)
         item, after = rest[0], rest[1:]
         if item[0] > 1:
-            item, tail = List([item]).split(1)[0][0], List([item]).split(1)[1]
-            after = [*tail, *after]
+            (item,), others = List([item]).split(1)
+            after = [*others, *after]
         inner = item[1] if not isinstance(item[1], bytes) else body_of(item)
         child = edit(inner, path[1:], change, own=own)
         return List([*before, (1, join_array([child]) if isinstance(child, bytes) else child), *after])
