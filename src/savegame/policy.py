@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
@@ -111,7 +112,8 @@ class Retention:
     keep_labelled: bool = True
 
     def __post_init__(self) -> None:
-        if self.max_checkpoints is not None and (type(self.max_checkpoints) is not int or self.max_checkpoints < 1):
+        most = self.max_checkpoints
+        if most is not None and (type(most) is not int or not 1 <= most <= sys.maxsize):
             raise InvalidInputError(f"max_checkpoints must be at least 1, not {self.max_checkpoints!r}: the head always stays")
         if self.ttl is not None:
             checked_duration(self.ttl, "ttl")

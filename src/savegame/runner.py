@@ -45,6 +45,7 @@ logger = logging.getLogger("savegame")
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _MOMENT: Final = 30_000_000
 """For how many microseconds a lease is taken by who only writes something down."""
+LONGEST_LEASE: Final = dt.timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ class Runner:
         awaits: bool = False,
     ) -> Iterator[R]:
         """`Vault.run`. `awaits`: the driver can call asynchronous tools."""
-        checked_duration(lease, "lease")
+        if checked_duration(lease, "lease") > LONGEST_LEASE:
+            raise InvalidInputError(f"lease must be at most {LONGEST_LEASE.days} days: a run renews it while it lasts")
         policy = strategy if isinstance(strategy, Strategy) else Strategy(strategy or "after_tool_call")
         thread = self._thread(thread_id, agent)
         if tools is not None and not isinstance(tools, Toolbox):

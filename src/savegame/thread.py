@@ -541,7 +541,7 @@ class Thread:
 
     def records(self, kind: str) -> dict[str, Any]:
         """The records of one kind beside this thread, by name."""
-        found = upkeep.records(self._engine, self._key, kind)
+        found = upkeep.records(self._engine, self._key, checked_id(kind, "a record's kind"))
         return {record.name: self._codec.decode(unwrap(record.value)[1]) for record in found}
 
     def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:

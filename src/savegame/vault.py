@@ -45,6 +45,7 @@ from savegame.model import (
     checked_path,
 )
 from savegame.objects import Upcast
+from savegame.plain import checked_text, maybe
 from savegame.policy import Retention, Strategy
 from savegame.runner import RunInfo, Runner, StaleRun
 from savegame.runs.ledger import CallEntry
@@ -173,7 +174,7 @@ class Vault:
         """
         wanted = None if status is None else Status(status)
         agent = None if agent is None else checked_id(agent, "the agent's id")
-        after = None if after in (None, "") else checked_id(after, "the id to continue after")
+        after = maybe(checked_text, after, "after")
         threads = lineage.listed(self._engine, self.namespace, agent=agent, after=after)
         infos = ((self._info(thread), thread.row) for thread in threads)
         found = (info for info, row in infos if info is not None and self._fits(info, row, wanted, tag))

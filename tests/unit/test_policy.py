@@ -17,7 +17,10 @@ NOW = 10_000_000
 SECOND = dt.timedelta(seconds=1)
 
 
-@pytest.mark.parametrize("wrong", [{"max_checkpoints": 0}, {"max_checkpoints": -1}, {"ttl": dt.timedelta(0)}, {"ttl": -SECOND}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_checkpoints": 0}, {"max_checkpoints": -1}, {"max_checkpoints": 2**70}, {"ttl": dt.timedelta(0)}, {"ttl": -SECOND}],
+)
 def test_retention_refuses_what_would_keep_nothing(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         Retention(**wrong)

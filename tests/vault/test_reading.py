@@ -504,3 +504,11 @@ def test_a_fork_reads_what_its_parent_can_read(vault: Vault) -> None:
     five(vault)
     thread = Thread(vault._engine, vault.thread("t")._key, None, None, lambda kind, data: (kind, data))
     assert thread.fork("f")._codec is thread._codec
+
+
+def test_a_listing_refuses_what_no_thread_can_be_called(vault: Vault) -> None:
+    vault.thread("t").save(1)
+    with pytest.raises(InvalidInputError, match="lone surrogate"):
+        vault.threads(after="\ud800")
+    with pytest.raises(InvalidInputError, match="lone surrogate"):
+        vault.thread("t").records("\ud800")

@@ -1155,3 +1155,9 @@ def test_the_same_input_is_taken_once_whoever_is_first(vault: Vault) -> None:
     with vault.run("t") as run:
         assert (run.user("hi", key="k"), run.user("hi", key="k"), run.user("hi")) == (True, False, True)
     assert contents(vault) == ["hi", "hi"]
+
+
+def test_a_lease_has_an_end(vault: Vault) -> None:
+    with pytest.raises(InvalidInputError, match="at most 365 days"), vault.run("t", lease=dt.timedelta.max):
+        pass
+    assert list(vault.runs()) == []
