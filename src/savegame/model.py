@@ -48,7 +48,12 @@ def checked_path(path: object) -> str:
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
     if not isinstance(text, str):
         raise InvalidInputError(f"a path is text or a Path, not {path!r}")
-    return text
+    try:
+        if b"\0" not in os.fsencode(text):
+            return text
+    except UnicodeEncodeError:
+        pass
+    raise InvalidInputError(f"no file can be named {text!r}")
 
 
 def checked_limit(limit: object) -> int | None:

@@ -387,10 +387,10 @@ def test_backup(on_disk: Opener, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.partial"))
 
 
-@pytest.mark.parametrize("path", [None, 5, b"copy"], ids=repr)
+@pytest.mark.parametrize("path", [None, 5, b"copy", "a\0b", "\ud800"], ids=ascii)
 def test_what_is_no_path_is_refused(path: Any, vault: Vault) -> None:
     for verb in (vault.backup, vault.export, vault.import_):
-        with pytest.raises(InvalidInputError, match="a path is text"):
+        with pytest.raises(InvalidInputError, match=r"a path is text|no file can be named"):
             verb(path)
 
 
