@@ -312,9 +312,12 @@ def verify(engine: Engine, namespace: str, progress: Progress) -> Report:
     checkpoints = 0
     for done, row in enumerate(rows, 1):
         checkpoints += row.frames
-        problems += [
-            problem for problem in _check_history(engine, row.key) if (problem.thread_id, problem.checkpoint_id) not in broken
-        ]
+        found: list[Problem] = []
+        try:
+            found.extend(_check_history(engine, row.key))
+        except CorruptionError as error:  # its frames cannot even be listed
+            found.append(Problem(row.key.id, error.checkpoint_id, error.place or "frames", str(error)))
+        problems += [problem for problem in found if (problem.thread_id, problem.checkpoint_id) not in broken]
         progress(done, len(rows))
     return Report(tuple(problems), len(rows), checkpoints)
 
@@ -409,9 +412,12 @@ def repair(engine: Engine, namespace: str, progress: Progress) -> Report:
     rows = list(thread_rows(engine, namespace))
     for number, row in enumerate(rows, 1):
         engine.cache.forget(row.key)
-        done += _mend_thread(engine, row)
-        if beside & {row.key.id, None}:  # a record may have been lost, and nobody knows which
-            done += _mend_ledger(engine, row.key)
+        try:
+            done += _mend_thread(engine, row)
+            if beside & {row.key.id, None}:  # a record may have been lost, and nobody knows which
+                done += _mend_ledger(engine, row.key)
+        except CorruptionError as error:  # its frames cannot even be listed: the others are put right nevertheless
+            done.append(f"thread {row.key.id!r}: left as it is: {error}")
         progress(number, len(rows))
     after = verify(engine, namespace, lambda done, total: None)
     return Report(after.problems, after.threads, after.checkpoints, tuple(done))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import subprocess
@@ -817,6 +818,33 @@ def test_epochs_grow_whatever_becomes_of_the_newest(damage: str, tmp_path: Path)
     with savegame.open(path) as vault:
         epochs += [vault.store.lease(key, "holder", 0).epoch for _ in range(3)]
     assert sorted(set(epochs)) == epochs
+
+
+def test_a_page_that_stands_in_two_places(tmp_path: Path) -> None:
+    """Frames are then out of order, and a listing tells of others than a look at each."""
+    path = tmp_path / "v.db"
+    with savegame.open(path) as vault:
+        for number in range(40):
+            vault.thread("t").update(append={"items": [f"{number} " * 200]})
+    whole = path.read_bytes()
+    size, pages = 4096, len(whole) // 4096
+    for place, other in itertools.permutations(range(1, pages), 2):
+        if abs(place - other) > 3:
+            continue
+        path.write_bytes(whole[: place * size] + whole[other * size : (other + 1) * size] + whole[(place + 1) * size :])
+        opened = attempt(lambda: savegame.open(path))
+        if isinstance(opened, SavegameError):
+            continue
+        with opened as vault:
+            assert isinstance(attempt(vault.thread("t").latest), savegame.Checkpoint | SavegameError | None)
+            attempt(lambda: list(vault.thread("t").history()))
+            attempt(vault.compact)
+            attempt(vault.thread("t").latest)
+            attempt(lambda: vault.thread("t").save({"more": 1}))
+            vault.verify()
+            attempt(vault.repair)
+            attempt(vault.thread("t").latest)
+            vault.verify()
 
 
 @pytest.mark.parametrize("number", [0, 99, 2**31 - 1, -1])
