@@ -671,10 +671,10 @@ class Thread:
 
     def _load_again(self, listed: Frame) -> Checkpoint:
         """An entry of a listing with its state, if it is still there: its thread may have been deleted and made anew."""
-        frame = self._engine.frame(self._key, listed.seq)
-        if frame.id != listed.id:
+        frames = self._engine.store.frames(self._key, low=listed.seq, high=listed.seq)
+        if not frames or frames[0].id != listed.id:
             raise CheckpointNotFound(f"checkpoint not found: {listed.id!r} was deleted")
-        return self._load_seq(frame.seq, frame)
+        return self._load_seq(listed.seq, frames[0])
 
     def _newest_sound(self, row: ThreadRow, error: CorruptionError | None = None) -> Checkpoint | None:
         """The newest checkpoint of the head's line that loads, passing over what damage of the head makes unreadable."""

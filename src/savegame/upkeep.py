@@ -139,7 +139,7 @@ def remove(
     noted = frozenset(frame.seq for frame in frames if frame.seq in drop and frame.note is not None)
     gone = tuple(sorted(drop))
     new = engine.wrapped(new_blobs)
-    newest = frames[-1].seq
+    newest = max((frame.seq for frame in frames), default=0)
     change = Rewrite(key, gone, tuple(rebase), new, frozenset(keep), expect, epoch, head=head, noted=noted, newest=newest)
     engine.store.commit([change, *(_unneeded(engine, key, frames, drop) if with_ledger else ())])
     freed(engine, [key])

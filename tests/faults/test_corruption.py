@@ -695,6 +695,22 @@ def test_labels_prefixes_and_tags_lead_past_damage(column: str, tmp_path: Path) 
             thread.load("label 1")
 
 
+@pytest.mark.parametrize(("damage", "place"), [("note = NULL", 2), ("note_sum = 5", 1)])
+def test_a_note_that_is_gone_is_noticed_and_costs_only_itself(damage: str, place: int, tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    with savegame.open(path) as vault:
+        saved = [vault.thread("t").save(number, label="second" if number == 2 else None) for number in (1, 2, 3)]
+    sql(path, f"UPDATE frame SET {damage} WHERE key = (1 << 32) + {place}")
+    with savegame.open(path) as vault:
+        assert [(problem.checkpoint_id, problem.place) for problem in vault.verify().problems] == [
+            (saved[place - 1].id, f"label and tags of frame {place}")
+        ]
+        with pytest.raises(CorruptionError, match=saved[place - 1].id):
+            list(vault.thread("t").history())
+        assert vault.repair().ok
+        assert [entry.load().state for entry in vault.thread("t").history()] == [3, 2, 1]
+
+
 def two_namespaces(path: Path) -> None:
     for name in ("default", "other"):
         with savegame.open(path, namespace=name) as vault:

@@ -79,3 +79,14 @@ def test_another_value_in_any_column_is_reported(table: str, column: str, damage
         assert vault.repair().ok
         for entry in vault.thread("t").history(branches=True):
             assert entry.load().state in STATES
+
+
+def test_a_note_that_is_gone_is_noticed_and_costs_only_itself(damaged_url: str, shared_cluster: Cluster) -> None:
+    gone = "UPDATE savegame.frame SET note = NULL WHERE seq = 2 RETURNING 1"
+    assert shared_cluster.execute(gone, database=urlsplit(damaged_url).path[1:]) == [(1,)]
+    with savegame.open(damaged_url, cache_bytes=0) as vault:
+        assert [problem.place for problem in vault.verify().problems] == ["label and tags of frame 2"]
+        with pytest.raises(SavegameError, match="label and tags of frame 2"):
+            list(vault.thread("t").history())
+        assert vault.repair().ok
+        assert [entry.load().state for entry in vault.thread("t").history(newest_first=False)] == STATES

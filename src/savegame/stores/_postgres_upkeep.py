@@ -101,7 +101,7 @@ def _damage_beside(link: Link, key: ThreadKey, frames: Rows, first_pages: list[R
     keyframes, records, blobs = first_pages
     return damage_beside(
         key,
-        ((columns[0], *columns[7:9]) for columns in frames if columns[7] is not None),
+        ((columns[0], *columns[7:9]) for columns in frames if columns[7:9] != (None, None)),
         _pages(link, "all_keyframes", key, keyframes, 1),
         _pages(link, "all_records", key, records, 2),
         _pages(link, "all_blobs", key, blobs, 1),

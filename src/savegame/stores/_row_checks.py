@@ -30,7 +30,7 @@ class Damage(NamedTuple):
 
     kind: str
     name: tuple[Any, ...]
-    body: bytes
+    body: bytes | None
 
     @property
     def seq(self) -> int | None:
@@ -68,7 +68,7 @@ def frame_problems(
 
 def damage_beside(
     key: ThreadKey,
-    notes: Iterable[tuple[int, bytes, int]],
+    notes: Iterable[tuple[int, bytes | None, int | None]],
     keyframes: Iterable[tuple[int, bytes, int]],
     records: Iterable[tuple[str, str, bytes, int]],
     blobs: Iterable[tuple[bytes, bytes, int]],
@@ -77,7 +77,7 @@ def damage_beside(
     salt = thread_salt(*key)
     for kind, rows in (("note", notes), ("keyframe", keyframes)):
         for seq, body, total in rows:
-            if checksum(body, salt, seq) != total:
+            if body is None or checksum(body, salt, seq) != total:
                 yield Damage(kind, (seq,), body)
     for kind, name, value, total in records:
         if record_checksum(key, kind, name, value) != total:

@@ -11,6 +11,7 @@ import random
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ormsgpack import packb
@@ -150,7 +151,7 @@ def read_frame(key: ThreadKey, columns: tuple[Any, ...]) -> Frame:
     salt = thread_salt(*key)
     if meta_sum != meta_checksum(salt, seq, base, run, space, stored_id, meta):
         raise damaged(key, frame_id, f"metadata of frame {seq}", seq)
-    if note is not None and checksum(note, salt, seq) != note_sum:
+    if note_sum != (None if note is None else checksum(note, salt, seq)):
         raise damaged(key, frame_id, f"label and tags of frame {seq}", seq)
     return Frame(seq, frame_id, base, meta, note, None)
 
@@ -181,6 +182,14 @@ def place_told_by(stored_id: str | bytes) -> int:
 _random = random.Random()  # noqa: S311 - ids are no secrets, and asking the system for each costs time
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_random.seed)
+
+
+def check_order(what: str, places: Iterable[Any], thread_id: str | None = None) -> None:
+    """Refuse a listing whose places do not grow: pages of the file were mixed up, and reading on would go in circles."""
+    if any(before >= after for before, after in pairwise(places)):
+        where = "" if thread_id is None else f"thread {thread_id!r}: "
+        message = f"{where}the {what} are out of order; run verify, then restore a backup"
+        raise CorruptionError(message, thread_id=thread_id, place=f"order of {what}")
 
 
 def record_page(key: ThreadKey, kind: str, rows: list[tuple[Any, ...]], limit: int) -> Page[Record]:

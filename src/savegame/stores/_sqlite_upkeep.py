@@ -75,7 +75,7 @@ def _check_thread(db: Connection, key: ThreadKey, columns: tuple[Any, ...]) -> I
 
 
 def _damage_beside(db: Connection, key: ThreadKey, row: Row) -> Iterator[Damage]:
-    notes = ((columns[0] & SEQ_MASK, *columns[7:9]) for columns in all_rows(db, "noted_up", row.low(), row.high(), -1))
+    notes = ((frame_key & SEQ_MASK, note, total) for frame_key, note, total in all_rows(db, "notes", row.low(), row.high()))
     found = db.execute(SQL["keyframes_down"], (row.low(), row.high()))
     keyframes = ((frame_key & SEQ_MASK, body, total) for frame_key, body, total in found)
     records, blobs = (db.execute(SQL[name], (row.no,)) for name in ("all_records", "all_blobs"))

@@ -42,6 +42,7 @@ from savegame.stores._rows import (
     SEQ_MASK,
     Row,
     Stretch,
+    check_order,
     placed_id,
     read_frame,
     read_thread,
@@ -288,6 +289,7 @@ class SQLiteStore(Store):
             else:
                 rows = all_rows(db, "threads_of_agent", space, agent, after or "", limit + 1)
         found = [read_thread(key := ThreadKey(namespace, columns[-1]), columns).public(key) for columns in rows]
+        check_order("threads", [after or "", *(row.key.id for row in found)])
         return thread_page(found, limit)
 
     def heads(self, namespace: str, *, agent: str | None = None) -> list[tuple[str, str | None]]:
@@ -319,6 +321,7 @@ class SQLiteStore(Store):
             bounds = (row.key(max(low, 0)), row.key(SEQ_MASK if high is None else min(high, SEQ_MASK)))
             found = all_rows(db, name, *bounds, -1 if limit is None else limit)
             frames = [read_frame(key, columns) for columns in found]
+            check_order("frames", [low - 1, *(frame.seq for frame in frames[:: -1 if newest_first else 1])], key.id)
             if not deltas:
                 return frames
             return [frame._replace(delta=self._deltas(db, key, row, 0, frame.seq, frame.seq)[1][0]) for frame in frames]
@@ -381,7 +384,9 @@ class SQLiteStore(Store):
         with self._reading() as db:
             row = self._changes.row(db, key)
             found = [] if row is None else all_rows(db, "records", row.no, kind, after, limit + 1)
-        return record_page(key, kind, found, limit)
+        page = record_page(key, kind, found, limit)
+        check_order("records", [after, *(record.name for record in page.items)], key.id)
+        return page
 
     def kinds(self, key: ThreadKey) -> list[str]:
         with self._reading() as db:
@@ -437,6 +442,7 @@ class SQLiteStore(Store):
                 if not page:
                     db.run(SQL["drop_keyframes"])
                     break
+                check_order("frames", [key, *(columns[0] for columns in page)])
                 names = space_names(db)
                 for key, base, delta, delta_sum, space, thread_id in page:
                     salt = thread_salt(names.get(space, ""), thread_id)

@@ -70,6 +70,8 @@ SELECT key, base, delta, delta_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY
 SELECT key FROM frame WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1 OFFSET ?
 -- name: note_sums
 SELECT key, note_sum FROM frame WHERE key BETWEEN ? AND ? AND note IS NOT NULL ORDER BY key
+-- name: notes
+SELECT key, note, note_sum FROM frame WHERE key BETWEEN ? AND ? AND (note IS NOT NULL OR note_sum IS NOT NULL) ORDER BY key
 -- name: note
 SELECT note FROM frame WHERE key = ?
 -- name: set_note
