@@ -89,7 +89,7 @@ TestSQLite.settings = HURRIED
 TestFile = FileMachine.TestCase
 TestFile.settings = HURRIED
 TestPostgres = PostgresMachine.TestCase
-TestPostgres.settings = HURRIED
+TestPostgres.settings = settings(HURRIED, max_examples=20)  # each step is a few round trips
 TestSmallCache = SmallCacheMachine.TestCase
 TestSmallCache.settings = settings(HURRIED, max_examples=20)
 

@@ -74,6 +74,7 @@ WANTED: list[tuple[type[apsw.Error], type[SavegameError]]] = [
     (apsw.InterruptError, UnavailableError),
     (apsw.NoMemError, UnavailableError),
     (apsw.CorruptError, CorruptionError),
+    (apsw.ConstraintError, CorruptionError),
     (apsw.NotADBError, CorruptionError),
     (apsw.ReadOnlyError, UnsupportedError),
     (apsw.CantOpenError, UnavailableError),
@@ -104,7 +105,7 @@ def test_each_error_of_sqlite_becomes_ours(theirs: type[apsw.Error], ours: type[
 def test_every_error_that_sqlite_has_is_either_translated_or_can_only_be_a_mistake_of_ours() -> None:
     """`connection()` hands the database to users: their own mistakes reach them as apsw's errors."""
     mistakes = {
-        "AbortError", "BackupError", "BindingsError", "ConnectionNotClosedError", "ConstraintError",
+        "AbortError", "BackupError", "BindingsError", "ConnectionNotClosedError",
         "CouldntSetupError", "EmptyError", "ExecTraceAbort", "ExecutionCompleteError",
         "ExtensionLoadingError", "ForkingViolationError", "FormatError", "IncompleteExecutionError", "InternalError",
         "InvalidContextError", "JSONBError", "MismatchError", "MisuseError", "NoFTS5Error", "NoLFSError",

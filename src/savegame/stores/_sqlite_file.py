@@ -110,6 +110,7 @@ _MAPPING: Final[list[tuple[type[Exception], type[SavegameError], str]]] = [
     (apsw.InterruptError, UnavailableError, "the statement was interrupted; try again"),
     (apsw.NoMemError, UnavailableError, "SQLite ran out of memory; try again"),
     (apsw.CorruptError, CorruptionError, "the database file is damaged; run verify, then restore a backup"),
+    (apsw.ConstraintError, CorruptionError, "a stored row is damaged; run verify, then restore a backup"),
     (apsw.NotADBError, CorruptionError, "the file is not an SQLite database; restore a backup"),
     (apsw.ReadOnlyError, UnsupportedError, "the file or its directory is read-only"),
     (apsw.CantOpenError, UnavailableError, "the file cannot be opened; check that its directory exists and may be written"),

@@ -6,11 +6,14 @@ table `aside`, as they are. Touches _rows, _row_checks, _sqlite_file, model.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
+
+import apsw
 
 from savegame.errors import CorruptionError
 from savegame.model import Problem, ThreadKey
@@ -173,7 +176,8 @@ def mend(db: Connection, namespace: str, space: int, now: int) -> list[str]:
 
 def _take_out(db: Connection, row: Row, damage: Damage) -> None:
     if damage.kind == "note":
-        db.execute(SQL["set_note"], (None, None, row.key(damage.name[0])))
+        with contextlib.suppress(apsw.ConstraintError):  # other columns are damaged too: the frame is set aside as a whole
+            db.execute(SQL["set_note"], (None, None, row.key(damage.name[0])))
     elif damage.kind == "keyframe":
         db.execute(SQL["delete_keyframe"], (row.key(damage.name[0]),))
     else:

@@ -296,7 +296,8 @@ class SQLiteStore(Store):
         with self._reading() as db:
             space = self._changes.space(db, namespace)
             rows = all_rows(db, "heads", space) if agent is None else all_rows(db, "heads_of_agent", space, agent)
-        return [(id, None if head_id is None else unpack_id(head_id)) for id, head_id in rows]  # noqa: A001 - one word per idea
+        sound = [(id, head_id) for id, head_id in rows if isinstance(id, str)]  # noqa: A001 - one word per idea
+        return [(id, None if head_id is None else unpack_id(head_id)) for id, head_id in sound]  # noqa: A001 - one word per idea
 
     def find(self, namespace: str, id: str) -> tuple[ThreadKey, int] | None:  # noqa: A002 - the contract's name
         with self._reading() as db:
