@@ -114,7 +114,7 @@ class Retention:
     def __post_init__(self) -> None:
         most = self.max_checkpoints
         if most is not None and (type(most) is not int or not 1 <= most <= sys.maxsize):
-            raise InvalidInputError(f"max_checkpoints must be at least 1, not {self.max_checkpoints!r}: the head always stays")
+            raise InvalidInputError(f"max_checkpoints must be from 1 to {sys.maxsize}, not {most!r}: the head always stays")
         if self.ttl is not None:
             checked_duration(self.ttl, "ttl")
 

@@ -711,6 +711,47 @@ def test_a_note_that_is_gone_is_noticed_and_costs_only_itself(damage: str, place
         assert [entry.load().state for entry in vault.thread("t").history()] == [3, 2, 1]
 
 
+def set_loosely(path: Path, table: str, change: str) -> None:
+    """Change a table past its STRICT, as a damaged header of a row does: columns are of another type then."""
+    strict, loose = ("TEXT NOT NULL", "ANY NOT NULL") if table == "thread" else ("BLOB", "ANY")
+    layout = sql(path, "SELECT sql FROM sqlite_schema WHERE name = ?", (table,))[0][0]
+    for text, then in ((layout.replace(strict, loose), f"UPDATE {table} SET {change}"), (layout, "SELECT 1")):
+        db = apsw.Connection(str(path))
+        db.pragma("writable_schema", 1)
+        db.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (text, table))
+        db.close()
+        sql(path, then)
+
+
+@pytest.mark.parametrize("change", ["meta = 'text', note = NULL", "meta = 'text'"])
+def test_a_column_of_another_type_is_damage_to_whoever_writes_beside_it(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    with savegame.open(path) as vault:
+        for number in (1, 2, 3):
+            vault.thread("t").save({"text": "x" * 500 * number}, label=f"label {number}")
+    set_loosely(path, "frame", f"{change} WHERE key = (1 << 32) + 2")
+    with savegame.open(path) as vault:
+        assert not vault.verify().ok
+        with pytest.raises(CorruptionError):
+            vault.compact()
+        assert vault.repair().ok
+        assert [entry.load().state["text"] for entry in vault.thread("t").history()] == ["x" * 1500, "x" * 500]
+        vault.compact()
+        assert vault.verify().ok
+
+
+def test_an_id_that_is_no_text_any_more_does_not_stop_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    with savegame.open(path) as vault:
+        for name in ("a", "b", "c"):
+            vault.thread(name).save(name)
+    set_loosely(path, "thread", "id = CAST(id AS BLOB) WHERE no = 2")
+    with savegame.open(path) as vault:
+        assert not vault.verify().ok
+        assert [info.id for info in vault.threads(after="a")] == ["c"]
+        assert [vault.thread(name).state() for name in ("a", "c")] == ["a", "c"]
+
+
 def two_namespaces(path: Path) -> None:
     for name in ("default", "other"):
         with savegame.open(path, namespace=name) as vault:

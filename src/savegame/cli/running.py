@@ -47,7 +47,7 @@ def run() -> None:
         sys.exit(1)
     except OSError as error:  # the disk that our output goes to is full, and the like
         _drop_output()
-        _end(SavegameError(f"{error.filename or 'standard output'}: {error.strerror}"), as_json=as_json)
+        _end(SavegameError(f"{error.filename or 'standard output'}: {error.strerror or error}"), as_json=as_json)
 
 
 def _drop_output() -> None:
