@@ -37,6 +37,7 @@ from savegame.frames import (
 )
 from savegame.model import Chain, Frame, ThreadKey, ThreadRow
 from savegame.policy import Retention
+from savegame.retrying import TRIES
 from savegame.store import ANY, Append, PutKeyframe, Store, StoreChange, head_moved
 from savegame.tree import Dict, Node, size_of
 
@@ -170,7 +171,7 @@ class Engine:
     def head(self, key: ThreadKey) -> Point:
         """The head of a thread as it is now; EMPTY if it has none."""
         seen: ThreadRow | None = None
-        while True:
+        for _ in range(TRIES):
             row = self.store.thread(key)
             if row is None or row.head_id is None:
                 return EMPTY
@@ -182,6 +183,7 @@ class Engine:
                 continue
             self.cache.put(key, point)
             return point
+        raise ConflictError(f"thread {key.id!r}: its head was moved and removed {TRIES} times while it was read; try again")
 
     def refuse_missing_head(self, row: ThreadRow, seen: ThreadRow | None, error: CheckpointNotFound) -> None:
         """Between two looks a head may move on and be pruned; if it is still the head and is not there, it is damage."""
@@ -446,7 +448,7 @@ class Engine:
         point = base or self.cache.get(key) or self.head(key)
         if base is None and epoch is None and point.chosen:  # its id may be that of a thread that was made anew
             point = self.head(key)
-        while True:
+        for _ in range(TRIES):
             if expect != ANY and base is None and (point.id or None) != expect:
                 point = self.head(key)
                 if (point.id or None) != expect:
@@ -457,7 +459,7 @@ class Engine:
                 newest = point if base is not None else self.head(key)
                 if newest.id == point.id:
                     raise
-                point = newest  # what could not be done to the state that was remembered may fit what is there
+                point = newest  # what could not be done to the remembered state may fit the newest
                 continue
             wanted = expect if base is not None else (point.id or None)
             try:
@@ -471,6 +473,7 @@ class Engine:
                 if type(error) is not ConflictError or expect != ANY or base is not None:
                     raise
                 point = self.head(key)
+        raise ConflictError(f"thread {key.id!r}: others moved its head {TRIES} times in a row; try again")
 
 
 _engines: WeakSet[Engine] = WeakSet()

@@ -20,7 +20,14 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, UnavailableError, UnsupportedError
+from savegame.errors import (
+    CheckpointNotFound,
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    UnavailableError,
+    UnsupportedError,
+)
 from savegame.index import Index
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 
@@ -312,7 +319,10 @@ class Store(ABC):
         return False
 
     def connection(self) -> AbstractContextManager[Any]:
-        """A transaction on the store's own database, for tables of the user's."""
+        """A transaction on the store's own database, for tables of the user's; one inside another undoes its own part alone.
+
+        What a block does to its connection ends with the block.
+        """
         raise UnsupportedError(f"a {self.scheme} store has no database connection")
 
 
@@ -341,6 +351,14 @@ def write_inside(place: str) -> UnavailableError:
     return UnavailableError(
         f"{place}: a write inside a write, by a signal handler or a finaliser; nothing was written: "
         f"let the handler set a flag, and save when the first is done"
+    )
+
+
+def ended_inside(place: str) -> InvalidInputError:
+    """The error for a block of `connection()` that has ended its transaction itself."""
+    return InvalidInputError(
+        f"{place}: the transaction was ended inside the block, so a part of it may be kept; "
+        f"leave COMMIT and ROLLBACK to connection()"
     )
 
 

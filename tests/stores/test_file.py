@@ -649,3 +649,17 @@ def test_an_interrupt_at_any_moment_leaves_the_store_usable(seed: int, root: Pat
     script = [sys.executable, "-X", "faulthandler", "-c", INTERRUPTED, str(root), str(seed)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_snapshot_of_hard_links_stays_as_it_is(tmp_path: Path) -> None:
+    with savegame.open(f"file:{tmp_path}/live") as vault:
+        vault.thread("t").save({"items": [1]})
+        subprocess.run(["cp", "-al", tmp_path / "live", tmp_path / "snapshot"], check=True)
+        vault.thread("t").update(append={"items": [2]})
+        vault.thread("t").update(append={"items": [3]})
+        with savegame.open(f"file:{tmp_path}/snapshot") as snapshot:
+            assert snapshot.thread("t").state() == {"items": [1]}
+            snapshot.thread("t").update(append={"items": ["other"]})
+            assert snapshot.verify().ok
+        assert vault.thread("t").state() == {"items": [1, 2, 3]}
+        assert vault.verify().ok

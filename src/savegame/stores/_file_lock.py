@@ -19,6 +19,9 @@ from savegame.store import write_inside
 from savegame.stores._file_disk import LOCK, translated
 from savegame.stores._forking import Still, leave_alone, take_along
 
+OPENINGS: Final = 20
+"""Attempts to lock a file that others keep replacing or removing meanwhile."""
+
 BUSY_S: Final = 30.0
 """How long to wait for another process."""
 
@@ -82,7 +85,7 @@ class Lock:
 
     def _lock(self, how: int) -> None:
         with translated(self.root):
-            while True:
+            for _ in range(OPENINGS):
                 if self._handle is None:
                     self._handle = self._opened(alone=how == fcntl.LOCK_EX)
                 if self._handle is None:
@@ -91,6 +94,7 @@ class Lock:
                 if self._is_there(self._handle):
                     return
                 self._drop()  # the directory was taken away or replaced meanwhile
+            raise UnavailableError(f"{self._path}: was replaced again and again; stop whatever does that, then retry")
 
     def _unlock(self) -> None:
         if self._handle is not None:

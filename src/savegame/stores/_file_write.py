@@ -73,7 +73,8 @@ class Writer:
 
     def _write_one(self, draft: Draft) -> None:
         directory = draft.journal.directory
-        if draft.lines and draft.there and not draft.whole and not self._needs_rewriting(draft.journal):
+        added = draft.lines and draft.there and not draft.whole
+        if added and not self._needs_rewriting(draft.journal) and not _is_linked(directory):
             self._append(draft)
             return
         try:
@@ -273,6 +274,11 @@ class Writer:
         epoch = max(now if newest is None else newest, held) + 1  # the clock: nobody can have had so many, lost or not
         set_epoch(self._disk, epoch)
         return epoch
+
+
+def _is_linked(directory: str) -> bool:
+    """Whether the journal has a second name, as in a snapshot of hard links (`cp -al`), which must stay as it is."""
+    return os.stat(os.path.join(directory, JOURNAL)).st_nlink > 1
 
 
 def last_epoch(disk: Disk) -> int | None:

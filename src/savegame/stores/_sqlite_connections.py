@@ -1,8 +1,9 @@
-"""The connections of one process to one SQLite file: one that writes, a few that read, none across a fork.
+"""The connections of one process to one SQLite file: one that writes, a few that read, one per block of a user's.
 
-Keeps three promises: a transaction ends or is rolled back, whatever happens inside; nobody is told that a write is
-durable after the files were taken away or replaced under us (where a directory further up was moved, that is noticed within
-a tenth of a second); a child of a fork never uses, or closes, a connection of its parent.
+Keeps four promises: a transaction ends or is rolled back, whatever happens inside; no write counts as durable, and nothing
+is read, once the files were removed or replaced (a move of a directory further up is noticed within a tenth of a
+second); what a user does to a connection ends with the block that it was lent for; the child of a fork never uses, or
+closes, a connection of its parent.
 Touches _sqlite_file, _directory, store and errors.
 """
 
@@ -17,8 +18,8 @@ from typing import Final
 
 import apsw
 
-from savegame.errors import ClosedError, UnavailableError
-from savegame.store import write_inside
+from savegame.errors import ClosedError, InvalidInputError, OutOfSpace, UnavailableError
+from savegame.store import ended_inside, write_inside
 from savegame.stores import _sqlite_file as file
 from savegame.stores._directory import SETTLED_NS, Directory
 from savegame.stores._forking import Still, leave_alone, take_along
@@ -30,6 +31,9 @@ READER_KIB: Final = 256
 
 FORK_WAIT_S: Final = 10.0
 
+_USER_SETTINGS: Final = ("authorizer", "convert_binding", "convert_jsonb", "exec_trace", "row_trace")
+"""What a user can set on a connection that would change what our statements do or read."""
+
 
 class Connections:
     """Lends connections. `lock` is held by whoever writes."""
@@ -39,12 +43,10 @@ class Connections:
         self.read_only = read_only
         self._synchronous = synchronous
         self.closed = False
-        self.lost = False
-        """Whether the files were once taken away under us."""
         self.after_fork: Callable[[], None] = lambda: None
         """What else begins anew in the child of a fork."""
-        self.left_open: Callable[[], None] = lambda: None
-        """What else is to be done about a transaction that was left open, and is rolled back by the next."""
+        self.forget: Callable[[], None] = lambda: None
+        """Called when rows may not be what they were: a transaction was left open, or the files were replaced."""
         self._begin_life()
         take_along(self)
 
@@ -55,9 +57,9 @@ class Connections:
         self.inside: set[int] = set()
         """The threads in the middle of a write. One that is here writes nothing else: it would wait for itself."""
         self._writer: file.Connection | None = None
-        self._files: tuple[int | None, ...] = ()
+        self.lent: file.Connection | None = None
+        """The connection of the block that somebody is in."""
         self._directory: Directory | None = None
-        self._directory_changed = 0
         self._readers: list[file.Connection] = []
         self._reading = 0
         self._forking = False
@@ -80,28 +82,35 @@ class Connections:
         leave_alone(self)
 
     def drop(self) -> None:
-        """Close what is not lent; what is needed again is opened again."""
+        """Close every connection that is not in use; those needed again are opened again."""
+        self._drop_readers()
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = self._directory = None
+
+    def _drop_readers(self) -> None:
         with self._guard:
             readers, self._readers = self._readers, []
-        for db in (*readers, self._writer):
-            if db is not None:
-                db.close()
-        self._writer = self._directory = None
+        for db in readers:
+            db.close()
 
     # -- writing -----------------------------------------------------------------------------------
 
     def writer(self) -> file.Connection:
         """The connection that writes; its user holds `lock`."""
         if self._writer is None:
-            self.check_open()  # closed meanwhile, by another thread
-            db = self._connect()
-            try:
-                db.execute(SQL["make_appending"])
-            except BaseException:
-                db.close()
-                raise
-            self._writer = db
+            self._writer = self._connect_to_write()
         return self._writer
+
+    def _connect_to_write(self) -> file.Connection:
+        self.check_open()  # closed meanwhile, by another thread
+        db = self._connect()
+        try:
+            db.execute(SQL["make_appending"])
+        except BaseException:
+            db.close()
+            raise
+        return db
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[file.Connection]:
@@ -125,6 +134,80 @@ class Connections:
             finally:
                 self.inside.discard(here)
 
+    @contextlib.contextmanager
+    def lending(self) -> Iterator[file.Connection]:
+        """A transaction of a user's, on a connection of its own: whatever is done to that one ends with the block.
+
+        Meanwhile this thread reads from it too, so that it sees what it has written. Errors inside pass as they are.
+        """
+        self.check_open()
+        here = threading.get_ident()
+        with self.lock:
+            db = None
+            try:
+                self.inside.add(here)
+                with file.translated(self.path):
+                    db = self.lent = self._connect_to_write()
+                    db.run("BEGIN IMMEDIATE")
+                    db.run("SAVEPOINT savegame_block")  # gone at the end if the block has ended the transaction
+                db.authorizer = _refuse_transactions
+                self.borrowed_by = here
+                yield db
+                if self.lent is not db:
+                    raise ClosedError(f"{self.path}: this process was forked inside the transaction; open the vault again")
+                self._end_block(db)
+            finally:
+                self.borrowed_by = None
+                self.inside.discard(here)
+                if db is not None and self.lent is db:
+                    self.lent = None
+                    db.close(force=True)
+
+    def _end_block(self, db: file.Connection) -> None:
+        """Commit a block, unless it has ended its transaction itself: then the savepoint from its beginning is gone."""
+        try:
+            for name in _USER_SETTINGS:
+                setattr(db, name, None)
+            db.run("RELEASE savegame_block")
+        except apsw.ConnectionClosedError as error:
+            raise self._closed_inside() from error
+        except apsw.BusyError as error:
+            raise InvalidInputError(
+                f"{self.path}: a writing statement of the block was not read to its end, so nothing was kept; fetch its rows"
+            ) from error
+        except apsw.SQLError as error:
+            raise ended_inside(self.path) from error
+        self.commit(db)
+
+    @contextlib.contextmanager
+    def ours(self) -> Iterator[file.Connection]:
+        """The connection of this thread's block, for statements of ours: without what the user has set on it.
+
+        Raises InvalidInputError if a temporary table or trigger of the user's comes between them and our tables.
+        """
+        db = self.lent
+        assert db is not None
+        try:
+            theirs = [
+                (name, value) for name in _USER_SETTINGS if (value := getattr(db, name)) not in (None, _refuse_transactions)
+            ]
+        except apsw.ConnectionClosedError as error:
+            raise self._closed_inside() from error
+        try:
+            for name, _ in theirs:
+                setattr(db, name, None)
+            db.pragma("secure_delete", 1)
+            hidden = db.run(SQL["hidden"]).fetchall()
+            for kind, hiding in hidden:
+                raise InvalidInputError(f"{self.path}: the temporary {kind} {hiding!r} hides a table of ours; rename it")
+            yield db
+        finally:
+            for name, value in theirs:
+                setattr(db, name, value)
+
+    def _closed_inside(self) -> InvalidInputError:
+        return InvalidInputError(f"{self.path}: the block closed its connection, so nothing of it was kept")
+
     def refuse_inside(self) -> None:
         """Raise if this very thread is `inside` a write: a signal handler or a finaliser has interrupted it."""
         if threading.get_ident() in self.inside:
@@ -135,7 +218,7 @@ class Connections:
         db = self._writer or self.writer()
         if db.in_transaction:  # a second Ctrl-C came while the one before was being rolled back
             self.roll_back()
-            self.left_open()
+            self.forget()
         return db
 
     def begin(self) -> file.Connection:
@@ -145,46 +228,61 @@ class Connections:
         return db
 
     def commit(self, db: file.Connection) -> None:
-        """End the transaction. Raises UnavailableError with `unknown` if nobody can tell whether it is durable."""
+        """End the transaction. Raises UnavailableError with `unknown` if it may or may not be durable."""
         try:
             db.run("COMMIT")
         except apsw.Error as error:
             self.roll_back()
             raise self.in_doubt(error) from error
-        self.look()
+        self.look(db)
 
     def in_doubt(self, error: apsw.Error) -> UnavailableError:
-        """The error for a write that failed while it was being made durable."""
+        """The error for a write that failed while it was being made durable.
+
+        A full disk leaves no doubt: the last page written is the one that makes a transaction count.
+        """
+        if isinstance(error, apsw.FullError):
+            return OutOfSpace(f"{self.path}: the disk is full: nothing was saved; make room and try again")
         return UnavailableError(f"{self.path}: the write may or may not have happened ({error}); read it back", unknown=True)
 
-    def look(self) -> None:
-        """After a write: raise UnavailableError if the files are not those any more that were opened."""
+    def look(self, db: file.Connection, *, written: bool = True) -> None:
+        """After a write: raise UnavailableError if the files that `db` has open were removed or replaced.
+
+        With `written=False`, after one that was refused: perhaps because of what those files say.
+        """
+        if not self._is_current(db):
+            self.drop()
+            raise self._replaced(unknown=written)
+
+    def _is_current(self, db: file.Connection) -> bool:
+        """Whether the files that a connection has open are still the ones with their names."""
         directory = self._directory
-        if directory is None:  # the first write
-            self._files, self._directory = file.identity(self.path), Directory(os.path.dirname(self.path))
-            self._directory_changed = 0
-            return
+        if directory is None:
+            directory = self._directory = Directory(os.path.dirname(self.path))
         changed = directory.changed_ns()
-        if changed != self._directory_changed:
-            self._check_files(changed)
+        if changed == db.looked:
+            return True
+        found = file.identity(self.path)
+        if not file.same_files(db.files, found):
+            return False
+        db.files = found
+        db.looked = changed if time.time_ns() - changed > SETTLED_NS else 0
+        return True
+
+    def _replaced(self, *, unknown: bool) -> UnavailableError:
+        self.forget()
+        lost = "saves since then may be lost" if unknown else "the next call uses the files that are there now"
+        return UnavailableError(
+            f"{self.path}, its -wal or its -shm was removed, moved or replaced while the vault was open; {lost}. "
+            f"Nothing but savegame may touch these files (docs/concepts/durability.md)",
+            unknown=unknown,
+        )
 
     def roll_back(self) -> None:
-        """End the transaction, if one is open, without a trace."""
+        """End the writer's transaction, if one is open, without a trace."""
         if self._writer is not None and self._writer.in_transaction:
             with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself; the first error is the one to tell
                 self._writer.run("ROLLBACK")
-
-    def _check_files(self, changed: int) -> None:
-        """Raise if the files are not those that were opened, since what was written is not in them."""
-        if file.identity(self.path) != self._files:
-            self.lost = True
-            self.drop()
-            raise UnavailableError(
-                f"{self.path}, its -wal or its -shm was removed, moved or replaced by somebody while the vault was open; "
-                f"saves since then may be lost. Nothing but savegame may touch these files (docs/concepts/durability.md)",
-                unknown=True,
-            )
-        self._directory_changed = changed if time.time_ns() - changed > SETTLED_NS else 0
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -193,8 +291,8 @@ class Connections:
         """A connection to read from; with `snapshot`, everything is read at one moment."""
         self.check_open()
         if self.borrowed_by == threading.get_ident():
-            with file.translated(self.path):
-                yield self.writer()
+            with file.translated(self.path), self.ours() as lent:
+                yield lent
             return
         db, counted = None, 0
         try:
@@ -205,6 +303,11 @@ class Connections:
                 counted = 1
             with file.translated(self.path):
                 db = db or self._connect(cache_kib=READER_KIB)
+                if not self._is_current(db):
+                    stale, db = db, None
+                    stale.close()
+                    self._drop_readers()
+                    raise self._replaced(unknown=False)
                 if snapshot:
                     db.run("BEGIN")
                 yield db
@@ -244,11 +347,20 @@ class Connections:
 
     def after_fork_in_child(self) -> None:
         """Begin anew; refuse to go on if a connection was in use, and never close one that is the parent's."""
-        if self._writer is not None or self._reading:
-            _abandoned.extend((self._writer, *self._readers))
+        if self._writer is not None or self.lent is not None or self._reading:
+            _abandoned.extend((self._writer, self.lent, *self._readers))
             self.closed = True
         self._begin_life()
         self.after_fork()
+
+
+def _refuse_transactions(
+    operation: int, argument: str | None, _second: str | None, _database: str | None, _trigger: str | None
+) -> int:
+    """An authorizer for blocks of users: the transaction is ours to begin and to end."""
+    if operation == apsw.SQLITE_TRANSACTION:
+        raise InvalidInputError(f"leave {argument} to connection(); use SAVEPOINT to undo a part of the block")
+    return apsw.SQLITE_OK
 
 
 _abandoned: list[file.Connection | None] = []

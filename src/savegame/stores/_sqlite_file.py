@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import apsw
 
@@ -40,11 +40,16 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs",
 
 _SQL = resources.files("savegame.stores") / "sql" / "sqlite"
 SQL: Final = _sql_files.queries(_SQL / "queries.sql")
+MIGRATIONS: Final = _sql_files.migrations(_SQL / "migrations")
+"""Every step of the layout, as (version, SQL), oldest first. Read at import: a process may run out of descriptors later."""
 
+NEWEST: Final = MIGRATIONS[-1][0]
 
-def migrations() -> list[tuple[int, str]]:
-    """Every step of the layout, as (version, SQL), oldest first."""
-    return _sql_files.migrations(_SQL / "migrations")
+OPENINGS: Final = 20
+"""Attempts to open files that others keep replacing or removing meanwhile."""
+
+Identity: TypeAlias = tuple[tuple[int, int] | None, ...]
+"""Which files a name stands for: device and inode of the database, its -wal and its -shm; None for one that is missing."""
 
 
 @functools.cache
@@ -58,12 +63,15 @@ class Connection(apsw.Connection):
     """A connection with a cursor that it keeps: `execute` makes a new one for each statement, which takes longer than many do.
 
     `run` is `execute` on that cursor, for statements whose rows, if they have any, are all fetched before the next; one that
-    an exception left half read is ended by the next.
+    an exception left half read is ended by the next. `files` are those that it has open; `looked` is the directory's time of
+    change when they were last seen to be the ones with their names.
     """
 
     def __init__(self, path: str, *, flags: int) -> None:
         super().__init__(path, flags=flags, statementcachesize=100)
         self.run = self.cursor().execute
+        self.files: Identity = ()
+        self.looked = 0
 
 
 def all_rows(db: Connection, name: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -113,7 +121,11 @@ _MAPPING: Final[list[tuple[type[Exception], type[SavegameError], str]]] = [
     (apsw.ConstraintError, CorruptionError, "a stored row is damaged; run verify, then restore a backup"),
     (apsw.NotADBError, CorruptionError, "the file is not an SQLite database; restore a backup"),
     (apsw.ReadOnlyError, UnsupportedError, "the file or its directory is read-only"),
-    (apsw.CantOpenError, UnavailableError, "the file cannot be opened; check that its directory exists and may be written"),
+    (
+        apsw.CantOpenError,
+        UnavailableError,
+        "the file cannot be opened; check its directory, its mode, and the limit of open files (ulimit -n)",
+    ),
     (apsw.PermissionsError, UnavailableError, "access was denied; check the permissions"),
     (apsw.AuthError, UnavailableError, "access was denied; check the permissions"),
     (apsw.TooBigError, UnsupportedError, "a value is larger than SQLite can keep (about 1 GB)"),
@@ -167,7 +179,6 @@ def checked_path(path: str) -> str:
 
 def prepare(path: str, *, read_only: bool) -> Layout:
     """Make the file if it is missing, whole or not at all; else check that it is ours and of a version that we know."""
-    newest = migrations()[-1][0]
     check_library()
     status = _stat(path)
     if status is None:
@@ -176,10 +187,12 @@ def prepare(path: str, *, read_only: bool) -> Layout:
         _make_directories(os.path.dirname(path))
         _check_file_system(path)
         _create(path)
-        return Layout(0, newest)
+        return Layout(0, NEWEST)
     if not stat.S_ISREG(status.st_mode):
         raise UnsupportedError(f"{path}: is not a file; give the path of a file, for example {path}/agents.db")
     _check_file_system(path)
+    if status.st_nlink > 1:
+        _refuse_hard_links(path)
     if status.st_size == 0:
         if read_only:
             raise StoreNotFound(f"{path}: is empty; leave out read_only=True to make a vault of it")
@@ -188,12 +201,25 @@ def prepare(path: str, *, read_only: bool) -> Layout:
         with translated(path), contextlib.closing(apsw.Connection(path)) as db:
             db.set_busy_timeout(BUSY_MS)
             _lay_out(db)
-    found = _check_ours(path, newest, read_only=read_only)
-    return Layout(found if status.st_size else 0, found if read_only else newest)
+    found = _check_ours(path, read_only=read_only)
+    return Layout(found if status.st_size else 0, found if read_only else NEWEST)
 
 
 def connect(path: str, *, read_only: bool, synchronous: int, cache_kib: int = 2000) -> Connection:
-    """A connection with every setting made and read back."""
+    """A connection with every setting made and read back, which knows which files it has open."""
+    for _ in range(OPENINGS):
+        before = identity(path)
+        db = _connect(path, read_only=read_only, synchronous=synchronous, cache_kib=cache_kib)
+        db.files = identity(path)
+        if same_files(before, db.files):
+            return db
+        db.close()
+    raise UnavailableError(
+        f"{path}: was replaced again and again while it was being opened; stop whatever does that, then retry"
+    )
+
+
+def _connect(path: str, *, read_only: bool, synchronous: int, cache_kib: int) -> Connection:
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     with translated(path):
         db = Connection(path, flags=flags)
@@ -264,8 +290,7 @@ def _make_directories(directory: str) -> None:
 
 def _create(path: str) -> None:
     """Lay out a new file beside its place and link it there: nobody ever sees half of one."""
-    directory, name = os.path.split(path)
-    fresh = os.path.join(directory, f".{name[:64]}.{uuid.uuid4().hex}.new")
+    fresh = beside(path)
     try:
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
@@ -274,12 +299,13 @@ def _create(path: str) -> None:
             with contextlib.suppress(FileExistsError):  # somebody else made it meanwhile: theirs is as good
                 os.link(fresh, path)
         finally:
-            os.unlink(fresh)
-        sync_directory(directory)
+            with contextlib.suppress(FileNotFoundError):  # a process that opened the new file has removed it
+                os.unlink(fresh)
+        sync_directory(os.path.dirname(path))
     except OSError as error:
         kind = OutOfSpace if error.errno == 28 else UnavailableError
         raise kind(f"{path}: the file cannot be made ({error.strerror}); check the directory") from error
-    _check_ours(path, migrations()[-1][0], read_only=False)
+    _check_ours(path, read_only=False)
 
 
 def _lay_out(db: apsw.Connection) -> None:
@@ -293,7 +319,7 @@ def _migrate(db: apsw.Connection) -> None:
     """Bring the layout from whatever version it has to today's, whole or not at all."""
     db.execute("BEGIN EXCLUSIVE")
     version = int(db.pragma("user_version"))
-    for number, text in migrations():
+    for number, text in MIGRATIONS:
         if number > version:
             db.execute(text)
             db.pragma("user_version", number)
@@ -310,7 +336,7 @@ def sync_directory(directory: str) -> None:
         os.close(handle)
 
 
-def _check_ours(path: str, newest: int, *, read_only: bool) -> int:
+def _check_ours(path: str, *, read_only: bool) -> int:
     """Refuse a file that is not ours or is newer than we are; bring an older one up to date. Gives the version found."""
     try:
         # Only a connection that may write takes the -wal and -shm that it makes away again; an existing -wal is left alone.
@@ -324,11 +350,11 @@ def _check_ours(path: str, newest: int, *, read_only: bool) -> int:
         raise translate(error, path) or error from error
     if application != APPLICATION_ID:
         raise UnsupportedError(f"{path}: is an SQLite database of another program; nothing was changed, choose another path")
-    if version > newest:
+    if version > NEWEST:
         raise UnsupportedError(
-            f"{path}: has format {version}, this savegame knows up to {newest}; nothing was changed, install a newer savegame"
+            f"{path}: has format {version}, this savegame knows up to {NEWEST}; nothing was changed, install a newer savegame"
         )
-    if version < newest and not read_only:
+    if version < NEWEST and not read_only:
         with translated(path), contextlib.closing(apsw.Connection(path)) as db:
             db.set_busy_timeout(BUSY_MS)
             _migrate(db)
@@ -359,13 +385,47 @@ def file_system(path: str) -> str | None:
     return best[1]
 
 
-def identity(path: str) -> tuple[int | None, ...]:
+def beside(path: str) -> str:
+    """A new name in the same directory, for a file that is linked to its own name once it is whole."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name[:64]}.{uuid.uuid4().hex}.new")
+
+
+def _refuse_hard_links(path: str) -> None:
+    """Refuse a file with several names: each would have a write-ahead log of its own, and saves would vanish.
+
+    A second name from `beside` does not count: the creator of the file is about to remove it, or was killed before it could.
+    """
+    directory, name = os.path.split(path)
+    try:
+        for other in os.listdir(directory):
+            if other.startswith(f".{name[:64]}.") and other.endswith(".new"):
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samefile(os.path.join(directory, other), path):
+                        os.unlink(os.path.join(directory, other))
+        links = os.stat(path).st_nlink
+    except OSError as error:
+        raise UnavailableError(f"{path}: its directory cannot be searched ({error.strerror}); check the permissions") from error
+    if links > 1:
+        raise UnsupportedError(
+            f"{path}: has {links} names (hard links), and saves through one would destroy those through another; "
+            f"remove the other names, or open a copy of the file"
+        )
+
+
+def identity(path: str) -> Identity:
     """Which files the database, its -wal and its -shm are, without opening them."""
     return tuple(_inode(path + suffix) for suffix in ("", "-wal", "-shm"))
 
 
-def _inode(path: str) -> int | None:
+def same_files(before: Identity, now: Identity) -> bool:
+    """Whether all files that existed before are still the ones with their names."""
+    return all(was in (None, found) for was, found in zip(before, now, strict=True))
+
+
+def _inode(path: str) -> tuple[int, int] | None:
     try:
-        return os.stat(path).st_ino
+        status = os.stat(path)
     except OSError:
         return None
+    return status.st_dev, status.st_ino

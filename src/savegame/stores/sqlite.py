@@ -13,7 +13,6 @@ import copy
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar, Final
@@ -98,7 +97,7 @@ class SQLiteStore(Store):
         self._connections.after_fork = self._begin_group  # in the child, nobody is here who waited in the group
         self._begin_group()
         self._changes = Changes(self.clock)
-        self._connections.left_open = self._changes.forget
+        self._connections.forget = self._changes.forget
         with self._reading():
             pass
 
@@ -141,6 +140,7 @@ class SQLiteStore(Store):
                     refusal = error
                     self._changes.undone()
                     own.roll_back()
+                    own.look(db, written=False)
                 else:
                     own.commit(db)
                     self._changes.committed()
@@ -169,6 +169,7 @@ class SQLiteStore(Store):
                 if all(outcome is None for outcome in outcomes):
                     self._connections.roll_back()
                     self._changes.undone()
+                    self._connections.look(db, written=False)
                     return
                 self._connections.commit(db)
                 self._changes.committed()
@@ -195,8 +196,6 @@ class SQLiteStore(Store):
     def _at_once(self, changes: Sequence[StoreChange]) -> list[int]:
         """Write plain appends with one statement, which is a transaction by itself; else write nothing, and give nothing."""
         own, db = self._connections, self._connections.idle()
-        if db.txn_state("main"):  # a statement that a user has not read to its end: nothing commits by itself meanwhile
-            return []
         try:
             if len(changes) == 1:
                 seq = self._changes.append_next(db, changes[0])
@@ -206,7 +205,7 @@ class SQLiteStore(Store):
         except (apsw.FullError, apsw.IOError, apsw.NoMemError) as error:  # perhaps after it was in the file
             raise own.in_doubt(error) from error
         if made:
-            own.look()
+            own.look(db)
         return made
 
     def _try(self, db: file.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> list[int] | None:
@@ -252,15 +251,7 @@ class SQLiteStore(Store):
         appended = next((change for change in job if isinstance(change, Append)), None)
         if appended is None or not getattr(error, "unknown", False):
             return error
-        if isinstance(error.__cause__, apsw.FullError) and not self._connections.lost and self._is_absent(appended):
-            return OutOfSpace(f"{self.path}: the disk is full: nothing was saved; make room and try again")
         return unknown_outcome(error, job)
-
-    def _is_absent(self, appended: Append) -> bool:
-        try:
-            return self.find(appended.key.namespace, appended.id) is None
-        except (SavegameError, apsw.Error):
-            return False
 
     # -- leases ------------------------------------------------------------------------------------
 
@@ -462,6 +453,8 @@ class SQLiteStore(Store):
             self.purge()
 
     def purge(self) -> bool:
+        if self.borrowed():  # nothing is removed before the block is left
+            return False
         try:
             with self._connections.lock, file.translated(self.path):
                 db = self._connections.writer()
@@ -479,7 +472,7 @@ class SQLiteStore(Store):
         target = os.path.realpath(os.fspath(path))
         if os.path.exists(target):
             raise AlreadyExistsError(f"{target}: exists already; a backup never overwrites")
-        fresh = f"{target}.{uuid.uuid4().hex}.partial"  # not in the way of the next, if this one is killed
+        fresh = file.beside(target)  # not in the way of the next, if this one is killed
         progress(0, 1)
         try:
             os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -500,18 +493,18 @@ class SQLiteStore(Store):
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[apsw.Connection]:
-        """A transaction on the store's own connection; saves of this thread inside it commit with it."""
+        """A transaction on a connection of its own; saves of this thread inside it commit with it."""
         self._check_open(writing=True)
         own = self._connections
-        if self.borrowed():
-            yield own.writer()
+        if self.borrowed() and own.lent is not None:
+            with self._undone_on_error(own.lent):
+                yield own.lent
             return
-        with self._transaction() as db:
-            own.borrowed_by = threading.get_ident()
+        own.refuse_inside()
+        with own.lending() as db:
             try:
                 yield db
             finally:
-                own.borrowed_by = None
                 self._changes.forget()
 
     def index(self) -> FtsIndex:
@@ -532,21 +525,26 @@ class SQLiteStore(Store):
 
     @contextlib.contextmanager
     def _part(self) -> Iterator[file.Connection]:
+        """Changes of ours as a part of the transaction that this thread holds."""
+        with self._connections.ours() as db, self._undone_on_error(db):
+            yield db
+
+    @contextlib.contextmanager
+    def _undone_on_error(self, db: file.Connection) -> Iterator[None]:
         """A part of the transaction that this thread holds, undone by itself if it fails.
 
         Nothing is remembered of it: the user may take back what was done, all of it or up to a savepoint.
         """
-        db = self._connections.writer()
         self._changes.forget()
         try:
             db.run("SAVEPOINT part")
-            yield db
+            yield
             db.run("RELEASE part")
         except BaseException:
-            if db.in_transaction:  # else SQLite has rolled back everything by itself
-                with contextlib.suppress(apsw.SQLError):  # there is no such savepoint yet, or no more
-                    db.run("ROLLBACK TO part")
-                    db.run("RELEASE part")
+            # Without such a savepoint SQLite has rolled back everything; so it has if the user closed the connection.
+            with contextlib.suppress(apsw.SQLError, apsw.ConnectionClosedError):
+                db.run("ROLLBACK TO part")
+                db.run("RELEASE part")
             raise
         finally:
             self._changes.forget()

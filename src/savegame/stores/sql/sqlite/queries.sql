@@ -47,6 +47,12 @@ END
 -- name: append
 INSERT INTO savegame_appending VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: hidden
+-- Temporary tables, views and triggers that come between our statements and our tables.
+SELECT type, name FROM temp.sqlite_schema
+WHERE lower(tbl_name) IN ('setting', 'namespace', 'thread', 'frame', 'keyframe', 'record', 'blob', 'aside', 'savegame_appending')
+AND name NOT IN ('savegame_appending', 'savegame_append')
+
 -- name: find_frame
 SELECT frame.key, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32 WHERE frame.id = ? AND frame.space = ?
 -- name: frame_at
