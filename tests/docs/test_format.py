@@ -16,10 +16,10 @@ import blake3
 import ormsgpack
 import pydantic
 import pytest
-from independent_reader import Point, read
 
 import savegame
 from savegame.testing import same
+from tests.compat.independent_reader import Point, read
 
 
 class Colour(enum.Enum):

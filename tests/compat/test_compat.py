@@ -1,0 +1,103 @@
+"""Stores of every earlier format, in git: read by the code of today and by a reader that knows nothing of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from addresses import LASTING
+
+import savegame
+from tests.compat import story
+from tests.compat.independent_reader import read, read_files, read_postgres
+
+HERE = Path(__file__).parent
+FORMATS = sorted(path.name for path in HERE.glob("format-*"))
+
+Place = Callable[[str, str], str]
+
+
+@pytest.fixture
+def place(tmp_path: Path, address_of: Callable[..., str]) -> Place:
+    """Puts a copy of a store where it can be opened; its address."""
+
+    def put(format_name: str, store: str) -> str:
+        kept, address = HERE / format_name, address_of(store)
+        if store == "sqlite":
+            shutil.copy(kept / "vault.db", tmp_path / "vault.db")
+        elif store == "file":
+            shutil.copytree(kept / "files", tmp_path / "vault.db")
+        else:
+            with psycopg.connect(address, autocommit=True) as connection:
+                connection.execute((kept / "postgres.sql").read_bytes())
+        return address
+
+    return put
+
+
+def expected(format_name: str, store: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((HERE / format_name / "expected.json").read_text())[store]
+    return found
+
+
+@pytest.mark.parametrize("store", LASTING)
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_everything_is_read_as_it_was_written(format_name: str, store: str, place: Place) -> None:
+    address = place(format_name, store)
+    assert story.facts(partial(savegame.open, address)) == expected(format_name, store)
+    with savegame.open(address) as vault:
+        report = vault.verify()
+        assert report.ok, report.problems
+
+
+@pytest.mark.parametrize("store", LASTING)
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_it_can_be_gone_on_with(format_name: str, store: str, place: Place) -> None:
+    with savegame.open(place(format_name, store)) as vault:
+        vault.thread("edits").update(append={"messages": [{"role": "user", "content": "and on"}]})
+        vault.thread("types").rewind("every type")
+        vault.thread("../branches 🎲").prune(keep=2)
+        vault.thread("pruned").fork("new")
+        vault.compact()
+        assert vault.thread("edits").state()["messages"][-1]["content"] == "and on"
+        assert vault.thread("types").state()["tuple"] == (1, ("two", [3]))
+        assert vault.verify().ok
+        vault.repair()
+        assert vault.erase("person-7").complete
+
+
+@pytest.mark.parametrize("store", LASTING)
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_the_other_reader_finds_the_same(format_name: str, store: str, place: Place) -> None:
+    address = place(format_name, store)
+    readers = {"sqlite": read, "file": lambda path: read_files(Path(path)), "postgres": read_postgres}
+    found = readers[store](address.removeprefix(f"{store}:"))
+    wanted = expected(format_name, store)
+    for (namespace, name), (head, points) in found.items():
+        if name == "graph" or name.startswith("graph␟"):
+            continue  # it holds leaves that LangGraph's serializer wrote
+        thread = wanted[namespace][name]
+        assert head == thread["head"]
+        there = {point.id: (point.digest.hex(), point.note[0], point.note[1], story.summary(point.state)) for point in points}
+        for id, _, digest, _, _, label, tags, *_, state in thread["checkpoints"]:  # noqa: A001 - one word per idea
+            assert there[id] == (digest, label, tags, state), (name, id)
+    assert len(found) == sum(len(wanted[namespace]) for namespace in ("default", "other"))
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_exports_are_taken_in(format_name: str) -> None:
+    with savegame.open("memory:") as vault:
+        vault.import_(HERE / format_name / "export.jsonl")
+        wanted = expected(format_name, "sqlite")["default"]
+        assert {info.id for info in vault.threads(limit=1000)} == set(wanted)
+        for name, thread in wanted.items():
+            states = {checkpoint[0]: checkpoint[-1] for checkpoint in thread["checkpoints"]}
+            assert vault.thread(name).load().id == thread["head"]
+            assert story.summary(vault.thread(name).state()) == states[thread["head"]]
+        assert vault.verify().ok
