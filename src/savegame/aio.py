@@ -139,7 +139,7 @@ class AsyncThread(_Face[Thread]):
     _turns: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     def __repr__(self) -> str:
-        return f"<AsyncThread {self.id!r} step {self.step}>"
+        return f"<Async{repr(self._sync)[1:]}"
 
     def _lend(self) -> Thread:
         twin = Thread.__new__(Thread)
@@ -164,8 +164,8 @@ class AsyncThread(_Face[Thread]):
         return self._sync.head
 
     @property
-    def step(self) -> int:
-        """The step of that head; 0 if this handle knows of none."""
+    def step(self) -> int | None:
+        """The step of that head; 0 if the thread was seen to be empty, None if this handle knows nothing of it yet."""
         return self._sync.step
 
     save = _writes(Thread.save)

@@ -72,12 +72,12 @@ class Thread:
         self._key = key
         self._type = type
         self._known: str | None = _NOTHING_KNOWN
-        self._step = 0
+        self._step: int | None = None
         self._draft = partial(drafted, engine, agent)
         self._nothing_said = Draft({} if agent is None else {"agent_id": agent})
 
     def __repr__(self) -> str:
-        return f"<Thread {self.id!r} step {self._step}>"
+        return f"<Thread {self.id!r}>" if self._step is None else f"<Thread {self.id!r} step {self._step}>"
 
     @property
     def id(self) -> str:
@@ -90,8 +90,8 @@ class Thread:
         return None if self._known == _NOTHING_KNOWN else self._known
 
     @property
-    def step(self) -> int:
-        """The step of that head; 0 if this handle knows of none."""
+    def step(self) -> int | None:
+        """The step of that head; 0 if the thread was seen to be empty, None if this handle knows nothing of it yet."""
         return self._step
 
     # -- saving ------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Thread:
                 return twin
             # Inside connection() the save may yet be rolled back: then nothing is known of the head.
             self._known = point.id if alone else _NOTHING_KNOWN
-            self._step = point.step if alone else 0
+            self._step = point.step if alone else None
         return self._saved(point, draft.note)
 
     def _saved(self, point: Point, note: bytes | None) -> Checkpoint:
@@ -575,7 +575,7 @@ class Thread:
         """
         removed = pruning.remove(self._engine, self._key, refs)
         if removed and self.head is not None and self._engine.find(self._key.namespace, self.head) is None:
-            self._known, self._step = _NOTHING_KNOWN, 0
+            self._known, self._step = _NOTHING_KNOWN, None
         return removed
 
     def prune(
@@ -607,7 +607,7 @@ class Thread:
     def delete(self) -> bool:
         """Delete the thread with everything beside it. True if there was one."""
         found = upkeep.delete(self._engine, [self._key]).threads
-        self._known, self._step = _NOTHING_KNOWN, 0
+        self._known, self._step = _NOTHING_KNOWN, None
         logger.info("deleted thread %r", self.id)
         return found > 0
 

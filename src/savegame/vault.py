@@ -165,10 +165,10 @@ class Vault:
         agent: str | None = None,
         status: str | None = None,
         tag: str | None = None,
-        limit: int | None = 100,
+        limit: int | None = None,
         after: str | None = None,
     ) -> Iterator[ThreadInfo]:
-        """Threads by id, pages underneath; `after` continues behind an id. `status` is that of the head.
+        """Threads by id, all unless there is a `limit`; `after` continues behind an id. `status` is that of the head.
 
         A thread whose head is damaged is listed with `damage`, unless a status or tag is asked for.
         """

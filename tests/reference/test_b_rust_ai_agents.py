@@ -97,6 +97,7 @@ def test_list_threads(vault: Vault) -> None:
 def test_current_step(vault: Vault) -> None:
     """B65. None, one, two."""
     thread = thread_of(vault)
+    thread.latest()
     assert thread.step == 0
     thread.save(State())
     assert thread.step == 1

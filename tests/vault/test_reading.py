@@ -396,8 +396,7 @@ def test_threads(vault: Vault) -> None:
     vault.thread("t007").save(1, status="completed", tags=["x"])
     vault.thread("t007").save(1, status="failed(broke)")
     vault.thread("t009").save(1, status="failed(other)")
-    assert [info.id for info in vault.threads()] == [f"t{number:03}" for number in range(100)]
-    assert len(list(vault.threads(limit=None))) == 250
+    assert [info.id for info in vault.threads()] == [f"t{number:03}" for number in range(250)]
     assert [info.id for info in vault.threads(after="t200", limit=3)] == ["t201", "t202", "t203"]
     assert [info.id for info in vault.threads(agent="odd", limit=2)] == ["t001", "t003"]
     assert len(list(vault.threads(agent="odd", limit=None))) == 125

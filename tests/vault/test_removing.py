@@ -232,7 +232,7 @@ def test_delete(vault: Vault) -> None:
     first = thread.load(1).id
     assert thread.delete() is True
     assert thread.delete() is False
-    assert (thread.head, thread.step, thread.latest(), list(thread.history(branches=True))) == (None, 0, None, [])
+    assert (thread.head, thread.step, thread.latest(), list(thread.history(branches=True))) == (None, None, None, [])
     assert vault.find(first) is None
     assert [info.id for info in vault.threads()] == ["other"]
     again = thread.save({"n": 1}, id=first)

@@ -29,7 +29,7 @@ from tests.descriptors import needs_listing, open_under
 
 def test_the_first_steps(vault: Vault) -> None:
     thread = vault.thread("t", agent="helper")
-    assert (thread.id, thread.head, thread.step) == ("t", None, 0)
+    assert (thread.id, thread.head, thread.step) == ("t", None, None)
     assert thread.latest() is None
     assert thread.state() is None
     assert list(thread.history()) == []
@@ -785,7 +785,7 @@ def test_inside_a_transaction_nothing_is_known_of_the_head(in_database: Callable
     thread = vault.thread("t")
     with vault.connection():
         thread.save({})
-    assert (thread.head, thread.step) == (None, 0)
+    assert (thread.head, thread.step) == (None, None)
 
 
 @needs_listing

@@ -120,7 +120,7 @@ def _calls(vault: Vault, thread_id: str) -> Iterator[tuple[str, CallEntry]]:
 
 def _open_calls(vault: Vault, held: Container[str]) -> Iterator[tuple[str, CallEntry]]:
     """Calls that are not settled, without those that a live run is making."""
-    for info in vault.threads(status="in_progress", limit=None):
+    for info in vault.threads(status="in_progress"):
         try:
             found = vault.calls(info.id)
         except CorruptionError as error:  # the others are listed

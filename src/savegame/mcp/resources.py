@@ -37,7 +37,7 @@ class Resources:
 
     def threads(self, cursor: str | None) -> types.ListResourcesResult:
         """Threads by id, a page of them."""
-        found, more = self._tools.page(self._vault.threads(limit=None, after=cursor), PAGE, _listed)
+        found, more = self._tools.page(self._vault.threads(after=cursor), PAGE, _listed)
         return types.ListResourcesResult(resources=found, next_cursor=found[-1].name if more else None)
 
     def templates(self) -> list[types.ResourceTemplate]:

@@ -399,7 +399,7 @@ class Tools:
         after: After = None,
     ) -> shapes.ThreadPage:
         """List threads by id: conversations, agents' own threads, and whatever else programs keep in this vault."""
-        found = self._vault.threads(agent=agent_id, status=status, tag=tag, limit=None, after=after)
+        found = self._vault.threads(agent=agent_id, status=status, tag=tag, after=after)
         entries, more = self.page(found, limit, _thread_entry)
         return shapes.ThreadPage(threads=entries, next=entries[-1].thread_id if more else None)
 
