@@ -36,7 +36,7 @@ def drafted(
     if agent is not None:
         details["agent_id"] = agent
     if kind is not Kind.MANUAL:
-        details["kind"] = Kind.of(kind).value
+        details["kind"] = str(Kind.of(kind))
     if status is not IN_PROGRESS:
         outcome = Status(status)
         details["status"] = str.__str__(outcome)

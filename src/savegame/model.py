@@ -22,6 +22,7 @@ CheckpointId = NewType("CheckpointId", str)
 Digest = NewType("Digest", str)
 
 MAX_ID: Final = 512
+MAX_KIND: Final = 64
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ def checked_duration(value: object, what: str) -> dt.timedelta:
 
 
 class Kind(StrEnum):
-    """Why a checkpoint was made."""
+    """Why a checkpoint was made: the kinds that mean something to savegame. Any other text is a kind too."""
 
     MANUAL = "manual"
     AUTOMATIC = "automatic"
@@ -95,12 +96,10 @@ class Kind(StrEnum):
     ITERATION = "iteration"
 
     @classmethod
-    def of(cls, value: str) -> Kind:
-        """A kind from its text. Raises InvalidInputError naming the kinds there are."""
-        found = cls._value2member_map_.get(value) if isinstance(value, str) else None
-        if not isinstance(found, Kind):
-            raise InvalidInputError(f"kind {value!r} is unknown; one of: {', '.join(cls)}")
-        return found
+    def of(cls, value: str) -> str:
+        """A kind from its text: one of these where it is one, else the text. Raises InvalidInputError."""
+        known = cls._value2member_map_.get(value) if isinstance(value, str) else None
+        return known if isinstance(known, Kind) else checked_id(value, "a kind", MAX_KIND)
 
 
 class Status(str):
@@ -214,7 +213,7 @@ class Checkpoint:
     description: str | None = None
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    kind: Kind = Kind.MANUAL
+    kind: str = Kind.MANUAL
     status: Status = field(default_factory=lambda: Status("in_progress"))
     tokens_used: int | None = None
     cost: float | None = None

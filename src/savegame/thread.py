@@ -733,7 +733,7 @@ class Thread:
             "description": meta.description,
             "tags": tags,
             "metadata": self._codec.decode(meta.metadata) if meta.metadata else {},
-            "kind": Kind(meta.kind),
+            "kind": Kind.of(meta.kind),
             "status": Status(meta.status, meta.reason),
             "tokens_used": meta.tokens_used,
             "cost": meta.cost,

@@ -66,7 +66,7 @@ def test_every_detail_comes_back(vault: Vault) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"kind": "nonsense"}, {"status": "nonsense"}, {"status": "completed(why)"}, {"iteration": -1}, {"iteration": True},
+        {"kind": "x" * 65}, {"status": "nonsense"}, {"status": "completed(why)"}, {"iteration": -1}, {"iteration": True},
         {"iteration": 1.5}, {"tokens_used": "5"}, {"cost": -1}, {"cost": float("nan")}, {"cost": float("inf")},
         {"iteration": 2**63},
         {"label": ""}, {"label": "x" * 513}, {"label": 5}, {"tags": "text"}, {"tags": [""]}, {"tags": [1]}, {"id": ""},
@@ -198,6 +198,21 @@ def test_a_field_that_an_object_needs_is_not_deleted(cls: type, vault: Vault) ->
         thread.update(delete=[("inner", "n")])
     assert thread.state() == {"inner": cls(n=1)}
     assert thread.step == 2
+
+
+def test_a_kind_is_any_short_text(vault: Vault) -> None:
+    """The kinds that mean something come back as members of Kind."""
+    thread = vault.thread("t")
+    thread.save(1, kind="tool_call")
+    thread.save(2, kind="periodic")
+    thread.save(3, kind="ü" * 64)
+    kinds = [checkpoint.kind for checkpoint in thread.history(newest_first=False)]
+    assert kinds == ["tool_call", "periodic", "ü" * 64]
+    assert kinds[0] is savegame.Kind.TOOL_CALL
+    for wrong in ("", "x" * 65, "a\0b", "\ud800", 5, None):
+        with pytest.raises(InvalidInputError, match="a kind"):
+            thread.save(4, kind=wrong)  # type: ignore[arg-type]
+    assert thread.step == 3
 
 
 @pytest.mark.parametrize("place", ["kind", ("kind",), ("kind", "name", "more"), 5, ("", "name"), ("kind", 5)])

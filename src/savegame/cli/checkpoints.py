@@ -83,7 +83,7 @@ def _details(found: Checkpoint) -> None:
         ("forked from", found.forked_from or ""),
         ("agent", found.agent_id or ""),
         ("saved", f"{found.created_at:%Y-%m-%d %H:%M:%S} UTC, {ago(found.created_at)}"),
-        ("kind", found.kind.value + ("" if found.iteration is None else f", iteration {found.iteration}")),
+        ("kind", found.kind + ("" if found.iteration is None else f", iteration {found.iteration}")),
         ("status", status_text(found.status)),
         ("cost", costs(found)),
         ("description", found.description or ""),

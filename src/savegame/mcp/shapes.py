@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, WithJsonSchema
 
 from savegame.domain import AttachmentType, Role
 from savegame.mcp.showing import Cut, fields
-from savegame.model import Checkpoint, Kind, Status
+from savegame.model import Checkpoint, Status
 
 MAX_LIMIT: Final = 200
 ASIDE: Final = 2000
@@ -216,7 +216,7 @@ class CheckpointEntry(BaseModel):
     label: str | None
     description: str | None
     tags: list[str]
-    kind: Kind
+    kind: str
     status: Annotated[str, WithJsonSchema({"enum": list(Status.NAMES)})]
     reason: str | None
     tokens_used: int | None
