@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import blake3
 
-from savegame import differ, upkeep
+from savegame import differ, subjects
 from savegame.autosave import Loop, Reporting, claim, prune_automatic
 from savegame.conversations import AGENT_PREFIX, Conversations
 from savegame.delta import Op
@@ -135,9 +135,12 @@ class Agents:
     def delete(self, agent_id: str) -> bool:
         """`Vault.delete_agent`."""
         deleted = 0
-        while keys := [ThreadKey(self._namespace, thread_id) for thread_id, _ in self._heads(agent_id)]:
-            deleted += upkeep.delete(self._engine, keys).threads  # what was begun meanwhile is next
-        return deleted > 0
+        for _ in range(subjects.ROUNDS):
+            keys = [ThreadKey(self._namespace, thread_id) for thread_id, _ in self._heads(agent_id)]
+            if not keys:
+                return deleted > 0
+            deleted += subjects.delete(self._engine, keys).threads  # what was begun meanwhile is next
+        raise ConflictError(f"agent {agent_id!r}: threads of it keep being begun; stop what begins them, then delete it again")
 
     def every(self) -> Iterator[AgentInfo]:
         """`Vault.agents`."""

@@ -27,7 +27,7 @@ from savegame.lineage import Ref
 from savegame.model import Checkpoint, checked_duration
 from savegame.objects import Upcast
 from savegame.policy import Strategy
-from savegame.retrying import TRIES
+from savegame.retrying import TRIES, gave_up
 from savegame.runs import tracing
 from savegame.runs.arun import AsyncRun, called, settled
 from savegame.runs.run import in_thread
@@ -192,7 +192,7 @@ class AsyncThread(_Face[Thread]):
                 last = error
             finally:
                 self._sync = own._sync
-        raise last
+        raise gave_up(last, TRIES) from last
 
     latest = _reads(Thread.latest)
     load = _reads(Thread.load)

@@ -24,7 +24,6 @@ from savegame import differ, upkeep
 from savegame.engine import Engine
 from savegame.errors import (
     AlreadyExistsError,
-    CheckpointNotFound,
     ClosedError,
     ConflictError,
     InvalidInputError,
@@ -220,8 +219,8 @@ def prune_automatic(engine: Engine, key: ThreadKey, keep: int) -> None:
         return
     try:
         drop = upkeep.unpinned(engine, row, frames, drop - {row.head})
-        upkeep.remove(engine, key, frames, drop, expect=row.head_id)
-    except (ConflictError, CheckpointNotFound) as error:  # somebody saved, labelled or pruned meanwhile
+        upkeep.remove(engine, key, frames, drop)
+    except ConflictError as error:  # somebody labelled, pruned or went back to one of them meanwhile
         logger.debug("thread %r: old automatic checkpoints stay until the next save: %s", key.id, error)
 
 

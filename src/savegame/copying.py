@@ -1,15 +1,18 @@
 """Copying every thread of a vault to another one, whatever their stores. Touches subjects, importing, upkeep, engine, frames.
 
 A thread is brought in batches that leave its head where it was; the head moves last, so that a thread appears, or goes on,
-whole. Then the copy is read back and compared with the source. Only what was compared gets a *mark*, a record in the
+whole. Then the copy is read back and compared with the source. What was compared gets a *mark*, a record in the
 copy: the next call passes over threads whose fingerprint is still the marked one, and reads of the others what came since.
-A copy that was killed carries on, for what is there already is recognised by its id. Nothing is removed from the copy but
-labels, tags and records that the source does not have any more; what a ledger knows of effects stays known.
+A mark is also written with every head that is moved: a copy whose head is still that one has not gone its own way, so it
+follows the source, whatever was pruned there. A copy that was killed carries on, for what is there already is recognised
+by its id. Nothing is removed from the copy but labels, tags and records that the source does not have any more; what a ledger
+knows of effects stays known.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from itertools import chain
 from typing import Final, NamedTuple
@@ -26,32 +29,34 @@ from savegame.errors import (
     InvalidInputError,
     SavegameError,
 )
-from savegame.frames import PLAIN, WITH_BLOBS, references, unwrap
+from savegame.frames import PLAIN, WITH_BLOBS, load_meta, references, unwrap
 from savegame.importing import BATCH, BATCH_BYTES
 from savegame.lineage import PAGE, everything
 from savegame.model import Frame, ThreadKey, ThreadRow
-from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
-from savegame.subjects import FORK, SOURCE, SUBJECT
+from savegame.store import Append, MoveHead, PutNote, PutRecord, Store, StoreChange
+from savegame.subjects import MARK
 from savegame.tree import to_bytes
-from savegame.upkeep import COPIED, COPY_TRIES, Progress, gives_way, records, remove
+from savegame.upkeep import COPIED, COPY_TRIES, FORK, ONLY_ADDED, SOURCE, Progress, gives_way, records, remove
 
 logger = logging.getLogger("savegame")
 
 COPIES: Final = "savegame:copied"
 """The thread beside which marks are kept; it has no checkpoints, so that no listing shows it."""
 
-ONLY_ADDED: Final = frozenset((SUBJECT, SOURCE, FORK))
-"""What `erase` goes by: the copy may have subjects and forks of its own."""
-
 
 class Mark(NamedTuple):
-    """How far a thread was copied and compared. `seen` is the source's fingerprint of then, `head` that of the copy."""
+    """How far a thread was copied. `seen` is the source's fingerprint of then, empty if it was not compared yet.
+
+    `last` is the newest frame of the source, `copy_last` that of the copy; `head` is the head that the copy was left with.
+    `address` stands for where the source was; earlier versions did not write it.
+    """
 
     seen: bytes
     last: int
     last_id: str | None
     copy_last: int
     head: str | None
+    address: bytes = b""
 
 
 def copy(source: Engine, target: Engine, namespace: str, target_namespace: str, progress: Progress, *, full: bool) -> int:
@@ -86,7 +91,7 @@ class _Copying:
             for done, (key, seen) in enumerate(zip(keys, self._source.store.fingerprints(keys), strict=True), start + 1):
                 mark = _read_mark(marks.get(_name(key.id))) if key.id in there else None
                 if full or mark is None or not seen or (mark.seen, mark.head) != (seen, there[key.id]):
-                    self._bring(key, seen, _anew(mark) if full else mark)
+                    self._bring(key, seen, _anew(mark) if full and mark else mark)
                 progress(done, len(ids))
             self._write_marks()
         gone = marks.keys() - {_name(thread_id) for thread_id in (*ids, *there)}
@@ -103,25 +108,23 @@ class _Copying:
             self.failed.append(error)
         else:
             if made is not None:
-                self._marks.append(PutRecord(self._mark_key(), COPIED, _name(key.id), PLAIN + pack_raw(list(made))))
+                self._marks.append(_marked(copy_key, made))
         finally:
             self._cache.forget(copy_key)
 
     def _steadily(self, key: ThreadKey, copy_key: ThreadKey, seen: bytes, mark: Mark | None) -> Mark | None:
         """Bring a thread as it is at one moment; begun again, without its mark, when frames are taken away meanwhile."""
-        ours = set() if mark is None else {mark.head}
         for _ in range(COPY_TRIES):
             row = self._source.store.thread(key)
             if row is None:
                 return None
             work = _Bringing(self._source, self._target, row, copy_key, mark)
             try:
-                return work.bring(seen, ours)
+                return work.bring(seen)
             except CheckpointNotFound:
-                mark = _anew(mark)
+                mark = work.mark if work.mark is None else _anew(work.mark)
             finally:
                 self.copied += work.brought
-                ours.add(work.head)
         raise ConflictError(f"thread {key.id!r} keeps being pruned while it is copied; try again later, or run verify")
 
     def _write_marks(self) -> None:
@@ -138,9 +141,19 @@ def _name(thread_id: str) -> str:
     return blake3.blake3(thread_id.encode()).hexdigest(length=16)
 
 
-def _anew(mark: Mark | None) -> Mark | None:
-    """A mark by which all is read and compared again; what came from the source is still known to have."""
-    return None if mark is None else mark._replace(seen=b"", last=0, last_id=None)
+def _address(store: Store, namespace: str) -> bytes:
+    """Stands for a place where threads are; a store in memory has none but itself."""
+    place = os.path.realpath(store.path) if os.path.exists(store.path) else store.path or hex(id(store))
+    return blake3.blake3(f"{store.scheme}\0{place}\0{namespace}".encode()).digest(length=8)
+
+
+def _marked(key: ThreadKey, mark: Mark) -> PutRecord:
+    return PutRecord(ThreadKey(key.namespace, COPIES), COPIED, _name(key.id), PLAIN + pack_raw(list(mark)))
+
+
+def _anew(mark: Mark) -> Mark:
+    """A mark by which all is read and compared again; that it came from the source is still known."""
+    return mark._replace(seen=b"")
 
 
 def _read_mark(value: bytes | None) -> Mark | None:
@@ -158,7 +171,8 @@ class _Bringing:
         self._there = target.store.thread(key)
         there = self._there
         self._head, self.head, self._last = (there.head, there.head_id, there.last) if there else (0, None, 0)
-        self._mark = mark
+        self.mark = mark
+        self._address = _address(source.store, row.key.namespace)
         self._covered = 0 if mark is None else mark.copy_last
         self._numbers = {0: 0}
         self._large: set[bytes] = set()
@@ -167,9 +181,9 @@ class _Bringing:
         self._bytes, self._before = 0, self.head
         self.brought = 0
 
-    def bring(self, seen: bytes, ours: set[str | None]) -> Mark:
-        """Append what is missing, set notes and records, move the head, compare. `ours` are heads that we gave the copy."""
-        self._refuse_stranger(ours)
+    def bring(self, seen: bytes) -> Mark:
+        """Append what is missing, set notes and records, move the head, compare."""
+        self._refuse_stranger()
         since = self._since()
         newest: tuple[int, str | None] = (since.last, since.last_id)
         there = self._unmarked(since) if self._there is not None else {}
@@ -185,33 +199,50 @@ class _Bringing:
         if went_on:
             self._commit()
         else:
-            self._move_head()
+            self._move_head(newest)
         self._compare(since)
-        return Mark(seen, *newest, self._covered if went_on else self._last, self.head)
+        return Mark(seen, *newest, self._covered if went_on else self._last, self.head, self._address)
 
-    def _refuse_stranger(self, ours: set[str | None]) -> None:
-        """The head of the copy must be of the source; or have been once, if the two have anything in common."""
-        if self.head is None:
+    def _refuse_stranger(self) -> None:
+        """The copy may only follow if its head came from the source: then nobody has gone on in the copy since."""
+        if self.head is None or self._is_in_source(self.head):
             return
-        found = self._source.store.find(self._row.key.namespace, self.head)
-        if found is not None and found[0] == self._row.key:
+        if self.mark is not None and self.mark.head == self.head and self._goes_on(self.mark):
             return
-        oldest = self._source.store.frames(self._row.key, limit=1)
-        if self.head not in ours or (oldest and self._find(oldest[0].id) is None):
-            raise ConflictError(
-                f"thread {self._key.id!r} went its own way in the copy: its head {self.head} is not in the source; "
-                "delete one of them",
-                expected=self._row.head_id,
-                found=self.head,
-            )
+        if any(load_meta(frame.meta).parent_id == self.head for frame in everything(self._source, self._row.key)):
+            return
+        there = (frame.id for frame in everything(self._target, self._key))
+        common = next((name for name in there if self._is_in_source(name)), None)
+        back = f"; to follow the source, rewind the copy to {common} first: what it has stays as a branch" if common else ""
+        raise ConflictError(
+            f"thread {self._key.id!r} went its own way in the copy: its head {self.head} did not come from the source, "
+            f"and both are left as they are; to have both, copy into another namespace{back}",
+            expected=self._row.head_id,
+            found=self.head,
+        )
+
+    def _is_in_source(self, checkpoint_id: str) -> bool:
+        found = self._source.store.find(self._row.key.namespace, checkpoint_id)
+        return found is not None and found[0] == self._row.key
+
+    def _goes_on(self, mark: Mark) -> bool:
+        """Whether the source is still the thread that was marked, however much of it was pruned, and none begun anew.
+
+        If any frame of then is left, the copy has it. If all were pruned, nothing must speak against it: neither another
+        place, nor smaller numbers, which only grow while a thread lives.
+        """
+        before = [frame.id for frame in everything(self._source, self._row.key, high=mark.last)]
+        if before:
+            return any(map(self._find, before))
+        return mark.address in (b"", self._address) and self._row.last >= mark.last
 
     def _since(self) -> Mark:
-        """The mark, if what it says of the source is still true."""
+        """The mark, if what it says of the source is still true, and what it covers was compared."""
         nothing = Mark(b"", 0, None, 0, None)
-        if self._mark is None or self._there is None:
+        if self.mark is None or self._there is None or not self.mark.seen:
             return nothing
-        found = self._source.store.frames(self._row.key, low=self._mark.last, high=self._mark.last)
-        return self._mark if [frame.id for frame in found] == [self._mark.last_id] else nothing
+        found = self._source.store.frames(self._row.key, low=self.mark.last, high=self.mark.last)
+        return self.mark if [frame.id for frame in found] == [self.mark.last_id] else nothing
 
     def _unmarked(self, since: Mark) -> dict[str, Frame]:
         """What the copy has besides what the mark covers, by id."""
@@ -224,7 +255,8 @@ class _Bringing:
     def _recognise(self, frame: Frame, copy: Frame) -> None:
         if copy.meta != frame.meta:
             raise ConflictError(
-                f"thread {self._key.id!r}: checkpoint {frame.id} is another one in the copy; delete one of them",
+                f"thread {self._key.id!r}: checkpoint {frame.id} is another one in the copy, and both are left as they are; "
+                "to have both, copy into another namespace",
                 expected=frame.id,
                 found=frame.id,
             )
@@ -305,9 +337,19 @@ class _Bringing:
                 if copy is None or (copy.value != value and gives_way(self._target, self._key, copy, value)):
                     self._make_room()
                     self._put(PutRecord(self._key, kind, name, value), len(value))
+                    self._put_other_half(kind, name)
             for name, copy in ({} if kind in ONLY_ADDED else ours).items():
                 if gives_way(self._target, self._key, copy, None):
                     self._put(PutRecord(self._key, kind, name, None), 0)
+
+    def _put_other_half(self, kind: str, name: str) -> None:
+        """A link between a fork and its source is two records: in the copy, either thread may have been deleted since."""
+        half = {SOURCE: FORK, FORK: SOURCE}.get(kind)
+        other = ThreadKey(self._key.namespace, name)
+        if half is not None and self._target.store.thread(other) is not None:
+            twin = ThreadKey(self._row.key.namespace, name)
+            if any(record.name == self._key.id for record in records(self._source, twin, half)):
+                self._put(PutRecord(other, half, self._key.id, MARK), 0)
 
     def _went_on(self) -> bool:
         """Whether nothing is new, and the copy has checkpoints of its own since: then its head was moved back there."""
@@ -316,15 +358,18 @@ class _Bringing:
         newest = self._target.store.frames(self._key, low=self._covered + 1, limit=1, newest_first=True)
         return bool(newest) and self._source.store.find(self._row.key.namespace, newest[0].id) is None
 
-    def _move_head(self) -> None:
-        """The last batch, which makes all of it visible."""
+    def _move_head(self, newest: tuple[int, str | None]) -> None:
+        """The last batch, which makes all of it visible, with a mark that tells where it came from."""
         is_there = self._there is not None or self.brought or self._appended
         agent = self._row.agent if self._appended or self.brought else self._there.agent if self._there else None
         if is_there and (self._before, agent) != (self._row.head_id, self._row.agent or agent):
             head = self._number(self._row.head)
             self._put(MoveHead(self._key, head, self._before, agent=self._row.agent), 0)
+        mark = Mark(b"", *newest, self._last, self._row.head_id, self._address)
+        if self._batch:
+            self._put(_marked(self._key, mark), 0)
         self._commit()
-        self._head, self.head = self._numbers.get(self._row.head, 0), self._row.head_id
+        self._head, self.head, self.mark = self._numbers.get(self._row.head, 0), self._row.head_id, mark
 
     # -- writing -------------------------------------------------------------------------------------
 
@@ -393,7 +438,7 @@ class _Bringing:
     def _differs(self, frame: Frame, what: str) -> CorruptionError:
         return CorruptionError(
             f"thread {self._key.id!r}: checkpoint {frame.id} is not the same in the copy: {what}; "
-            "run verify on both, delete the thread in the copy, then copy again",
+            "run verify on both and repair the damaged one, or copy into another namespace",
             thread_id=self._key.id,
             checkpoint_id=frame.id,
             place=f"copy of frame {frame.seq}",

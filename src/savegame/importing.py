@@ -18,7 +18,7 @@ from savegame.frames import DIGEST_BYTES, WITH_BLOBS, digest, load_meta, referen
 from savegame.lineage import everything
 from savegame.model import Frame, Record, ThreadKey
 from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
-from savegame.upkeep import Progress, gives_way, records, remove
+from savegame.upkeep import ONLY_ADDED, Progress, gives_way, records, remove
 
 BATCH: Final = 64
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -43,7 +43,9 @@ def import_file(engine: Engine, namespace: str, path: str, progress: Progress) -
         reader = Reader(file, path, progress, 1)
         for thread, items in reader.threads():
             waiting = plan[thread.id]
-            if waiting is not None:
+            if waiting is None:
+                _add_links(engine, ThreadKey(namespace, thread.id), items)
+            else:
                 brought += _Bringing(engine, ThreadKey(namespace, thread.id), thread.agent, waiting, reader).bring(items)
         return brought
 
@@ -52,6 +54,15 @@ def check_first_line(path: str) -> None:
     """Raise what `import_file` would for a file that is missing, foreign or of a newer format."""
     with opened(path) as file:
         Reader(file, path, lambda done, total: None, 0)
+
+
+def _add_links(engine: Engine, key: ThreadKey, items: Iterator[Part]) -> None:
+    """Add what `erase` goes by to a thread that is left alone: a fork of it that was deleted here may be brought again."""
+    named = [(item.kind, item.name, item.value) for item in items if isinstance(item, Beside) and item.kind in ONLY_ADDED]
+    there = {(kind, record.name) for kind in ONLY_ADDED for record in (records(engine, key, kind) if named else ())}
+    new = [PutRecord(key, *record) for record in named if record[:2] not in there]
+    if new:
+        engine.store.commit(new)
 
 
 # -- checking --------------------------------------------------------------------------------------
@@ -85,7 +96,7 @@ def _check(engine: Engine, key: ThreadKey, items: Iterator[Part], reader: Reader
     if missing and found not in digests:
         raise ConflictError(
             f"thread {key.id!r} went its own way: its head {found} is not in the file, and {len(missing)} checkpoints of the "
-            "file are not in it; nothing was imported, delete one of them or use another namespace",
+            "file are not in it; nothing was imported, use another namespace to have both",
             expected=head,
             found=found,
         )
@@ -115,7 +126,7 @@ def _check_place(engine: Engine, key: ThreadKey, point: Point, there: bytes | No
         if there != point.meta[:DIGEST_BYTES]:
             raise ConflictError(
                 f"thread {key.id!r} went its own way: checkpoint {point.id} is another one than in the file; "
-                "nothing was imported, delete one of them or use another namespace",
+                "nothing was imported, use another namespace to have both",
                 expected=point.id,
                 found=point.id,
             )

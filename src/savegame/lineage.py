@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
 from savegame.engine import Engine
-from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError, ThreadNotFound
+from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, InvalidInputError, ThreadNotFound
 from savegame.frames import Meta, load_meta, load_note
 from savegame.model import Checkpoint, Frame, ThreadKey, ThreadRow
+from savegame.retrying import PLANS
 
 PAGE: Final = 256
 CHOSEN: Final = "chosen"
@@ -20,8 +21,13 @@ Ref = str | int | Checkpoint
 T = TypeVar("T")
 
 
-def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE) -> Iterator[Frame]:
-    """The frame with a sequence number and its ancestors, newest first; pages underneath."""
+def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE, tries: int = PLANS) -> Iterator[Frame]:
+    """The frame with a sequence number and its ancestors, newest first; pages underneath.
+
+    Raises ConflictError if frames on the way are removed over and over while it is read.
+    """
+    if not tries:
+        raise ConflictError(f"thread {key.id!r} keeps being pruned while it is read; try again later")
     start, last = seq, None
     while seq:
         try:
@@ -34,7 +40,8 @@ def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE) -> Itera
                 last, seq = frame, frame.base
         if seq and (not frames or seq >= frames[-1].seq):
             if last is not None and engine.store.frames(key, low=last.seq, high=last.seq) != [last]:  # pruned meanwhile
-                yield from (frame for frame in line(engine, key, start, page=page) if frame.seq < last.seq)
+                again = line(engine, key, start, page=page, tries=tries - 1)
+                yield from (frame for frame in again if frame.seq < last.seq)
             return
 
 

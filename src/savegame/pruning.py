@@ -1,6 +1,7 @@
 """Which checkpoints of a thread go when somebody asks for it; upkeep takes them out. Touches lineage, upkeep, policy.
 
-Each verb looks at the thread as it is and begins anew if somebody moved its head, labelled or removed something meanwhile.
+Each verb reads the thread once and plans by what it read. Appends meanwhile do not disturb the plan; it is made again only if
+somebody labelled, removed, built upon or went back to a checkpoint that was to go.
 """
 
 from __future__ import annotations
@@ -10,25 +11,33 @@ from collections.abc import Sequence
 
 from savegame import lineage, upkeep
 from savegame.engine import Engine
-from savegame.errors import InvalidInputError
+from savegame.errors import CheckpointNotFound, InvalidInputError
 from savegame.frames import load_meta, load_note
 from savegame.lineage import Ref
 from savegame.model import Frame, ThreadKey, ThreadRow, checked_duration
 from savegame.policy import spared_by_prune
-from savegame.retrying import retried
+from savegame.retrying import PLANS, retried
 
 
 def remove(engine: Engine, key: ThreadKey, refs: Sequence[Ref]) -> int:
     """`Thread.remove`."""
+    wanted: set[str] = set()
 
     def attempt() -> int:
         row = lineage.existing(engine, key)
+        if not wanted:  # once: on a busy thread, "head" is another one at the next attempt
+            wanted.update(lineage.resolve(engine, key, ref).id for ref in refs)
         frames = list(lineage.everything(engine, key))
-        drop = {lineage.resolve(engine, key, ref).seq for ref in refs}
+        drop = {frame.seq for frame in frames if frame.id in wanted}
+        if len(drop) < len(wanted):
+            missing = min(wanted - {frame.id for frame in frames})
+            raise CheckpointNotFound(f"checkpoint not found: {missing!r} was removed from thread {key.id!r} meanwhile")
+        if row.head not in drop:
+            return upkeep.remove(engine, key, frames, drop, with_ledger=True)
         head = _head_without(row.head, frames, drop)
         return upkeep.remove(engine, key, frames, drop, expect=row.head_id, head=head, with_ledger=True)
 
-    return retried(attempt, gone=True)
+    return retried(attempt, gone=True, tries=PLANS)
 
 
 def prune(
@@ -47,9 +56,9 @@ def prune(
         row, frames, drop = _chosen(engine, key, keep, older_than, include_labelled=include_labelled)
         if row is None or dry_run:
             return len(drop)
-        return upkeep.remove(engine, key, frames, drop, expect=row.head_id, with_ledger=True)
+        return upkeep.remove(engine, key, frames, drop, with_ledger=True)
 
-    return retried(attempt, gone=True)
+    return retried(attempt, tries=PLANS)
 
 
 def prunable(
@@ -96,11 +105,14 @@ def _chosen(
 
 
 def discard_all_but(engine: Engine, key: ThreadKey, head: Frame, *, expect: str | None) -> bool:
-    """Make a checkpoint the head and remove what is not among its ancestors. False, and nothing done, if all is."""
+    """Make a checkpoint the head and remove what is not among its ancestors, whatever is appended meanwhile.
+
+    False, and nothing done, if there is nothing else.
+    """
     frames = list(lineage.everything(engine, key))
     drop = {frame.seq for frame in frames} - {frame.seq for frame in lineage.line(engine, key, head.seq)}
     if drop:
-        upkeep.remove(engine, key, frames, drop, expect=expect, head=head.seq, with_ledger=True)
+        upkeep.remove(engine, key, frames, drop, expect=expect, head=head.seq, with_ledger=True, drop_newer=True)
     return bool(drop)
 
 
@@ -109,5 +121,5 @@ def _head_without(head: int, frames: list[Frame], drop: set[int]) -> int:
     bases = {frame.seq: frame.base for frame in frames}
     nearest = head
     while nearest in drop:
-        nearest = bases[nearest]
+        nearest = bases.get(nearest, 0)
     return nearest if nearest or not head else max(bases.keys() - drop, default=0)

@@ -22,6 +22,7 @@ from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputErr
 from savegame.frames import load_meta
 from savegame.index import PLACE, Entry, Found, Index, Said
 from savegame.model import CheckpointId, ThreadKey, ThreadRow, checked_limit
+from savegame.retrying import TRIES
 from savegame.showing import written
 from savegame.tree import Dict, Node, open_node, value_of
 
@@ -194,7 +195,7 @@ def _entries(engine: Engine, keys: list[ThreadKey], skipped: list[str]) -> Itera
 
 def _entry(reader: Engine, key: ThreadKey) -> Entry | None:
     seen: ThreadRow | None = None
-    while True:
+    for _ in range(TRIES):
         row = reader.store.thread(key)
         if row is None or not row.head:
             return None
@@ -206,6 +207,8 @@ def _entry(reader: Engine, key: ThreadKey) -> Entry | None:
             seen = row
             continue
         return Entry(key, frame.id, row.agent, load_meta(frame.meta).created_us, said)
+    logger.warning("thread %r is not searched this time: its head moved and was removed whenever it was read", key.id)
+    return None
 
 
 # -- what is searched ------------------------------------------------------------------------------

@@ -117,8 +117,12 @@ class Rewrite(NamedTuple):
     The head must survive, or `head` names another; 0 is right where no frame is left or there was no head. `keep_blobs`
     lists every blob that the thread needs afterwards (`new_blobs` included); the others are removed. With `aside`, what is
     removed is kept in a place of its own, as it is: repair never deletes. Without it, ConflictError for a frame of `drop`
-    that is gone, or has a note and is not in `noted`: somebody removed it, or gave it that note, meanwhile. `newest` is the
-    largest number of a frame that the caller saw; ConflictError if there is a newer one, which may build on what goes.
+    that is gone, or has a note and is not in `noted`: somebody removed it, or gave it that note, meanwhile.
+
+    `newest` is the largest number of a frame that the caller saw, `seen` how many there were. Frames appended since do not
+    stand in the way, so that a busy thread can be pruned: they stay, with the blobs that `refers(delta)` names for each, or
+    go with `drop_newer`. ConflictError if one of them builds on a frame that goes, if somebody removed frames meanwhile, or
+    if the head has moved to where it would go.
     """
 
     key: ThreadKey
@@ -132,6 +136,22 @@ class Rewrite(NamedTuple):
     aside: bool = False
     noted: frozenset[int] = frozenset()
     newest: int | None = None
+    seen: int | None = None
+    refers: Callable[[bytes], Iterable[bytes]] | None = None
+    drop_newer: bool = False
+
+
+class Expect(NamedTuple):
+    """Change nothing; ConflictError unless the thread is still what the caller saw.
+
+    `frame` is the number and id of one of its frames: if it is there, the thread was neither deleted nor begun again.
+    With `kind`, the records of that kind must have exactly these `names`.
+    """
+
+    key: ThreadKey
+    frame: tuple[int, str] | None = None
+    kind: str | None = None
+    names: frozenset[str] = frozenset()
 
 
 class DeleteThread(NamedTuple):
@@ -148,7 +168,7 @@ class Layout(NamedTuple):
     now: int
 
 
-StoreChange = Append | MoveHead | PutNote | PutRecord | PutKeyframe | Rewrite | DeleteThread
+StoreChange = Append | MoveHead | PutNote | PutRecord | PutKeyframe | Rewrite | Expect | DeleteThread
 
 
 class Store(ABC):
@@ -341,9 +361,42 @@ def check_base(change: Append, found: str | None) -> None:
         raise CheckpointNotFound(f"thread {change.key.id!r} has no frame {change.base} to continue from")
 
 
-def newer_frame(key: ThreadKey, seq: int) -> ConflictError:
-    """The error for a rewrite by somebody who has not seen all frames."""
-    return ConflictError(f"thread {key.id!r}: somebody added frame {seq} meanwhile")
+def caught_up(change: Rewrite, count: int, newer: Sequence[tuple[int, int, bytes]]) -> Rewrite:
+    """A rewrite that also covers the frames appended since it was planned, given as (number, base, delta).
+
+    `count` is how many frames there are now. Raises ConflictError.
+    """
+    if change.seen is not None and change.seen + len(newer) != count:
+        raise ConflictError(f"thread {change.key.id!r}: somebody removed checkpoints meanwhile; try again")
+    if change.drop_newer:
+        seqs = [seq for seq, _, _ in newer]
+        return change._replace(drop=(*change.drop, *seqs), noted=change.noted.union(seqs))
+    gone, needed = frozenset(change.drop), set[bytes]()
+    for seq, base, delta in newer:
+        if base in gone:
+            raise ConflictError(f"thread {change.key.id!r}: frame {seq}, added meanwhile, builds on frame {base}; try again")
+        needed.update(() if change.refers is None else change.refers(delta))
+    return change if change.keep_blobs is None else change._replace(keep_blobs=change.keep_blobs | needed)
+
+
+def headless(change: Rewrite, head: int) -> ConflictError | InvalidInputError:
+    """The error for a rewrite that leaves the thread without its head: moved meanwhile, or never right."""
+    where = f"thread {change.key.id!r}: its head cannot be {head or '(none)'} after that"
+    if change.newest is None:
+        return InvalidInputError(where)
+    return ConflictError(f"{where}: somebody moved it there, or removed it, meanwhile; try again")
+
+
+def check_expected(change: Expect, found: str | None, names: Iterable[str]) -> None:
+    """Refuse what was planned for another thread, or for other records: `found` is the id of its frame, if that is there."""
+    if change.frame is not None and found != change.frame[1]:
+        raise ConflictError(
+            f"thread {change.key.id!r}: frame {change.frame[0]} is not {change.frame[1]} any more; try again",
+            expected=change.frame[1],
+            found=found,
+        )
+    if change.kind is not None and change.names != frozenset(names):
+        raise ConflictError(f"thread {change.key.id!r}: somebody added or removed a record {change.kind!r}; try again")
 
 
 def write_inside(place: str) -> UnavailableError:

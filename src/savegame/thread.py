@@ -41,7 +41,7 @@ from savegame.model import (
     checked_id,
     checked_limit,
 )
-from savegame.retrying import retried
+from savegame.retrying import PLANS, TRIES, retried
 from savegame.runs.ledger import CALL, GENERATION, LEDGER, ROOT, RUN, STEP, for_fork, generation, generation_made, reply_of
 from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
 from savegame.tree import Node, Shared, to_bytes, value_of
@@ -317,7 +317,7 @@ class Thread:
     def latest(self, *, skip_damaged: bool = False) -> Checkpoint | None:
         """The head with its state; None for an empty thread. `skip_damaged`: the newest sound one, with `.skipped`."""
         seen: ThreadRow | None = None
-        while True:
+        for _ in range(TRIES):
             row = self._engine.store.thread(self._key)
             if row is None or not row.head:
                 self._known, self._step = None, 0
@@ -333,6 +333,7 @@ class Thread:
                 self._known, self._step = row.head_id, found.step
                 return found
             seen = row
+        raise ConflictError(f"thread {self.id!r}: {TRIES} times its head moved and was removed while it was loaded; try again")
 
     def _load_head(self, row: ThreadRow, seen: ThreadRow | None) -> Checkpoint | None:
         """The head that a row names; None if it is not there, and was not yet missing when the row was last `seen`."""
@@ -441,13 +442,13 @@ class Thread:
             row = lineage.existing(self._engine, self._key)
             frame = self._resolve(ref)
             found = self._load_seq(frame.seq, frame)  # what does not load must not become the head
-            head = row.head_id if wanted == ANY else wanted
-            moved = discard and pruning.discard_all_but(self._engine, self._key, frame, expect=head)
+            moved = discard and pruning.discard_all_but(self._engine, self._key, frame, expect=wanted)
+            head = row.head_id if discard and wanted == ANY else wanted  # what was saved meanwhile has to be discarded too
             changes: list[StoreChange] = [] if moved else [MoveHead(self._key, frame.seq, head, agent=found.agent_id)]
             self._engine.store.commit([*changes, *self._made_anew(found.state, rerun_tools)])
             return found
 
-        found = retried(attempt, gone=True, moved=wanted == ANY)
+        found = retried(attempt, gone=True, moved=wanted == ANY, tries=PLANS)
         logger.info("rewound thread %r to %s%s", self.id, found.id, ", discarding the rest" if discard else "")
         self._known, self._step = found.id, found.step
         return found
@@ -472,26 +473,24 @@ class Thread:
     def fork(self, id: str, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
         """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread."""
         key = ThreadKey(self._key.namespace, checked_id(id, "a thread's id"))
+        return retried(partial(self._fork, key, "head" if at is None else at), tries=PLANS)
+
+    def _fork(self, key: ThreadKey, at: Ref) -> Thread:
+        """`fork`, once. ConflictError if somebody makes the thread meanwhile, or the source is not what it was."""
         there = self._engine.store.thread(key)
         if there is not None and there.frames:
-            raise AlreadyExistsError(f"thread {id!r} exists already; choose another id for the fork")
-        frame = self._resolve("head" if at is None else at)
+            raise AlreadyExistsError(f"thread {key.id!r} exists already; choose another id for the fork")
+        frame = self._resolve(at)
         meta = load_meta(frame.meta)
         point = self._engine.point(self._key, frame.seq, frame)
         assert point.node is not None
         draft = Draft(details_of(meta) | {"forked_from": self.id}, None, frame.note)
-        ops = whole(point.node)
         made = Thread(self._engine, key, meta.agent_id, self._type)
         made._codec = self._codec
-        try:
-            start = EMPTY._replace(id=point.id, meta=point.meta)
-            beside = [*subjects.inherited(self._engine, self._key, key), *self._ledger_for(made, point)]
-            begun = self._engine.append(key, start, ops, point.node, draft, expect=None, beside=beside)
-        except ConflictError as error:
-            if type(error) is not ConflictError:  # somebody holds it
-                raise
-            raise AlreadyExistsError(f"thread {id!r} exists already; choose another id for the fork") from error
-        logger.info("forked thread %r at %s as %r", self.id, frame.id, id)
+        start = EMPTY._replace(id=point.id, meta=point.meta)
+        beside = [*subjects.inherited(self._engine, self._key, frame, key), *self._ledger_for(made, point)]
+        begun = self._engine.append(key, start, whole(point.node), point.node, draft, expect=None, beside=beside)
+        logger.info("forked thread %r at %s as %r", self.id, frame.id, key.id)
         made._known, made._step = begun.id, 1
         return made
 
@@ -606,7 +605,7 @@ class Thread:
 
     def delete(self) -> bool:
         """Delete the thread with everything beside it. True if there was one."""
-        found = upkeep.delete(self._engine, [self._key]).threads
+        found = subjects.delete(self._engine, [self._key]).threads
         self._known, self._step = _NOTHING_KNOWN, None
         logger.info("deleted thread %r", self.id)
         return found > 0

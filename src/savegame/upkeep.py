@@ -1,4 +1,4 @@
-"""Looking after what is stored: pruning, checking, repairing. Touches runs.ledger, engine, lineage and what is below them.
+"""Looking after what is stored: removing, checking, repairing. Touches runs.ledger, engine, lineage and what is below them.
 
 Whatever is removed, every checkpoint that stays keeps its id, its metadata and its whole state: if the frame that it
 builds on goes, its delta is written anew against the nearest ancestor that stays.
@@ -10,13 +10,13 @@ import datetime as dt
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from savegame import delta as deltas
 from savegame import differ
 from savegame.codec import unpack_raw
 from savegame.engine import Engine
-from savegame.errors import CheckpointNotFound, CorruptionError, SavegameError
+from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, SavegameError
 from savegame.frames import DIGEST_BYTES, PLAIN, digest, load_meta, references, take_out_ops, unwrap
 from savegame.lineage import CHOSEN, PAGE, everything, visible
 from savegame.model import Frame, Problem, Record, Report, ThreadKey, ThreadRow
@@ -34,7 +34,7 @@ from savegame.runs.ledger import (
     reply_of,
     stand_ins,
 )
-from savegame.store import Capability, DeleteThread, PutRecord, Rewrite
+from savegame.store import ANY, Capability, PutRecord, Rewrite
 from savegame.tree import Node, Shared, child_of, count_of, to_bytes, value_of
 
 logger = logging.getLogger("savegame")
@@ -45,14 +45,13 @@ COPY_TRIES: Final = 20
 COPIED: Final = "copied"
 """The kind of records by which a copy knows what it has; they belong to that one copy, and are neither copied nor exported."""
 
+SUBJECT: Final = "subject"
+SOURCE: Final = "forked from"
+FORK: Final = "forked as"
+ONLY_ADDED: Final = frozenset((SUBJECT, SOURCE, FORK))
+"""The kinds of records that `erase` goes by: a copy may have subjects and forks of its own, and loses none."""
+
 Progress = Callable[[int, int], None]
-
-
-class Deleted(NamedTuple):
-    """How many threads with checkpoints were deleted, and what of their bytes could not be reached."""
-
-    threads: int
-    left: tuple[str, ...]
 
 
 def thread_rows(engine: Engine, namespace: str, damaged: set[str] | None = None) -> Iterator[ThreadRow]:
@@ -109,20 +108,38 @@ def remove(
     frames: list[Frame],
     drop: set[int],
     *,
-    expect: str | None,
+    expect: str | None = ANY,
     head: int | None = None,
     epoch: int | None = None,
     with_ledger: bool = False,
+    drop_newer: bool = False,
 ) -> int:
-    """Remove frames so that the others keep their states; frees their bytes. Gives how many there were.
+    """Remove frames so that the others keep their states; free their bytes. Returns how many there were.
 
-    `frames` are all of the thread as they were when `drop` was chosen. ConflictError if they have changed since. With
-    `with_ledger`, what runs have kept of them goes too, as far as no checkpoint that stays can ever need it.
+    `frames` are all of the thread as they were when `drop` was chosen. What was appended since stays too, or goes with
+    `drop_newer`. ConflictError if a frame that goes was removed, labelled or built upon meanwhile. With `with_ledger`, what
+    runs have kept of these frames goes too, as far as no checkpoint that stays can ever need it.
     """
     if not drop:
         return 0
-    frames = sorted(frames)
+    try:
+        change = _removal(engine, key, sorted(frames), drop)
+        noted = frozenset(drop) if drop_newer else change.noted
+        change = change._replace(expect=expect, epoch=epoch, head=head, noted=noted, drop_newer=drop_newer)
+        unneeded = _unneeded(engine, key, sorted(frames), drop, drop_newer=drop_newer) if with_ledger else ()
+        engine.store.commit([change, *unneeded])
+    except CheckpointNotFound as error:  # the thread is not the one that was planned for
+        raise ConflictError(f"thread {key.id!r}: {error}; if nobody else removes anything, run verify") from error
+    freed(engine, [key])
+    return len(drop)
+
+
+def _removal(engine: Engine, key: ThreadKey, frames: list[Frame], drop: set[int]) -> Rewrite:
+    """Removes frames and rebases what is built on them. Depends on nothing but those frames."""
     bases = {frame.seq: frame.base for frame in frames}
+    for frame in frames:
+        if frame.base and frame.base not in bases and engine.frame(key, frame.seq).base != frame.base:
+            raise ConflictError(f"thread {key.id!r}: somebody removed frame {frame.base} while it was read; try again")
     rebase: list[tuple[int, int, bytes]] = []
     new_blobs: dict[bytes, bytes] = {}
     for frame in frames:
@@ -137,22 +154,21 @@ def remove(
     for _, _, body in rebase:
         keep.update(references(body))
     noted = frozenset(frame.seq for frame in frames if frame.seq in drop and frame.note is not None)
-    gone = tuple(sorted(drop))
-    new = engine.wrapped(new_blobs)
     newest = max((frame.seq for frame in frames), default=0)
-    change = Rewrite(key, gone, tuple(rebase), new, frozenset(keep), expect, epoch, head=head, noted=noted, newest=newest)
-    engine.store.commit([change, *(_unneeded(engine, key, frames, drop) if with_ledger else ())])
-    freed(engine, [key])
-    return len(drop)
+    new = engine.wrapped(new_blobs)
+    gone, kept = tuple(sorted(drop)), frozenset(keep)
+    return Rewrite(key, gone, tuple(rebase), new, kept, noted=noted, newest=newest, seen=len(frames), refers=references)
 
 
-def _unneeded(engine: Engine, key: ThreadKey, frames: list[Frame], drop: set[int]) -> list[PutRecord]:
+def _unneeded(engine: Engine, key: ThreadKey, frames: list[Frame], drop: set[int], *, drop_newer: bool) -> list[PutRecord]:
     """Takes calls and answers out whose reply no remaining checkpoint holds, and steps on lines that are gone."""
     try:
         calls = [record for kind in (CALL, ANSWER) for record in records(engine, key, kind)]
         steps = [(step, _value(engine, step.value).get("at")) for step in records(engine, key, STEP)]
         dead = _dead(frames, drop) if steps else set()
         left = [frame for frame in frames if frame.seq not in drop]
+        if not drop_newer:  # a reply is saved before its calls are recorded: those just read are in what is read now
+            left += everything(engine, key, low=max(frame.seq for frame in frames) + 1, newest_first=False)
         gone = {_reply(record) for record in calls}
         root = str(_ledger(engine, key, RUN).get(ROOT, ""))
         for said in _conversations(engine, key, left) if gone else ():
@@ -203,15 +219,6 @@ def messages_in(engine: Engine, node: Node | None, shared: Shared | None = None)
     return [] if messages is None or count_of(messages) is None else value_of(engine.codec, messages, shared)
 
 
-def delete(engine: Engine, keys: Sequence[ThreadKey]) -> Deleted:
-    """Delete threads with everything beside them, all or none; how many of them had checkpoints, and what `freed` gives."""
-    rows = [engine.store.thread(key) for key in keys]
-    engine.store.commit([DeleteThread(key) for key in keys])
-    for key in keys:
-        engine.cache.forget(key)
-    return Deleted(sum(row is not None and row.frames > 0 for row in rows), freed(engine, keys))
-
-
 def freed(engine: Engine, keys: Sequence[ThreadKey]) -> tuple[str, ...]:
     """After something of these threads was removed: make its bytes leave the files. Says what could not be reached."""
     left = (
@@ -222,7 +229,7 @@ def freed(engine: Engine, keys: Sequence[ThreadKey]) -> tuple[str, ...]:
     left += _forget_words(engine, keys)
     names = ", ".join(repr(key.id) for key in keys[:3]) + (", ..." if len(keys) > 3 else "")
     for what in left:
-        logger.warning("thread %s: %s", names, what)
+        logger.warning("thread %s: %s", names or "(deleted before)", what)
     return tuple(left)
 
 
@@ -244,7 +251,7 @@ def free_hidden(engine: Engine, key: ThreadKey, epoch: int | None) -> None:
     if row is not None and row.head:
         frames = list(everything(engine, key))
         drop = {frame.seq for frame in frames if not visible(engine, row, frame)}
-        remove(engine, key, frames, unpinned(engine, row, frames, drop), expect=row.head_id, epoch=epoch)
+        remove(engine, key, frames, unpinned(engine, row, frames, drop), epoch=epoch)
 
 
 def unpinned(engine: Engine, row: ThreadRow, frames: list[Frame], drop: set[int]) -> set[int]:

@@ -13,11 +13,14 @@ from kept import filled, kept
 
 import savegame
 from savegame import Busy, ConflictError, CorruptionError, InvalidInputError, SavegameError, Toolbox
+from savegame.codec import pack_raw, unpack_raw
+from savegame.copying import COPIES
+from savegame.frames import PLAIN, unwrap
 from savegame.model import Frame, ThreadKey
-from savegame.store import Append, MoveHead, Store, StoreChange
+from savegame.store import Append, MoveHead, PutRecord, Store, StoreChange
 from savegame.stores.memory import MemoryStore
-from savegame.subjects import FORK
 from savegame.testing import same
+from savegame.upkeep import COPIED, FORK
 from savegame.vault import Vault
 
 Opener = Callable[..., Vault]
@@ -177,6 +180,31 @@ def test_what_the_copy_has_of_its_own_is_left_to_it(opened: Opener) -> None:
         assert source.copy_to(target) == 6, "what was deleted in the copy is brought again"
 
 
+@pytest.mark.parametrize("again", ["source", "middle", "leaf"])
+def test_forks_that_were_deleted_in_the_copy_are_linked_again(opened: Opener, target: Vault, again: str) -> None:
+    """Both halves of a link, although the thread at its other end has no news."""
+    source = opened(durability="process")
+    saved(source, name="source").fork("middle").fork("leaf")
+    source.copy_to(target)
+    target.thread(again).delete()
+    source.copy_to(target)
+    target.thread("source").attach_subject("somebody")
+    assert target.erase("somebody").threads == ("leaf", "middle", "source")
+
+
+def test_links_that_a_delete_handed_on_are_copied(opened: Opener, target: Vault) -> None:
+    """To a copy that has the middle, and to one that has not."""
+    source = opened(durability="process")
+    saved(source, name="source").fork("middle").fork("leaf")
+    source.copy_to(target)
+    source.thread("middle").delete()
+    source.thread("source").attach_subject("somebody")
+    source.copy_to(target)
+    assert target.erase("somebody").threads == ("leaf", "middle", "source")
+    source.copy_to(target)
+    assert target.erase("somebody").threads == ("leaf", "source")
+
+
 def test_only_the_own_namespace_is_copied(opened: Opener) -> None:
     source = opened(namespace="red")
     saved(source, 2)
@@ -200,6 +228,212 @@ def test_a_readable_store_stays_readable_and_the_others_small(tmp_path: Path) ->
             assert kept(back) == kept(source)
 
 
+# -- when the source was pruned --------------------------------------------------------------------
+
+
+def pruned_by_retention(vault: Vault) -> None:
+    """Retention frees when a keyframe is due: after states that share nothing."""
+    short = Vault(vault.store, namespace=vault.namespace, retention=savegame.Retention(max_checkpoints=2))
+    for number in range(40):
+        short.thread("t").save({"l": [], "text": str(number) * 3000})
+
+
+def discarded(vault: Vault) -> None:
+    vault.thread("t").rewind("t-1", discard=True)
+    vault.thread("t").update(append={"l": ["instead"]})
+
+
+def rewound_and_pruned(vault: Vault) -> None:
+    vault.thread("t").rewind("t-1")
+    for word in "xyz":
+        vault.thread("t").update(append={"l": [word]})
+    vault.thread("t").prune(keep=2)
+
+
+def went_on(vault: Vault, keep: int) -> None:
+    for word in "uvwxyz":
+        vault.thread("t").update(append={"l": [word]}, tags=[word])
+    vault.thread("t").prune(keep=keep)
+
+
+PRUNED: dict[str, Callable[[Vault], object]] = {
+    "all that was copied": lambda vault: went_on(vault, 3),
+    "all but the newest": lambda vault: went_on(vault, 1),
+    "exactly what was copied": lambda vault: went_on(vault, 6),
+    "all but a labelled one": lambda vault: [vault.thread("t").label("t-1", "kept"), went_on(vault, 2)],
+    "retention": pruned_by_retention,
+    "the head was removed": lambda vault: vault.thread("t").remove("t-4"),
+    "discard": discarded,
+    "rewind, then prune": rewound_and_pruned,
+    "compacted": lambda vault: [went_on(vault, 1), vault.compact()],
+    "pruned to the head, and gone back there": lambda vault: [vault.thread("t").rewind("t-0"), vault.thread("t").prune(keep=1)],
+}
+
+
+@pytest.mark.parametrize("how", PRUNED)
+def test_a_source_that_was_pruned_is_followed(opened: Opener, how: str) -> None:
+    """Time and again: the copy did nothing of its own, so what the source has counts. What it had, it keeps."""
+    source = opened(durability="process")
+    saved(source)
+    with savegame.open("memory:") as target:
+        source.copy_to(target)
+        before = {frame[0] for frame in kept(target)["t"][2]}
+        PRUNED[how](source)
+        for _ in range(2):
+            source.copy_to(target)
+            theirs, ours = kept(source)["t"], kept(target)["t"]
+            assert (ours[0], ours[1], ours[3]) == (theirs[0], theirs[1], theirs[3])
+            assert {frame[0] for frame in ours[2]} == before | {frame[0] for frame in theirs[2]}
+            assert target.verify().ok
+            for entry in source.thread("t").history(branches=True):
+                there = target.thread("t").load(entry.id)
+                assert (there.state, there.digest, there.tags) == (entry.load().state, entry.digest, entry.tags)
+            assert source.copy_to(target) == 0
+            before = {frame[0] for frame in kept(target)["t"][2]}
+            went_on(source, 2)
+        with savegame.open("memory:") as third:
+            target.copy_to(third)
+            assert kept(third) == kept(target)
+
+
+def test_a_pruned_source_is_followed_on_every_pair_of_stores(opened: Opener, target: Vault) -> None:
+    source = opened(durability="process")
+    saved(source).fork("fork")
+    source.copy_to(target)
+    for _ in range(3):
+        went_on(source, 2)
+        source.thread("fork").save("on")
+        source.thread("fork").prune(keep=1)
+        assert source.copy_to(target) == 3
+        assert (target.thread("t").state(), target.thread("fork").state()) == (source.thread("t").state(), "on")
+    assert target.verify().ok
+    assert source.copy_to(target, full=True) == 0
+
+
+class Watched(MemoryStore):
+    """Looks after every commit at what a reader sees."""
+
+    seen: list[tuple[Any, ...]]
+
+    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
+        made = super().commit(changes)
+        row = self.thread(ThreadKey("default", "t"))
+        self.seen = [*getattr(self, "seen", []), (row.head_id, len(self.chain(row.key, row.head).deltas)) if row else ()]
+        return made
+
+
+def test_a_reader_of_the_copy_sees_the_old_or_the_new_and_never_nothing(opened: Opener) -> None:
+    source = opened(durability="process")
+    thread = saved(source, 3)
+    store = Watched()
+    target = Vault(store)
+    source.copy_to(target)
+    for number in range(200):
+        thread.update(append={"l": [number]})
+    thread.prune(keep=150)
+    store.seen = []
+    assert source.copy_to(target) == 150
+    heads = [head for head, _ in store.seen]
+    assert heads == sorted(heads, key=["t-2", thread.head].index), "one step from the old head to the new one"
+    assert set(heads) == {"t-2", thread.head}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_killed_at_any_write_it_carries_on_although_the_source_is_pruned_then(after: bool) -> None:
+    """Also between the head's move and the mark, which says that it was compared."""
+    died = 0
+    for moment in range(1, 10**6):
+        with savegame.open("memory:") as source:
+            saved(source, 150)
+            store = Mortal()
+            target = Vault(store)
+            store.left, store.after = moment, after
+            try:
+                source.copy_to(target)
+                break
+            except Killed:
+                died += 1
+            went_on(source, 2)
+            source.copy_to(target)
+            assert target.thread("t").state() == source.thread("t").state()
+            assert target.verify().ok
+            assert source.copy_to(target) == 0
+    assert died >= 4
+
+
+def test_another_source_is_not_taken_for_the_former_one(opened: Opener) -> None:
+    """Although both are pruned, so that neither shares anything with the copy: only the place tells them apart."""
+    source, other = opened("one.db", durability="process"), opened("two.db", durability="process")
+    for vault in (source, other):
+        for number in range(5):
+            vault.thread("t").save(number)
+    with savegame.open("memory:") as target:
+        source.copy_to(target)
+        for vault in (source, other):
+            thread = vault.thread("t")
+            for number in range(5, 12):
+                thread.save([number, vault.store.path])
+            thread.prune(keep=2)
+        with pytest.raises(ConflictError, match="own way"):
+            other.copy_to(target)
+        assert target.thread("t").state() == 4
+        assert source.copy_to(target) == 2
+
+
+def forget_marks(target: Vault) -> None:
+    key = ThreadKey(target.namespace, COPIES)
+    names = [record.name for record in target.store.records(key, COPIED).items]
+    target.store.commit([PutRecord(key, COPIED, name, None) for name in names])
+
+
+def test_a_copy_without_a_mark_follows_where_the_source_tells_that_it_had_its_head(opened: Opener) -> None:
+    """By a checkpoint that names it as its parent. Where nothing tells, nothing is done."""
+    source = opened(durability="process")
+    thread = saved(source)
+    with savegame.open("memory:") as target:
+        source.copy_to(target)
+        forget_marks(target)
+        for number in range(5, 8):
+            thread.update(append={"l": [number]})
+        thread.prune(keep=3)
+        assert source.copy_to(target) == 3
+        assert target.thread("t").state() == thread.state()
+        forget_marks(target)
+        went_on(source, 2)
+        with pytest.raises(ConflictError, match="another namespace"):
+            source.copy_to(target)
+        assert target.thread("t").state() == {"l": list(range(8))}
+
+
+def test_marks_of_earlier_versions_are_read(opened: Opener) -> None:
+    """They do not tell where the source was."""
+    source = opened(durability="process")
+    saved(source)
+    with savegame.open("memory:") as target:
+        source.copy_to(target)
+        key = ThreadKey(target.namespace, COPIES)
+        [mark] = target.store.records(key, COPIED).items
+        fields = unpack_raw(unwrap(mark.value)[1])
+        target.store.commit([PutRecord(key, COPIED, mark.name, PLAIN + pack_raw(fields[:5]))])
+        assert source.copy_to(target) == 0
+        went_on(source, 2)
+        assert source.copy_to(target) == 2
+
+
+def test_a_copy_that_went_on_does_not_follow_a_pruned_source(opened: Opener) -> None:
+    source = opened(durability="process")
+    saved(source)
+    with savegame.open("memory:") as target:
+        source.copy_to(target)
+        target.thread("t").update(append={"l": ["own"]})
+        went_on(source, 2)
+        for _ in range(2):
+            with pytest.raises(ConflictError, match=r"own way.*another namespace") as caught:
+                source.copy_to(target)
+            assert "rewind" not in str(caught.value), "they have nothing in common any more"
+        assert target.thread("t").state() == {"l": [0, 1, 2, 3, 4, "own"]}
+
+
 # -- what does not fit -----------------------------------------------------------------------------
 
 
@@ -211,12 +445,17 @@ def test_a_thread_that_went_its_own_way_does_not_stop_the_others(opened: Opener,
     target.thread("a").save("own way")
     source.thread("a").save("other way")
     source.thread("z").save("news")
-    with pytest.raises(ConflictError, match=r"'a' went its own way.*delete one of them") as caught:
+    with pytest.raises(ConflictError, match=r"'a' went its own way.*another namespace.*rewind the copy to a-4") as caught:
         source.copy_to(target)
+    assert "delete" not in str(caught.value)
     assert caught.value.found == target.thread("a").latest().id  # type: ignore[union-attr]
     assert (target.thread("a").state(), target.thread("z").state()) == ("own way", "news")
-    target.thread("a").delete()
-    assert source.copy_to(target) == 6
+    other = Vault(target.store, namespace="another")
+    assert source.copy_to(other) == 12, "as it says"
+    target.thread("a").rewind("a-4")
+    assert source.copy_to(target) == 1, "as it says, too"
+    assert states(target, "a")[:2] == ["other way", "own way"]
+    assert target.verify().ok
 
 
 def test_a_thread_that_was_deleted_and_made_anew_is_not_mixed_with_the_former(opened: Opener) -> None:
@@ -226,9 +465,15 @@ def test_a_thread_that_was_deleted_and_made_anew_is_not_mixed_with_the_former(op
         source.copy_to(target)
         source.thread("t").delete()
         source.thread("t").save("anew")
+        with pytest.raises(ConflictError, match="own way") as caught:
+            source.copy_to(target)
+        assert "delete" not in str(caught.value)
+        assert states(target) == [{"l": [0, 1, 2]}, {"l": [0, 1]}, {"l": [0]}]
+        for number in range(9):
+            source.thread("t").save(number)
         with pytest.raises(ConflictError, match="own way"):
             source.copy_to(target)
-        assert states(target) == [{"l": [0, 1, 2]}, {"l": [0, 1]}, {"l": [0]}]
+        assert source.copy_to(Vault(target.store, namespace="another")) == 10
 
 
 def test_an_id_that_stands_for_something_else_is_refused(opened: Opener) -> None:

@@ -27,15 +27,18 @@ from savegame.store import (
     ANY,
     Append,
     DeleteThread,
+    Expect,
     MoveHead,
     PutKeyframe,
     PutNote,
     PutRecord,
     Rewrite,
     StoreChange,
+    caught_up,
     check_base,
+    check_expected,
     head_moved,
-    newer_frame,
+    headless,
 )
 from savegame.stores._file_journal import Entry, Journal, Reader, new_journal
 from savegame.stores._file_lines import Op, Place, first_line, save_op
@@ -193,9 +196,8 @@ class Changes:
         self._check_head(journal.row, change.epoch, change.expect)
         if not journal.entries:
             raise ThreadNotFound(f"thread {change.key.id!r} has no checkpoints to rewrite")
-        newest = max(journal.entries)
-        if change.newest is not None and newest > change.newest:
-            raise newer_frame(change.key, newest)
+        if change.newest is not None:
+            change = caught_up(change, journal.row.frames, _newer(journal, change.newest))
         draft.whole = True
         for seq in change.drop:
             if seq in journal.entries:
@@ -210,7 +212,14 @@ class Changes:
         for digest, content in change.new_blobs:
             journal.blobs[digest] = Place(op={"large": digest.hex(), "text": to_text("content", content)})
         head = journal.row.head if change.head is None else change.head
-        journal.row = _with_head(journal, head)
+        journal.row = _with_head(journal, change, head)
+        return 0
+
+    def _expect(self, change: Expect) -> int:
+        journal = self._draft(change.key).journal
+        entry = None if change.frame is None else journal.entries.get(change.frame[0])
+        names = (name for kind, name in journal.records if kind == change.kind)
+        check_expected(change, None if entry is None else entry.id, names)
         return 0
 
     def _delete(self, change: DeleteThread) -> int:
@@ -245,6 +254,7 @@ _MAKE: Final[dict[type, Callable[[Changes, Any], int]]] = {
     PutRecord: Changes._put_record,
     PutKeyframe: Changes._put_keyframe,
     Rewrite: Changes._rewrite,
+    Expect: Changes._expect,
     DeleteThread: Changes._delete,
 }
 
@@ -316,10 +326,19 @@ def _rebase(journal: Journal, seq: int, base: int, delta: bytes) -> None:
     journal.entries[seq] = entry._replace(base=base, place=Place(op=op))
 
 
-def _with_head(journal: Journal, head: int) -> ThreadRow:
+def _newer(journal: Journal, newest: int) -> list[tuple[int, int, bytes]]:
+    """Number, base and delta of the frames after one."""
+    newer = sorted((seq, entry) for seq, entry in journal.entries.items() if seq > newest)
+    if not newer:
+        return []
+    with journal.reading() as reader:
+        return [(seq, entry.base, from_text("delta", reader.op(entry.place)["delta"])) for seq, entry in newer]
+
+
+def _with_head(journal: Journal, change: Rewrite, head: int) -> ThreadRow:
     """The row after a rewrite. No head is right only for a thread that has nothing left, or that had none."""
     if head not in journal.entries and (head or (journal.entries and journal.row.head)):
-        raise InvalidInputError(f"thread {journal.key.id!r}: its head cannot be {head or '(none)'} after that")
+        raise headless(change, head)
     head_id = journal.entries[head].id if head else None
     return journal.row._replace(head=head, head_id=head_id, frames=len(journal.entries))
 

@@ -237,7 +237,13 @@ class Changes(RowChanges[Work]):
         count, newest = db.link.ask("count_frames", *key)[0]
         return count, newest
 
+    def newer(self, db: Work, key: ThreadKey, row: Row, seq: int) -> list[tuple[int, int, bytes, int]]:
+        return [(seq, base, delta, total) for seq, base, delta, total in db.link.ask("newer_frames", *key, seq)]
+
     # -- records, keyframes, large values ----------------------------------------------------------------
+
+    def record_names(self, db: Work, key: ThreadKey, row: Row, kind: str) -> list[str]:
+        return [name for (name,) in db.link.ask("record_names", *key, kind)]
 
     def has_record(self, db: Work, key: ThreadKey, row: Row, kind: str, name: str) -> bool:
         return bool(db.link.ask("record", *key, kind, name))

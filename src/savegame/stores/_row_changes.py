@@ -7,7 +7,7 @@ may fail after it has written something: who calls takes that back. Touches stor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from savegame.errors import (
@@ -25,17 +25,20 @@ from savegame.store import (
     ANY,
     Append,
     DeleteThread,
+    Expect,
     MoveHead,
     PutKeyframe,
     PutNote,
     PutRecord,
     Rewrite,
     StoreChange,
+    caught_up,
     check_base,
+    check_expected,
     head_moved,
-    newer_frame,
+    headless,
 )
-from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, meta_checksum, record_checksum
+from savegame.stores._rows import EMPTY_ROW, SEQ_MASK, Row, damaged, meta_checksum, record_checksum
 
 Db = TypeVar("Db")
 Blobs = Sequence[tuple[bytes, bytes]]
@@ -47,7 +50,7 @@ class RowChanges(ABC, Generic[Db]):
     def make(self, db: Db, change: StoreChange, row: Row | None) -> int:
         """Make one change to a thread whose row is as given. Gives the sequence number that it made, or 0."""
         if row is None:
-            if not isinstance(change, (Append, PutRecord)):
+            if not isinstance(change, (Append, PutRecord, Expect)):
                 return _missing(change)
             row = EMPTY_ROW
         self._check_fence(db, change, row)
@@ -128,9 +131,12 @@ class RowChanges(ABC, Generic[Db]):
     def _rewrite(self, db: Db, change: Rewrite, row: Row) -> int:
         key = change.key
         _check_head(change, row)
+        if change.newest is not None:
+            newer = list(self._newer(db, key, row, change.newest)) if row.last > change.newest else []
+            change = caught_up(change, row.frames, newer)
         head = row.head if change.head is None else change.head
         if head in change.drop:
-            raise InvalidInputError(f"thread {key.id!r}: its head {head} cannot be removed")
+            raise headless(change, head)
         if not change.aside:
             _check_dropped(change, self.notes(db, key, row, change.drop))
         self.put_blobs(db, key, row, change.new_blobs)
@@ -140,6 +146,13 @@ class RowChanges(ABC, Generic[Db]):
         if change.keep_blobs is not None:
             self.keep_blobs(db, key, row, change.keep_blobs)
         return self._after_rewrite(db, change, row, head)
+
+    def _newer(self, db: Db, key: ThreadKey, row: Row, newest: int) -> Iterator[tuple[int, int, bytes]]:
+        """Number, base and delta of the frames after one. Raises CorruptionError."""
+        for seq, base, delta, total in self.newer(db, key, row, newest):
+            if checksum(delta, thread_salt(*key), seq, base) != total:
+                raise damaged(key, self.ids(db, key, row, (seq,)).get(seq), f"delta of frame {seq}", seq)
+            yield seq, base, delta
 
     def _rebase(self, db: Db, change: Rewrite, row: Row) -> None:
         key, salt = change.key, thread_salt(*change.key)
@@ -157,13 +170,17 @@ class RowChanges(ABC, Generic[Db]):
     def _after_rewrite(self, db: Db, change: Rewrite, row: Row, head: int) -> int:
         key = change.key
         count, newest = self.count(db, key, row)
-        if change.newest is not None and newest > change.newest:
-            raise newer_frame(key, newest)
         found = self.ids(db, key, row, (head,)) if head else {}
         if not found and (head or (count and row.head)):
-            raise InvalidInputError(f"thread {key.id!r}: its head cannot be {head or '(none)'} after that")
+            raise headless(change, head)
         run = row.run if newest == row.last else 0
         self.write_row(db, key, row._replace(head=head, head_id=found.get(head), frames=count, run=run))
+        return 0
+
+    def _expect(self, db: Db, change: Expect, row: Row) -> int:
+        key, frame = change.key, change.frame
+        found = None if frame is None else self.ids(db, key, row, (frame[0],)).get(frame[0])
+        check_expected(change, found, () if change.kind is None else self.record_names(db, key, row, change.kind))
         return 0
 
     def _delete_thread(self, db: Db, change: DeleteThread, row: Row) -> int:
@@ -241,6 +258,14 @@ class RowChanges(ABC, Generic[Db]):
         """How many frames a thread has, and the largest of their numbers."""
 
     @abstractmethod
+    def newer(self, db: Db, key: ThreadKey, row: Row, seq: int) -> Iterable[tuple[int, int, bytes, int]]:
+        """Number, base, delta and its checksum of every frame after one, in order."""
+
+    @abstractmethod
+    def record_names(self, db: Db, key: ThreadKey, row: Row, kind: str) -> list[str]:
+        """The names of the records of a kind."""
+
+    @abstractmethod
     def has_record(self, db: Db, key: ThreadKey, row: Row, kind: str, name: str) -> bool:
         """Whether there is such a record."""
 
@@ -276,6 +301,7 @@ _MAKE: Final[dict[type, Callable[..., int]]] = {
     PutRecord: RowChanges._put_record,
     PutKeyframe: RowChanges._put_keyframe,
     Rewrite: RowChanges._rewrite,
+    Expect: RowChanges._expect,
     DeleteThread: RowChanges._delete_thread,
 }
 

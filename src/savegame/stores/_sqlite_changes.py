@@ -265,6 +265,10 @@ class Changes(RowChanges[Connection]):
         count, newest = all_rows(db, "count_frames", row.low(), row.high())[0]
         return count, newest & SEQ_MASK if count else 0
 
+    def newer(self, db: Connection, key: ThreadKey, row: Row, seq: int) -> list[tuple[int, int, bytes, int]]:
+        found = all_rows(db, "newer_frames", row.key(seq), row.high())
+        return [(frame_key & SEQ_MASK, base, delta, total) for frame_key, base, delta, total in found]
+
     def delete_thread(self, db: Connection, key: ThreadKey, row: Row) -> None:
         for name in ("delete_frames", "delete_keyframes"):
             db.run(SQL[name], (row.low(), row.high()))
@@ -274,6 +278,9 @@ class Changes(RowChanges[Connection]):
         self._new_rows.pop(key, None)
 
     # -- records, keyframes, large values --------------------------------------------------------------
+
+    def record_names(self, db: Connection, key: ThreadKey, row: Row, kind: str) -> list[str]:
+        return [name for (name,) in all_rows(db, "record_names", row.no, kind)]
 
     def has_record(self, db: Connection, key: ThreadKey, row: Row, kind: str, name: str) -> bool:
         return one_row(db, "record", row.no, kind, name) is not None

@@ -33,6 +33,7 @@ from savegame.store import (
     Append,
     Capability,
     DeleteThread,
+    Expect,
     MoveHead,
     PutKeyframe,
     PutNote,
@@ -40,9 +41,11 @@ from savegame.store import (
     Rewrite,
     Store,
     StoreChange,
+    caught_up,
     check_base,
+    check_expected,
     head_moved,
-    newer_frame,
+    headless,
     write_inside,
 )
 from savegame.stores._forking import Still, take_along
@@ -184,6 +187,8 @@ class MemoryStore(Store):
                 self._put_keyframe(batch, change)
             case Rewrite():
                 self._rewrite(batch, change)
+            case Expect():
+                self._expect(change)
             case DeleteThread():
                 self._delete(batch, change)
         return 0
@@ -259,9 +264,10 @@ class MemoryStore(Store):
         thread = self._look(change.key)
         if not thread.frames:
             raise ThreadNotFound(f"thread {change.key.id!r} has no checkpoints to rewrite")
-        newest = max(thread.frames)
-        if change.newest is not None and newest > change.newest:
-            raise newer_frame(change.key, newest)
+        if change.newest is not None:
+            newer = [frame for seq, frame in sorted(thread.frames.items()) if seq > change.newest]
+            deltas = [(frame.seq, frame.base, frame.delta or b"") for frame in newer]
+            change = caught_up(change, thread.row.frames, deltas)
         aside = [*thread.aside]
         for seq in change.drop:
             if seq in thread.frames:
@@ -281,7 +287,7 @@ class MemoryStore(Store):
         if change.aside:
             batch.set(thread, "aside", aside)
         head = thread.row.head if change.head is None else change.head
-        batch.set(thread, "row", _with_head(thread, head))
+        batch.set(thread, "row", _with_head(thread, change, head))
 
     def _drop_frame(self, batch: _Batch, thread: _Thread, seq: int) -> Frame:
         frame = thread.frames[seq]
@@ -289,6 +295,12 @@ class MemoryStore(Store):
         batch.drop(thread.keyframes, seq)
         batch.drop(self._ids, (thread.row.key.namespace, frame.id))
         return frame
+
+    def _expect(self, change: Expect) -> None:
+        thread = self._look(change.key)
+        frame = None if change.frame is None else thread.frames.get(change.frame[0])
+        names = (name for kind, name in thread.records if kind == change.kind)
+        check_expected(change, None if frame is None else frame.id, names)
 
     def _delete(self, batch: _Batch, change: DeleteThread) -> None:
         thread = self._threads.get(change.key)
@@ -478,10 +490,10 @@ def _check_base(thread: _Thread, seq: int, base: int) -> None:
         raise InvalidInputError(f"checkpoint number {seq} of thread {thread.row.key.id!r} cannot be based on number {base}")
 
 
-def _with_head(thread: _Thread, head: int) -> ThreadRow:
+def _with_head(thread: _Thread, change: Rewrite, head: int) -> ThreadRow:
     """The row after a rewrite. No head is right only for a thread that has nothing left."""
     if head not in thread.frames and (head or (thread.frames and thread.row.head)):
-        raise InvalidInputError(f"the head of thread {thread.row.key.id!r} must survive, but number {head} would not be there")
+        raise headless(change, head)
     head_id = thread.frames[head].id if head else None
     return thread.row._replace(head=head, head_id=head_id, frames=len(thread.frames))
 

@@ -39,7 +39,19 @@ from savegame.errors import (
 )
 from savegame.index import Entry, Index, Said
 from savegame.model import Frame, Page, Record, ThreadKey, ThreadRow
-from savegame.store import ANY, Append, Capability, DeleteThread, MoveHead, PutKeyframe, PutNote, PutRecord, Rewrite, Store
+from savegame.store import (
+    ANY,
+    Append,
+    Capability,
+    DeleteThread,
+    Expect,
+    MoveHead,
+    PutKeyframe,
+    PutNote,
+    PutRecord,
+    Rewrite,
+    Store,
+)
 from savegame.store import StoreChange as Change
 from savegame.words import terms_of
 
@@ -155,8 +167,16 @@ FAILURES: Final[dict[str, tuple[Change, type[SavegameError]]]] = {
     "rewrite: drops the head": (Rewrite(B, drop=(2,)), InvalidInputError),
     "rewrite: unknown frame": (Rewrite(B, drop=(), rebase=((77, 0, b""),)), NotFoundError),
     "rewrite: unknown base": (Rewrite(B, drop=(), rebase=((2, 77, b""),)), NotFoundError),
+    "rewrite: the head was moved to what goes": (Rewrite(B, drop=(2,), newest=2), ConflictError),
+    "rewrite: its head was removed": (Rewrite(B, drop=(), head=77, newest=2), ConflictError),
+    "rewrite: fewer frames than were seen": (Rewrite(B, drop=(), newest=2, seen=3), ConflictError),
     "rewrite: leased": (Rewrite(E, drop=()), Busy),
     "rewrite: wrong epoch": (Rewrite(B, drop=(), epoch=77), Fenced),
+    "expect: another frame": (Expect(B, frame=(1, "b-2")), ConflictError),
+    "expect: a frame that is gone": (Expect(B, frame=(77, "b-77")), ConflictError),
+    "expect: a thread that is gone": (Expect(ThreadKey(SPACE, "gone"), frame=(1, "gone-1")), ConflictError),
+    "expect: a record more": (Expect(B, kind="kind", names=frozenset()), ConflictError),
+    "expect: a record less": (Expect(B, kind="kind", names=frozenset(("name", "other"))), ConflictError),
     "delete: leased": (DeleteThread(E), Busy),
     "delete: wrong epoch": (DeleteThread(B, epoch=77), Fenced),
 }
@@ -661,7 +681,16 @@ class StoreContract:
         store.commit([Rewrite(A, drop=(1, 2), rebase=((3, 0, b"1.2.3."),), aside=True)])
         assert seqs(store.frames(A)) == [3, 4]
 
-    def test_a_rewrite_by_somebody_who_missed_a_frame_is_a_conflict(self, store: Store) -> None:
+    def test_a_rewrite_by_somebody_who_missed_that_frames_were_removed_is_a_conflict(self, store: Store) -> None:
+        """Also of others than it removes: what it says of the blobs may be wrong by now. Appends do not make up for them."""
+        grown(store, A, 4)
+        planned = Rewrite(A, drop=(2,), rebase=((3, 1, b"2.3."),), keep_blobs=frozenset(), newest=4, seen=4)
+        store.commit([Rewrite(A, drop=(1,), rebase=((2, 0, b"1.2."),)), appended(A, 5, 4)])
+        with pytest.raises(ConflictError):
+            store.commit([planned])
+        assert state(store, A, 5) == b"1.2.3.4.5."
+
+    def test_a_rewrite_that_would_cut_a_newer_frame_off_is_a_conflict(self, store: Store) -> None:
         """Although the head is the expected one again: the frame that was added builds on one that would go."""
         grown(store, A, 4)
         store.commit([appended(A, 5, 2), MoveHead(A, 4)])
@@ -671,6 +700,55 @@ class StoreContract:
         assert [state(store, A, seq) for seq in (4, 5)] == [b"1.2.3.4.", b"1.2.5."]
         store.commit([blind._replace(rebase=(*blind.rebase, (5, 0, b"1.2.5.")), newest=5)])
         assert [state(store, A, seq) for seq in (4, 5)] == [b"1.2.3.4.", b"1.2.5."]
+
+    def test_a_rewrite_lets_newer_frames_be(self, store: Store) -> None:
+        """Appends at the head, by somebody who goes on and on, are no reason to plan again: neither head nor frames differ."""
+        grown(store, A, 4)
+        planned = Rewrite(A, drop=(1, 2), rebase=((3, 0, b"1.2.3."),), newest=4, seen=4)
+        store.commit([appended(A, 5, 4), appended(A, 6, 5), MoveHead(A, 3), appended(A, 7, 3)])
+        store.commit([planned])
+        row = row_of(store, A)
+        assert (row.head, row.last, row.frames) == (7, 7, 5)
+        assert [state(store, A, seq) for seq in (6, 7)] == [b"1.2.3.4.5.6.", b"1.2.3.7."]
+        assert list(store.check(SPACE)) == []
+        assert store.commit([appended(A, 8, 7, expect="a-7")]) == [8]
+
+    def test_a_rewrite_keeps_the_blobs_of_newer_frames(self, store: Store) -> None:
+        """Those that `refers` names for their deltas, also if only frames that go had them before."""
+        store.commit([appended(A, 1, blobs=((b"x", b"old x"), (b"y", b"old y")))])
+        store.commit([appended(A, 2, 1)])
+        planned = Rewrite(A, drop=(1,), rebase=((2, 0, b"1.2."),), keep_blobs=frozenset(), newest=2)
+        store.commit([appended(A, 3, 2, delta=b"x", blobs=((b"x", b"old x"),)), appended(A, 4, 3)])
+        store.commit([planned._replace(refers=lambda delta: [delta] if delta == b"x" else [])])
+        assert (store.blob(A, b"x"), store.blob(A, b"y")) == (b"old x", None)
+
+    def test_a_rewrite_may_take_newer_frames_along(self, store: Store) -> None:
+        """Whoever discards all that is not an ancestor need not know what came meanwhile, with or without a note."""
+        grown(store, A, 3)
+        store.commit([appended(A, 4, 3, note=b"note"), appended(A, 5, 1)])
+        store.commit([Rewrite(A, drop=(2, 3), head=1, keep_blobs=frozenset(), newest=3, seen=3, drop_newer=True)])
+        row = row_of(store, A)
+        assert (row.head, row.last, row.frames, seqs(store.frames(A))) == (1, 5, 1, [1])
+        assert store.find(SPACE, "a-4") is None
+        assert list(store.check(SPACE)) == []
+
+    def test_what_is_expected_and_so_changes_nothing(self, store: Store) -> None:
+        """Also under somebody's lease, and for a thread that never was."""
+        grown(store, A, 2)
+        store.commit([PutRecord(A, "kind", "name", b"1"), PutRecord(A, "other", "more", b"1")])
+        store.lease(A, "me", MINUTE)
+        before = everything(store, A)
+        named = Expect(A, (1, "a-1"), "kind", frozenset(("name",)))
+        assert store.commit([named, Expect(A), Expect(B, kind="kind"), Expect(A, (2, "a-2"))]) == [0, 0, 0, 0]
+        assert everything(store, A) == before
+        assert store.thread(B) is None
+
+    def test_what_is_expected_is_what_the_changes_before_it_left(self, store: Store) -> None:
+        """All changes of a commit are made in order."""
+        store.commit([appended(A, 1), PutRecord(A, "kind", "name", b"1"), Expect(A, (1, "a-1"), "kind", frozenset(("name",)))])
+        with pytest.raises(ConflictError):
+            store.commit([PutRecord(A, "kind", "name", None), Expect(A, kind="kind", names=frozenset(("name",)))])
+        assert len(store.records(A, "kind").items) == 1
 
     def test_a_rewrite_keeps_keyframes_of_what_stays(self, store: Store) -> None:
         """The state at a frame is the same, whatever it is based on."""

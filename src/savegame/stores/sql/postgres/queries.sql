@@ -146,6 +146,8 @@ DELETE FROM :schema.keyframe WHERE namespace = $1 AND thread = $2 AND seq = ANY(
 -- name: count_frames
 SELECT count(*), coalesce(max(seq), 0) FROM :schema.frame
 WHERE namespace = $1 AND thread = $2 AND seq BETWEEN 1 AND 4294967295
+-- name: newer_frames
+SELECT seq, base, delta, delta_sum FROM :schema.frame WHERE namespace = $1 AND thread = $2 AND seq > $3 ORDER BY seq
 -- name: delete_frames
 DELETE FROM :schema.frame WHERE namespace = $1 AND thread = $2
 -- name: delete_keyframes
@@ -171,6 +173,8 @@ SELECT 1 FROM :schema.record WHERE namespace = $1 AND thread = $2 AND kind = $3 
 -- name: records
 SELECT name, value, sum FROM :schema.record
 WHERE namespace = $1 AND thread = $2 AND kind = $3 AND name > $4 ORDER BY name LIMIT $5
+-- name: record_names
+SELECT name FROM :schema.record WHERE namespace = $1 AND thread = $2 AND kind = $3
 -- name: kinds
 SELECT DISTINCT kind FROM :schema.record WHERE namespace = $1 AND thread = $2 ORDER BY kind
 -- name: put_record

@@ -92,6 +92,8 @@ DELETE FROM frame WHERE key = ?
 DELETE FROM frame WHERE key BETWEEN ? AND ?
 -- name: count_frames
 SELECT count(*), max(key) FROM frame WHERE key BETWEEN ? AND ?
+-- name: newer_frames
+SELECT key, base, delta, delta_sum FROM frame WHERE key > ? AND key <= ? ORDER BY key
 
 -- name: keyframes_down
 SELECT key, body, sum FROM keyframe WHERE key BETWEEN ? AND ? ORDER BY key DESC
@@ -107,6 +109,8 @@ DELETE FROM keyframe WHERE key BETWEEN ? AND ?
 SELECT value FROM record WHERE thread = ? AND kind = ? AND name = ?
 -- name: records
 SELECT name, value, sum FROM record WHERE thread = ? AND kind = ? AND name > ? ORDER BY name LIMIT ?
+-- name: record_names
+SELECT name FROM record WHERE thread = ? AND kind = ?
 -- name: record_sums
 SELECT kind, name, sum FROM record WHERE thread = ? ORDER BY kind, name
 -- name: kinds
