@@ -312,7 +312,11 @@ class Store(ABC):
         return False
 
     def connection(self) -> AbstractContextManager[Any]:
-        """A transaction on the store's own database, for tables of the user's."""
+        """A transaction on the store's own database, for tables of the user's; writes of the same thread belong to it.
+
+        Inside another one it is a part of that: left by an exception, it alone is undone. Raises TransactionFailed, on
+        leaving, if the block spoilt its transaction, with `unknown` if it ended it.
+        """
         raise UnsupportedError(f"a {self.scheme} store has no database connection")
 
 
