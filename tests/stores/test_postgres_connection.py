@@ -14,9 +14,10 @@ from psycopg.sql import SQL
 from psycopg.types.string import TextLoader
 
 import savegame
-from savegame import Vault
+from savegame import Toolbox, Unknown, Vault
 from savegame.errors import InvalidInputError, TransactionFailed
 from savegame.testing.postgres import Server
+from tests.vault.test_runs import calling, contents, ledger, play
 
 SESSION = """
 SELECT name || ' = ' || setting FROM pg_settings WHERE name <> 'transaction_isolation'
@@ -247,6 +248,14 @@ def put_off(db: Any) -> None:
     db.execute("INSERT INTO child VALUES (7)")
 
 
+def become_another(db: Any) -> None:
+    db.execute("SET LOCAL ROLE pg_monitor")
+
+
+def read_only(db: Any) -> None:
+    db.execute("SET TRANSACTION READ ONLY")
+
+
 SPOILING = [(fail_and_go_on, "a statement in the transaction had failed"), (put_off, "child_id_fkey")]
 
 
@@ -290,6 +299,52 @@ def test_what_would_end_the_transaction_is_refused(vault: Vault, end: Callable[[
         db.execute("ROLLBACK TO mine")
         db.execute("ROLLBACK WORK TO SAVEPOINT mine")
     assert notes(vault) == ["kept"]
+
+
+# -- tools that are transactions -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ENDING)
+def test_a_tool_that_ended_its_transaction_is_called_once_and_somebody_has_to_tell(
+    vault: Vault, end: Callable[[Any], None]
+) -> None:
+    box, made = Toolbox(), []
+
+    @box.tool(transaction=True)
+    def tool(call: Any) -> str:
+        made.append(call.key)
+        end(call.db)
+        return "noted"
+
+    vault.thread("t").delete()
+    for _ in range(3):
+        with pytest.raises(Unknown) as told:
+            play(vault, box, calling(("tool", {})), "done")
+    assert (len(made), ledger(vault)["tool"].status) == (1, "unknown")
+    assert not list(vault.stale())
+    vault.resolve("t", told.value.call, "noted, as I see")
+    assert play(vault, box, calling(("tool", {})), "done") == "done"
+    assert (len(made), contents(vault)[2]) == (1, "noted, as I see")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"), [*SPOILING, (become_another, "permission denied"), (read_only, "read-only transaction")]
+)
+def test_a_tool_whose_transaction_cannot_be_committed_fails_and_the_model_is_told(
+    vault: Vault, spoil: Callable[[Any], None], why: str
+) -> None:
+    box, made = Toolbox(), []
+
+    @box.tool(transaction=True)
+    def tool(call: Any) -> str:
+        made.append(call.key)
+        spoil(call.db)
+        return "noted"
+
+    vault.thread("t").delete()
+    assert play(vault, box, calling(("tool", {})), "done") == "done"
+    assert (len(made), ledger(vault)["tool"].status, notes(vault)) == (1, "failed", [])
+    assert why in contents(vault)[2]
 
 
 def test_isolation_and_modes_are_refused_by_psycopg_itself(vault: Vault) -> None:

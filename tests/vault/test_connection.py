@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from addresses import placeholder
 
-from savegame import Vault
+from savegame import Toolbox, Vault
 from tests.vault.conftest import Opener
+from tests.vault.test_runs import calling, contents, ledger, play
 
 
 @pytest.fixture
@@ -114,3 +117,35 @@ def test_a_block_cannot_end_its_transaction(vault: Vault, ending: str) -> None:
         note(vault, db, "undone")
         db.execute("ROLLBACK TO SAVEPOINT mine")
     assert kept(vault) == (["kept"], "kept")
+
+
+def ended(execute: Callable[[str], Any]) -> None:
+    for statement in ("COMMIT", "BEGIN"):
+        execute(statement)
+
+
+def swallowed(execute: Callable[[str], Any]) -> None:
+    for statement in ("COMMIT", "BEGIN"):
+        with contextlib.suppress(Exception):  # as careless tools do
+            execute(statement)
+
+
+def test_a_tool_that_would_end_its_transaction_fails_and_nothing_of_it_is_kept(in_database: Opener) -> None:
+    vault, box, made = in_database(), Toolbox(), []
+    with vault.connection() as db:
+        db.execute("CREATE TABLE note (text TEXT)")
+
+    def tool(call: Any, do: Callable[[Callable[[str], Any]], None]) -> str:
+        made.append(do)
+        call.db.execute("INSERT INTO note VALUES ('by a tool')")
+        do(call.db.execute)
+        return "noted"
+
+    box.tool(transaction=True, name="ends")(lambda call: tool(call, ended))
+    box.tool(transaction=True, name="swallows")(lambda call: tool(call, swallowed))
+    assert play(vault, box, calling(("ends", {}), ("swallows", {})), "done") == "done"
+    assert made == [ended, swallowed]
+    assert {name: entry.status for name, entry in ledger(vault).items()} == {"ends": "failed", "swallows": "done"}
+    assert contents(vault)[3] == "noted"
+    with vault.connection() as db:
+        assert db.execute("SELECT text FROM note").fetchall() == [("by a tool",)]
