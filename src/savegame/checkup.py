@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -32,6 +33,23 @@ LARGE_WAL: Final = 256 * 1024 * 1024
 """The write-ahead log is written back long before, unless somebody holds it."""
 
 CLOCK_SLACK: Final = dt.timedelta(seconds=5)
+
+_CUT_SHORT: Final = "it cuts compact, repair and long searches short"
+_CUT_BLOCK: Final = "it ends transaction tools and blocks of connection() that take longer"
+SESSION: Final = {
+    "synchronous_commit": (
+        "(?!off).*",
+        'savegame turns it on for each of its commits, unless opened with durability="process"',
+    ),
+    "standard_conforming_strings": ("on", "savegame does not depend on it, but SQL of your own may"),
+    "default_transaction_isolation": ("read committed", "savegame asks for read committed where it matters"),
+    "default_transaction_read_only": ("off", "nothing can be saved"),
+    "statement_timeout": ("0", _CUT_SHORT),
+    "lock_timeout": ("0", _CUT_SHORT),
+    "transaction_timeout": ("0", _CUT_BLOCK),
+    "idle_in_transaction_session_timeout": ("0", _CUT_BLOCK),
+}
+"""Settings that every session may have changed: a pattern of what is usual, and what comes of anything else."""
 
 SQL: Final = queries(resources.files("savegame.stores") / "sql" / "postgres" / "checkup.sql")
 
@@ -177,6 +195,7 @@ def server(vault: Vault) -> Iterator[Finding]:
     here = dt.datetime.now(dt.UTC)
     yield Finding("server", Level.OK, f"PostgreSQL {settings['server_version']}")
     yield from server_settings(settings)
+    yield from session_settings(settings)
     yield replication(settings["synchronous_standby_names"], [state for _, state in replicas])
     yield clocks(dt.datetime.fromtimestamp(clock, dt.UTC), here)
     if local or encrypted:
@@ -196,17 +215,23 @@ def server_settings(settings: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(name, Level.OK, "on")
         else:
             yield Finding(name, Level.PROBLEM, f"off: {risk}", f"set {name} = on in postgresql.conf, then reload")
-    commit = settings["synchronous_commit"]
-    if commit == "off":
-        advice = 'set synchronous_commit = on, or open the vault with durability="process" and know why'
-        yield Finding("synchronous_commit", Level.PROBLEM, "off: the newest saves can be lost in a crash", advice)
-    else:
-        yield Finding("synchronous_commit", Level.OK, commit)
     if settings["data_checksums"] == "on":
         yield Finding("data_checksums", Level.OK, "on")
     else:
         advice = "savegame checks its own rows; for the rest: pg_checksums --enable while the server is stopped"
         yield Finding("data_checksums", Level.NOTE, "off", advice)
+
+
+def session_settings(settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Settings that this user, or everybody in this database, has from the start: what savegame does about them."""
+    given = {name: settings[name] for name in SESSION if name in settings}  # older servers do not have all
+    unusual = {name: value for name, value in given.items() if not re.fullmatch(SESSION[name][0], value)}
+    for name, value in unusual.items():
+        advice = f"ALTER ROLE ... RESET {name}, or ALTER DATABASE ... RESET {name}, if nobody wants it"
+        yield Finding(name, Level.NOTE, f"{value}: {SESSION[name][1]}", advice)
+    usual = ", ".join(f"{name} {value}" for name, value in given.items() if name not in unusual)
+    if usual:
+        yield Finding("session settings", Level.OK, usual)
 
 
 def replication(names: str, states: list[str]) -> Finding:

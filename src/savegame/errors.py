@@ -8,7 +8,7 @@ SavegameError
 ├── UnavailableError        wait, make room, then retry     OutOfSpace
 ├── CorruptionError         stop; run verify
 ├── UnsupportedError        upgrade, or use another store
-├── InvalidInputError       fix the call                    InvalidState
+├── InvalidInputError       fix the call                    InvalidState, TransactionFailed
 └── ClosedError             open it first
 
 `kind` is a stable code and append-only; `exit_code` and `http_status` are what the command line and the web page answer with.
@@ -180,6 +180,19 @@ class InvalidState(InvalidInputError):
     def __init__(self, message: str, *, path: str = "") -> None:
         super().__init__(message)
         self.path = path
+
+
+class TransactionFailed(InvalidInputError):
+    """A block of `connection()` spoilt its own transaction: nothing of it is kept.
+
+    With `unknown`, the block ended the transaction itself, so that a part of it may have been committed: look.
+    """
+
+    kind = "transaction-failed"
+
+    def __init__(self, message: str, *, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.unknown = unknown
 
 
 class ClosedError(SavegameError):

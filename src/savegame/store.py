@@ -25,6 +25,7 @@ from savegame.errors import (
     ConflictError,
     CorruptionError,
     InvalidInputError,
+    TransactionFailed,
     UnavailableError,
     UnsupportedError,
 )
@@ -339,8 +340,10 @@ class Store(ABC):
         return False
 
     def connection(self) -> AbstractContextManager[Any]:
-        """A transaction on the store's own database, for tables of the user's; one inside another undoes its own part alone.
+        """A transaction on the store's own database, for tables of the user's; writes of the same thread belong to it.
 
+        Inside another one it is a part of that: left by an exception, it alone is undone. Raises TransactionFailed, on
+        leaving, if the block spoilt its transaction, with `unknown` if it ended it.
         What a block does to its connection ends with the block.
         """
         raise UnsupportedError(f"a {self.scheme} store has no database connection")
@@ -407,11 +410,20 @@ def write_inside(place: str) -> UnavailableError:
     )
 
 
-def ended_inside(place: str) -> InvalidInputError:
-    """The error for a block of `connection()` that has ended its transaction itself."""
+def refused_ending(verb: str) -> InvalidInputError:
+    """The error for a block of `connection()` that would end its transaction. Models may see it: it names no place."""
     return InvalidInputError(
-        f"{place}: the transaction was ended inside the block, so a part of it may be kept; "
-        f"leave COMMIT and ROLLBACK to connection()"
+        f"{verb} inside the block of connection() was refused: leave COMMIT and ROLLBACK to the block, and use savepoints, or "
+        f"another connection() inside it, to undo a part"
+    )
+
+
+def ended_inside() -> TransactionFailed:
+    """The error for a block of `connection()` that has ended its transaction. Models may see it: it names no place."""
+    return TransactionFailed(
+        "the transaction was ended inside the block of connection(): a part of what was done there may have been kept; find "
+        "out, and leave COMMIT and ROLLBACK to the block",
+        unknown=True,
     )
 
 

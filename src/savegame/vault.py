@@ -575,5 +575,9 @@ class Vault:
         return importing.import_file(self._engine, self.namespace, checked_path(path), progress)
 
     def connection(self) -> AbstractContextManager[Any]:
-        """A transaction on the store's own database: the only way to keep own tables in the same file."""
+        """A transaction on the store's own database: the only way to keep own tables in the same file.
+
+        Inside another one it is a part of that: left by an exception, it alone is undone. Raises TransactionFailed, on
+        leaving, if a statement failed and that was passed over, or if the block ended the transaction itself (`unknown`).
+        """
         return self.store.connection()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import datetime as dt
 import logging
@@ -278,6 +279,34 @@ async def test_a_transaction_commits_with_its_result_or_not_at_all(in_database: 
     assert await play(in_database, box, calls, "done", at_once=True) == "done"
     assert await in_database.call(lambda sync: rows(sync, "SELECT text FROM note")) == [("two",)]
     assert (await contents(in_database))[2:6] == ["looked", "error: ValueError: no", "noted", "looked"]
+
+
+@on_a_loop
+async def test_a_transaction_that_ended_itself_is_called_once_and_one_that_spoilt_itself_fails(postgres_url: str) -> None:
+    box, made = Toolbox(), []
+
+    @box.tool(transaction=True)
+    def spoils(call: Any) -> str:
+        made.append(call.name)
+        with contextlib.suppress(Exception):
+            call.db.execute("SELECT nothing")
+        return "done, it thinks"
+
+    @box.tool(transaction=True)
+    def ends(call: Any) -> str:
+        made.append(call.name)
+        call.db.execute("SELECT 1; COMMIT; BEGIN")
+        return "done"
+
+    async with savegame.open_async(postgres_url) as vault:
+        for at_once in (False, True, False):
+            with pytest.raises(Unknown) as told:
+                await play(vault, box, calling(("spoils", {}), ("ends", {})), "done", at_once=at_once)
+        assert {name: entry.status for name, entry in (await ledger(vault)).items()} == {"spoils": "failed", "ends": "unknown"}
+        await vault.resolve("t", told.value.call, "I looked")
+        assert await play(vault, box, calling(("spoils", {}), ("ends", {})), "done") == "done"
+        assert "a statement in the transaction had failed" in (await contents(vault))[2]
+    assert made == ["spoils", "ends"]
 
 
 @on_a_loop

@@ -28,7 +28,7 @@ from savegame.stores.memory import MemoryStore
 from savegame.testing.postgres import Cluster
 from savegame.vault import Vault
 
-SOUND = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "data_checksums": "on"}
+SOUND = {"fsync": "on", "full_page_writes": "on", "data_checksums": "on"}
 NOW = dt.datetime(2026, 11, 15, tzinfo=dt.UTC)
 
 
@@ -103,7 +103,7 @@ def test_a_clock_that_was_set_back_is_noticed() -> None:
         assert [one.check for one in checkup.contents(vault) if one.level == Level.PROBLEM] == ["clock"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("fsync", "off"), ("full_page_writes", "off"), ("synchronous_commit", "off")])
+@pytest.mark.parametrize(("name", "value"), [("fsync", "off"), ("full_page_writes", "off")])
 def test_a_server_that_promises_less_is_a_problem(name: str, value: str) -> None:
     assert all(one.level == Level.OK for one in server_settings(SOUND))
     wrong = [one.check for one in server_settings(SOUND | {name: value}) if one.level == Level.PROBLEM]
@@ -114,6 +114,23 @@ def test_the_settings_of_a_real_server_are_read() -> None:
     with Cluster(full_page_writes="off") as cluster, cluster.fresh_database() as url:
         savegame.open(url).close()
         assert problems(url).keys() == {"fsync", "full_page_writes"}
+
+
+def test_settings_that_savegame_would_not_choose_are_listed_with_what_comes_of_them(postgres_url: str) -> None:
+    def listed(address: str) -> dict[str, tuple[str, str]]:
+        found = json.loads(run("doctor", "--store", address, "--json").out)["findings"]
+        return {one["check"]: (one["level"], one["found"]) for one in found}
+
+    savegame.open(postgres_url).close()
+    level, told = listed(postgres_url)["session settings"]
+    assert level == "ok"
+    for name in checkup.SESSION.keys() - {"transaction_timeout"}:  # which only newer servers have
+        assert name in told
+    unusual = {"synchronous_commit": "off", "standard_conforming_strings": "off", "lock_timeout": "70000"}
+    options = "%20".join(f"-c{name}%3D{value}" for name, value in unusual.items())
+    found = listed(f"{postgres_url}?options={options}")
+    assert {name: found[name][0] for name in unusual} == dict.fromkeys(unusual, "note")
+    assert "turns it on" in found["synchronous_commit"][1]
 
 
 def test_what_only_shows_elsewhere() -> None:

@@ -6,6 +6,7 @@ import gc
 import json
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 from writers import writing
@@ -14,6 +15,7 @@ import savegame
 from savegame.errors import UnavailableError
 from savegame.testing.faults import Child, Mouth
 from savegame.testing.postgres import Cluster
+from savegame.vault import Vault
 
 ROUNDS = 20
 
@@ -61,6 +63,36 @@ def test_errors_that_somebody_keeps_hold_no_connections(cluster: Cluster) -> Non
             assert vault.thread("t").state() == 1
     finally:
         gc.enable()
+
+
+def turn_off_and_save(vault: Vault) -> None:
+    with vault.connection() as db:
+        db.execute("SET synchronous_commit TO off")
+        vault.thread("t").update(append={"items": ["inside"]})
+
+
+def turn_off_for_one_transaction(vault: Vault) -> None:
+    with vault.connection() as db:
+        vault.thread("t").update(append={"items": ["inside"]})
+        db.execute("SET LOCAL synchronous_commit TO off")
+
+
+@pytest.mark.parametrize("block", [turn_off_and_save, turn_off_for_one_transaction])
+def test_no_block_can_make_what_was_acknowledged_be_lost(block: Callable[[Vault], None]) -> None:
+    """The server flushes what nobody waits for only every ten seconds: a commit that did not wait is gone with it."""
+    with Cluster(fsync="on", wal_writer_delay="10s") as cluster:
+        for _ in range(3):
+            with savegame.open(cluster.url()) as vault:
+                block(vault)
+                cluster.kill()
+                cluster.start()
+                block(vault)
+                for number in range(5):
+                    vault.thread("t").update(append={"items": [number]})
+                cluster.kill()
+                cluster.start()
+            with savegame.open(cluster.url()) as vault:
+                assert vault.thread("t").state()["items"][-7:] == ["inside", "inside", 0, 1, 2, 3, 4]
 
 
 def say_before_saving(mouth: Mouth, url: str) -> None:

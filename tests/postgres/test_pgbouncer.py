@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from writers import writing
 
@@ -113,6 +114,57 @@ def test_own_tables_commit_with_a_save(bounced: str) -> None:
         with vault.connection() as db:
             assert list(db.execute("SELECT x FROM mine")) == []
         assert vault.thread("t").state() == "with it"
+
+
+SETTINGS_OF_A_BLOCK = {
+    "synchronous_commit": "off",
+    "statement_timeout": "60000",
+    "default_transaction_read_only": "on",
+    "role": "pg_monitor",
+}
+
+
+def test_no_block_leaves_settings_to_who_gets_its_session_next(bounced: str) -> None:
+    """Those that a program sets itself it has to set for one transaction: PgBouncer hands sessions from one to another."""
+
+    def seen() -> set[tuple[str, ...]]:
+        found = set()
+        for _ in range(6):
+            with vault.connection() as db:
+                found.add(tuple(db.execute(f"SHOW {name}").fetchall()[0][0] for name in SETTINGS_OF_A_BLOCK))
+        return found
+
+    with savegame.open(bounced) as vault:
+        before = seen()
+        for name, value in SETTINGS_OF_A_BLOCK.items():
+            with vault.connection() as db:
+                db.execute(f"SET {name} TO {value}")
+        assert seen() == before
+        assert len(before) == 1
+
+
+def test_commits_wait_for_the_disk_in_sessions_that_others_have_changed(
+    bounced: str, url: str, shared_cluster: Cluster
+) -> None:
+    """Read when the transaction ends: a trigger that was put off until then."""
+    with savegame.open(bounced) as vault:
+        vault.thread("t").save(0)
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute("CREATE TABLE level (level text)")
+            db.execute("""CREATE FUNCTION level() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN INSERT INTO public.level VALUES (current_setting('synchronous_commit')); RETURN NEW; END $$""")
+            db.execute("""CREATE CONSTRAINT TRIGGER level AFTER INSERT ON savegame.frame DEFERRABLE INITIALLY DEFERRED
+                FOR EACH ROW EXECUTE FUNCTION level()""")
+            others = [psycopg.connect(bounced) for _ in range(3)]
+            for other in others:  # each in a session of the server at the same moment
+                other.execute("SET synchronous_commit TO off")
+            for other in others:
+                other.commit()
+                other.close()
+            for number in range(10):
+                vault.thread("t").save(number)
+                vault.thread(f"t{number}").save(number)
+            assert db.execute("SELECT DISTINCT level FROM level").fetchall() == [("on",)]
 
 
 def test_what_another_process_saves_is_seen(bounced: str) -> None:

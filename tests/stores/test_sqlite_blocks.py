@@ -129,7 +129,7 @@ def test_a_save_inside_a_block_that_hides_our_tables_is_refused(hide: str, vault
 def test_the_transaction_is_not_the_blocks_to_end(statement: str, vault: savegame.Vault) -> None:
     with vault.connection() as db:
         db.execute("INSERT INTO app_own VALUES (1)")
-        with pytest.raises(InvalidInputError, match=r"leave \w+ to connection\(\)"):
+        with pytest.raises(InvalidInputError, match="inside the block of connection.* was refused"):
             db.execute(statement)
         db.execute("INSERT INTO app_own VALUES (2)")
     assert own_rows(vault) == [1, 2]
@@ -201,6 +201,6 @@ def test_a_transaction_tool_that_commits_is_told_and_undone(vault: savegame.Vaul
         run.user("hi")
         run.model(lambda messages: wanted)
         run.tools()
-        assert "leave COMMIT to connection()" in run.messages[-1]["content"]
+        assert "COMMIT inside the block of connection() was refused" in run.messages[-1]["content"]
     assert own_rows(vault) == []
     assert [entry.status for entry in vault.calls("agent")] == ["failed"]

@@ -40,7 +40,7 @@ from savegame.runs.ledger import (
     generation,
     reply_of,
 )
-from savegame.runs.toolbox import Tool, Toolbox
+from savegame.runs.toolbox import Tool, Toolbox, ToolKind
 from savegame.store import PutRecord
 from savegame.tree import Node
 
@@ -312,7 +312,7 @@ class RunCore:
         return kept
 
     def _begin(self, pending: Pending, tool: Tool, entry: CallEntry | None, comment: str | None) -> Go:
-        if entry is not None and entry.status in (CallStatus.STARTED, CallStatus.UNKNOWN) and not tool.may_run_again:
+        if entry is not None and _is_open(entry, tool):
             raise Unknown(
                 f"call {pending.key} of {pending.name!r} was begun and nobody knows its outcome; find out, then "
                 f"vault.resolve({self._thread.id!r}, {pending.key!r}, result)",
@@ -497,6 +497,13 @@ class RunCore:
 
     def _record(self, kind: str, name: str, value: Any, *, absent: bool = False) -> PutRecord:
         return self._thread._record(kind, name, value, epoch=self._hold.epoch, absent=absent)
+
+
+def _is_open(entry: CallEntry, tool: Tool) -> bool:
+    """Whether a call was begun, and must not be made again before somebody has found out what became of it."""
+    if entry.status == CallStatus.UNKNOWN and tool.kind is ToolKind.TRANSACTION:
+        return entry.error != LOST  # it ended its own transaction
+    return entry.status in (CallStatus.STARTED, CallStatus.UNKNOWN) and not tool.may_run_again
 
 
 def _refusal(answer: Mapping[str, Any]) -> str | None:

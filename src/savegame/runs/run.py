@@ -18,7 +18,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeGuard, TypeVar
 
-from savegame.errors import InvalidInputError, UnavailableError, UnsupportedError
+from savegame.errors import InvalidInputError, TransactionFailed, UnavailableError, UnsupportedError
 from savegame.model import Checkpoint, Kind, Status, checked_id, checked_number
 from savegame.runs import tracing, views
 from savegame.runs.core import MISSING, Go, Known, RunCore
@@ -151,11 +151,15 @@ class AnyRun:
                         result = self._in_time(go, db)
                 except Exception as error:
                     raise _Failed(error) from error
-                if not db.in_transaction:
-                    raise _Failed(InvalidInputError("the tool ended the transaction that it was given"))
+                if not db.in_transaction:  # the result would be kept without what was done
+                    raise TransactionFailed("the tool ended the transaction that it was given", unknown=True)
                 self._saving(Kind.TOOL_CALL, self._core.finish, go, result)
         except _Failed as failed:
             self._saving(Kind.TOOL_CALL, self._core.fail, go, _described(failed.args[0]))
+        except TransactionFailed as error:
+            if error.unknown:
+                self._core.lose(go, str(error))
+            self._saving(Kind.TOOL_CALL, self._core.fail, go, str(error))
 
     def _in_time(self, go: Go, db: Any) -> Any:
         """What a transaction gives. Nobody can stop it while it holds the connection: one that was late is undone."""
@@ -302,7 +306,9 @@ def refuse_what_cannot_run(store: Store, tools: Toolbox, *, awaits: bool) -> Non
     """Said at the start of a run, before anything was done. `awaits`: its driver can call asynchronous tools."""
     for tool in tools:
         if tool.kind == ToolKind.TRANSACTION and Capability.CONNECTION not in store.capabilities:
-            raise UnsupportedError(f"tool {tool.name!r} is a transaction, which a {store.scheme} store has not; use SQLite")
+            raise UnsupportedError(
+                f"tool {tool.name!r} is a transaction, which {store.scheme} stores do not have; use SQLite or PostgreSQL"
+            )
         if tool.is_async and not awaits:
             raise InvalidInputError(f"tool {tool.name!r} is asynchronous; open the vault with savegame.open_async")
 

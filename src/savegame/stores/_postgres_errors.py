@@ -1,6 +1,6 @@
 """What PostgreSQL's errors mean: whether the connection is gone, whether to try again, and which error of ours to raise.
 
-Libpq gives no code for a connection that was refused, so those are told apart by their text. Touches errors.
+Libpq gives no code for a connection that was refused, so those are told apart by their text. Touches store and errors.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ from savegame.errors import (
     OutOfSpace,
     SavegameError,
     StoreNotFound,
+    TransactionFailed,
     UnavailableError,
     UnsupportedError,
 )
+from savegame.store import ended_inside
 
 SHUT_DOWN: Final = frozenset(("57P01", "57P02", "57P03", "57P05", "25P03", "25P04"))
 """A session that was ended: by an administrator, or by a limit to how long it may idle or a transaction may take."""
 
 NOT_DONE: Final = frozenset(("25006", "40001", "40P01", "53300"))
 """Read-only, a clash with somebody else's transaction, too many connections: nothing happened, it may work the next time."""
+
+ENDED: Final = frozenset(("3B001", "25P01"))
+"""No such savepoint, no transaction: whoever has the connection ended the transaction that it was lent in."""
+
+SPOILT: Final = ("22", "23", "42", "44", "P0")
+"""What a constraint or a trigger that was put off until the end says: trying again does not help."""
 
 _GRANTS: Final = (
     "a right is missing; as the owner: GRANT USAGE ON SCHEMA s TO u; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN "
@@ -40,6 +48,10 @@ _TAKEN: Final = "there are frames that the row of their thread does not tell of;
 _LATE: Final = (
     "it took longer than deadline= allows and was cancelled: nothing was written; allow more, or see who holds a lock"
 )
+_FAILED: Final = (
+    "a statement in the transaction had failed, and its error was caught: nothing of the transaction was written; let the "
+    "error out of the block, or undo the statement with a savepoint"
+)
 _REFUSED: Final[list[tuple[str, type[SavegameError], str]]] = [
     (
         r"authentication failed|no password supplied|role .* does not exist",
@@ -53,7 +65,6 @@ _REFUSED: Final[list[tuple[str, type[SavegameError], str]]] = [
 _CODES: Final[list[tuple[str, type[SavegameError], str]]] = [
     ("42501", UnavailableError, _GRANTS),
     ("25006", UnavailableError, _READ_ONLY),
-    ("25P02", UnavailableError, "a statement in the transaction had failed: nothing of it was written; do it again"),
     ("53100", OutOfSpace, "the server's disk is full: nothing was saved; make room and try again"),
     ("53300", UnavailableError, _FULL),
     ("53", UnavailableError, "the server is short of something; try again"),
@@ -126,10 +137,33 @@ def translate(error: psycopg.Error, where: str) -> SavegameError:
         return UnavailableError(f"{where}: {_LATE}")
     if isinstance(error, psycopg.errors.UniqueViolation) and error.diag.constraint_name == "frame_pkey":
         return CorruptionError(f"{where}: {_TAKEN} (PostgreSQL: {said})")
+    if error.sqlstate in ENDED:
+        return ended_inside()
+    if isinstance(error, psycopg.errors.InFailedSqlTransaction):
+        return TransactionFailed(_FAILED)
     for code, ours, advice in _CODES:
         if error.sqlstate is not None and error.sqlstate.startswith(code):
             return ours(f"{where}: {advice} (PostgreSQL: {said})")
     return UnavailableError(f"{where}: PostgreSQL refused it: {said}")
+
+
+def spoilt(error: psycopg.Error, where: str) -> SavegameError:
+    """Our error for one that came when a block of `connection()` was to be committed."""
+    ours = translate(error, where)
+    if not isinstance(ours, TransactionFailed) and (error.sqlstate or "").startswith(SPOILT):
+        said = " ".join(str(error).split())
+        return TransactionFailed(f"PostgreSQL refused the transaction: nothing of it was written ({said})")
+    return ours
+
+
+def refused_inside(error: psycopg.Error, where: str) -> SavegameError:
+    """Our error for one that a save inside a block of `connection()` met."""
+    if not isinstance(error, (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction)):
+        return translate(error, where)
+    return TransactionFailed(
+        f"a save inside the block of connection() was refused, and undone; if the block has changed its role or made the "
+        f"transaction read-only, change that back first (PostgreSQL: {' '.join(str(error).split())})"
+    )
 
 
 def _refusal(said: str) -> tuple[type[SavegameError], str] | None:

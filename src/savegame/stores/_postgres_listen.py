@@ -69,7 +69,7 @@ class Listener:
     def _listen(self, until: float) -> bool:
         try:
             if self._link is None or self._link.closed:
-                self._link = self._pool.connect(Patience(until - time.monotonic()))
+                self._link = self._pool.connect(Patience(until - time.monotonic()), Link)
                 self._pool.check_open()  # closed meanwhile: nobody else would close this one
                 self._link.until = until
                 self._link.tell("listen")
@@ -84,4 +84,4 @@ class Listener:
         """Let go of the connection."""
         link, self._link = self._link, None
         if link is not None:
-            link.close()
+            link.hang_up()

@@ -2,7 +2,8 @@
 
 Keeps three promises: nobody waits longer for a server than was asked for; a warning that comes with a commit is not
 overlooked; a child of a fork never uses, or closes, a connection of its parent. There is no session state: every
-connection is as good as another, also behind PgBouncer in transaction mode. Touches _forking, _postgres_errors, errors.
+connection is as good as another, also behind PgBouncer in transaction mode. What users get by `connection()` is a
+connection of their own, since nobody knows what they change in its session. Touches _forking, _postgres_errors, store, errors.
 """
 
 from __future__ import annotations
@@ -11,28 +12,36 @@ import contextlib
 import math
 import os
 import random
+import re
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import psycopg
 from psycopg import RawCursor
-from psycopg.abc import PQGen
+from psycopg.abc import Params, PQGen, Query
+from psycopg.adapt import AdaptersMap
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import Diagnostic, error_from_result
+from psycopg.postgres import register_default_adapters, register_default_types
 from psycopg.pq import ExecStatus, Format, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import tuple_row
+from psycopg.sql import Composable
+from psycopg.types import TypesRegistry
+from psycopg.types.array import ListBinaryDumper
 from psycopg.waiting import Ready, Wait
 
 from savegame.errors import ClosedError, SavegameError, UnavailableError
+from savegame.store import refused_ending
 from savegame.stores._forking import Still, leave_alone, take_along
 from savegame.stores._postgres_errors import NoAnswer, TookTooLong, is_full
 
 T = TypeVar("T")
+L = TypeVar("L", bound="Link")
 Rows = list[tuple[Any, ...]]
 
 WARNING: Final = "01000"
@@ -86,6 +95,31 @@ class Notices:
         self.warned = self.warned or notice.sqlstate == WARNING
 
 
+def _own_adapters() -> AdaptersMap:
+    """How values travel: psycopg's ways, whatever a program made of its defaults. Arrays in binary too.
+
+    As text, an array of bytes means something else to a server with `standard_conforming_strings = off`.
+    """
+    types = TypesRegistry()
+    register_default_types(types)
+    adapters = AdaptersMap(types=types)
+    register_default_adapters(adapters)
+    adapters.register_dumper(list, ListBinaryDumper)
+    return adapters
+
+
+_ADAPTERS: Final = _own_adapters()
+
+
+class Statement(RawCursor[tuple[Any, ...]]):
+    """A cursor for the store's own statements, which nothing that was set on its connection has a say in."""
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        """Ours, not the connection's."""
+        return _ADAPTERS
+
+
 class Link(psycopg.Connection[tuple[Any, ...]]):
     """A connection that knows the store's statements by name, stops waiting at `until`, and notes warnings.
 
@@ -101,8 +135,6 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
     until: float | None = None
     look_after: float = math.inf
     cancelled = False
-    torn = False
-    """Whether half a save may be in the transaction, which therefore must not be committed."""
 
     @property
     def in_transaction(self) -> bool:
@@ -140,7 +172,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
                 failed = _interrupt(error, before) or failed or error  # else it comes of the interrupt: psycopg is in disorder
         if failed is not None:
             if outermost and self.in_pipeline:
-                self.close()  # an interrupt kept it from being left: answers that come now are nobody's
+                self.hang_up()  # an interrupt kept it from being left: answers that come now are nobody's
             raise failed
 
     @contextlib.contextmanager
@@ -161,10 +193,10 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
             if own:
                 self.tell("rollback")
 
-    def tell(self, name: str, *values: Any) -> RawCursor[tuple[Any, ...]]:
+    def tell(self, name: str, *values: Any) -> Statement:
         """Run a named statement; inside a pipeline, without waiting for it."""
         statement = self.sql[name].encode()
-        return RawCursor(self, row_factory=tuple_row).execute(statement, values or None, binary=True)
+        return Statement(self, row_factory=tuple_row).execute(statement, values or None, binary=True, prepare=False)
 
     def call(self, name: str, *values: Any) -> int | None:
         """The number that a named function gives: `ask` for what is called most, without cursors, which take longer than it."""
@@ -172,8 +204,14 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
         return None if number is None else int.from_bytes(number, signed=True)
 
     def __del__(self, _warn: object = None, /) -> None:
-        if getattr(self, "pid", None) == os.getpid() and not self.closed:
-            self.close()  # nobody closed the vault, which is no mistake; psycopg would warn
+        """Nothing: libpq's part closes itself, in the process that made it. psycopg would warn, but it is no mistake.
+
+        And there must be no step in here at which Ctrl-C could be lost.
+        """
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        super().close()
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         self.check_process()
@@ -193,7 +231,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
             if interrupt is not None:
                 raise interrupt from error
             if isinstance(error, NoAnswer):
-                self.close()  # an answer that comes now is nobody's
+                self.hang_up()  # an answer that comes now is nobody's
             if self.cancelled and isinstance(error, psycopg.errors.QueryCanceled):
                 raise TookTooLong("the statement was cancelled") from error
             raise
@@ -216,7 +254,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
         if given.get("hostaddr"):
             there["hostaddr"] = self.info.hostaddr
         try:
-            with contextlib.closing(_connected(make_conninfo("", **{**given, **there}), self.sql, PING_S)) as other:
+            with contextlib.closing(_connected(Link, make_conninfo("", **{**given, **there}), self.sql, PING_S)) as other:
                 other.until = time.monotonic() + PING_S
                 other.tell("ping")
         except psycopg.Error as error:
@@ -234,6 +272,47 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
         """Raise ClosedError in the child of a fork."""
         if self.pid != os.getpid():
             raise ClosedError("this process was forked inside a transaction; open the vault again")
+
+
+_ENDS_TRANSACTION: Final = re.compile(
+    r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*"
+    r"(ABORT|BEGIN|COMMIT|END|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|START\s+TRANSACTION)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""How statements begin that a block must leave to `connection()`. Those that stand behind others are noticed at its end."""
+
+
+class Lent(Link):
+    """A connection that a user has for one block of `connection()`, and nobody after that."""
+
+    torn = False
+    """Whether half a save may be in the transaction, which therefore must not be committed."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.cursor_factory = _LentCursor
+
+    def commit(self) -> NoReturn:
+        """Raises InvalidInputError: leaving the block commits."""
+        raise refused_ending("commit()")
+
+    def rollback(self) -> NoReturn:
+        """Raises InvalidInputError: leaving the block by an exception rolls back."""
+        raise refused_ending("rollback()")
+
+    def close(self) -> NoReturn:
+        """Raises InvalidInputError: it is closed when the block is left."""
+        raise refused_ending("close()")
+
+
+class _LentCursor(psycopg.Cursor[tuple[Any, ...]]):
+    def execute(self, query: Query, params: Params | None = None, **options: Any) -> Self:
+        if isinstance(query, (str, bytes, Composable)):
+            text = query.as_string(self) if isinstance(query, Composable) else query
+            found = _ENDS_TRANSACTION.match(text if isinstance(text, str) else text.decode(errors="replace"))
+            if found is not None:
+                raise refused_ending(found[1].upper())
+        return super().execute(query, params, **options)  # type: ignore[arg-type]  # its overloads are one function
 
 
 class _Limited(Generator[Wait, Ready | int, T]):
@@ -288,8 +367,8 @@ def _answer(pgconn: PGconn, statement: bytes, values: Sequence[Any]) -> PQGen[PG
     return results[0]
 
 
-def _connected(conninfo: str, sql: dict[str, str], limit: Any) -> Link:
-    link = Link.connect(conninfo, autocommit=True, prepare_threshold=None, connect_timeout=limit)
+def _connected(kind: type[L], conninfo: str, sql: dict[str, str], limit: Any) -> L:
+    link = kind.connect(conninfo, autocommit=True, prepare_threshold=None, connect_timeout=limit)
     link.pid, link.conninfo, link.sql = os.getpid(), conninfo, sql
     link.notices = Notices()  # not the link itself: it would keep itself alive
     link.add_notice_handler(link.notices)
@@ -349,15 +428,27 @@ class Pool:
 
     def take(self, patience: Patience) -> Link:
         """A connection that nobody else has. Raises what psycopg raises, and UnavailableError if all are lent for long."""
+        return self._with_slot(patience, lambda: self._idle_one(0) or self.connect(patience, Link))
+
+    def take_new(self, patience: Patience) -> Lent:
+        """A connection for a user's own statements: one that nobody had before, and that is closed when it is given back."""
+
+        def connect() -> Lent:
+            if spare := self._idle_one(self.size - len(self._slots) + 1):
+                spare.hang_up()
+            return self.connect(patience, Lent)
+
+        return self._with_slot(patience, connect)
+
+    def _with_slot(self, patience: Patience, connect: Callable[[], L]) -> L:
         with self._guard:
             if not self._changed.wait_for(lambda: self.closed or self._has_room(), patience.left()):
                 raise UnavailableError(f"{self.where}: all {self.size} connections are in use; try again, or allow more")
             self.check_open()
             slot = _Slot()
             self._slots.append(weakref.ref(slot))
-            link = self._idle.pop() if self._idle else None
         try:
-            link = link or self.connect(patience)
+            link = connect()
         except BaseException:
             del slot  # whoever keeps the error keeps this frame
             with self._guard:
@@ -366,37 +457,43 @@ class Pool:
         link.slot, link.until, link.look_after = slot, patience.until, patience.look_after()
         return link
 
+    def _idle_one(self, fewest: int) -> Link | None:
+        """One that nobody uses, if there are so many at least."""
+        with self._guard:
+            return self._idle.pop() if self._idle and len(self._idle) >= fewest else None
+
     def _has_room(self) -> bool:
         self._slots = [slot for slot in self._slots if slot() is not None]
-        return bool(self._idle) or len(self._slots) < self.size
+        return len(self._slots) < self.size
 
     def give_back(self, link: Link) -> None:
-        """Take a connection back; one that broke, or is still busy with something, is closed."""
+        """Take a connection back; one that broke, is still busy with something, or was a user's, is closed."""
         if link.pid != os.getpid():
             return
         link.slot = link.until = None
-        if link.closed or link.cancelled or link.in_transaction or link.in_pipeline:  # a cancellation may be on its way
-            link.close()
+        busy = link.cancelled or link.in_transaction or link.in_pipeline  # a cancellation may be on its way
+        if link.closed or busy or isinstance(link, Lent):
+            link.hang_up()
         with self._guard:
             if self.closed:  # meanwhile
-                link.close()
+                link.hang_up()
             if not link.closed:
                 self._idle.append(link)
             self._changed.notify()
 
-    def connect(self, patience: Patience) -> Link:
+    def connect(self, patience: Patience, kind: type[L]) -> L:
         """A new connection, which is not one of those that are lent. Who has it closes it if the pool was closed meanwhile."""
         self.check_open()
         given = conninfo_to_dict(self._conninfo)
         limit = given.get("connect_timeout") or max(2, min(CONNECT_S, int(patience.left())))
-        return _connected(self._conninfo, self._sql, limit)
+        return _connected(kind, self._conninfo, self._sql, limit)
 
     def drop(self) -> None:
         """Close what is not lent: where one connection broke, the others did too."""
         with self._guard:
             idle, self._idle = self._idle, []
         for link in idle:
-            link.close()
+            link.hang_up()
 
     def close(self) -> None:
         """Close every connection, now or when it is given back."""

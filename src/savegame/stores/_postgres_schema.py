@@ -21,6 +21,9 @@ from savegame.stores._postgres_pool import LONGEST_S, Link
 from savegame.stores._sql_files import migrations, queries
 
 OLDEST_SERVER: Final = 130000
+DURABLY: Final = "CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"
+"""Holds for the transaction that it is in, and no longer. Whoever chose another level than `off` keeps it."""
+
 _SQL = resources.files("savegame.stores") / "sql" / "postgres"
 
 
@@ -31,10 +34,11 @@ def checked_schema(name: str) -> str:
     return name
 
 
-def statements(schema: str) -> dict[str, str]:
-    """Every statement by its name, for one schema."""
+def statements(schema: str, *, durable: bool) -> dict[str, str]:
+    """Every statement by its name, for one schema. `durable`: commits wait for the disk, whatever the session says."""
     named = {**queries(_SQL / "queries.sql"), **queries(_SQL / "search.sql")}
-    return {name: _inside(schema, text) for name, text in named.items()}
+    durably = DURABLY if durable else "NULL"
+    return {name: _inside(schema, text).replace(":durably", durably) for name, text in named.items()}
 
 
 def _inside(schema: str, text: str) -> str:
@@ -46,21 +50,16 @@ def quoted(name: str) -> str:
     return Identifier(name).as_string(None)
 
 
-def prepare(link: Link, schema: str, where: str, *, read_only: bool, durable: bool) -> Layout:
+def prepare(link: Link, schema: str, where: str, *, read_only: bool) -> Layout:
     """Check the server, make the tables or bring them up to date. Gives the versions before and after."""
     _check_server(link, where)
-    _, sync, standby, kept_out, there = link.ask("has_layout", schema)[0]
+    _, standby, kept_out, there = link.ask("has_layout", schema)[0]
     if standby and not read_only:
         raise psycopg.errors.ReadOnlySqlTransaction("the server is a standby")  # or was one a moment ago: tried again
     if kept_out and not read_only:
         raise UnsupportedError(
             f"{where}: default_transaction_read_only is on for this user; ALTER ROLE ... SET default_transaction_read_only = "
             f"off, or open with read_only=True"
-        )
-    if durable and sync == "off" and not read_only:
-        raise UnsupportedError(
-            f"{where}: the server acknowledges commits before they are on disk (synchronous_commit is off for this user); "
-            f"ALTER ROLE ... SET synchronous_commit = on, or open with durability='process'"
         )
     steps = migrations(_SQL / "migrations")
     newest = steps[-1][0]
@@ -108,6 +107,7 @@ def _migrate(link: Link, schema: str, steps: list[tuple[int, str]]) -> int:
                 step = _inside(schema, text).encode()
                 link.execute(step)
                 link.tell("set_layout", number)
+        link.tell("durably")
         link.tell("commit")
     except BaseException:
         link.roll_back()

@@ -240,9 +240,13 @@ def _found(thread_id: str, agent: str | None, head: str, place: int, role: bytes
     return Found(thread_id, agent, head, place, None if role is None else _text(role), _text(text), *more)
 
 
-def _columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
-    """Rows as the arrays that statements take."""
-    return [list(column) for column in zip(*rows, strict=True)]
+def _columns(rows: Iterable[Sequence[Any]]) -> list[list[Any] | None]:
+    """Rows as the arrays that statements take; None for one without a value, which `unnest` fills up.
+
+    Nulls alone have no type and would travel as text, where `array_nulls = off` makes words of them.
+    """
+    columns = (list(column) for column in zip(*rows, strict=True))
+    return [column if any(value is not None for value in column) else None for column in columns]
 
 
 def _digest(said: Said) -> bytes:

@@ -20,12 +20,12 @@ from typing import Any, Final, Generic, TypeVar, cast
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from savegame.errors import InvalidInputError, SavegameError, UnavailableError
+from savegame.errors import SavegameError, UnavailableError
 from savegame.model import ThreadKey
-from savegame.store import StoreChange
+from savegame.store import StoreChange, ended_inside
 from savegame.stores._postgres_changes import Changes, Work, tag_of
-from savegame.stores._postgres_errors import is_lost, may_work_later, translate
-from savegame.stores._postgres_pool import LONGEST_S, Link, Patience, Pool
+from savegame.stores._postgres_errors import ENDED, is_lost, may_work_later, refused_inside, spoilt, translate
+from savegame.stores._postgres_pool import LONGEST_S, Lent, Link, Patience, Pool
 from savegame.stores._rows import unknown_outcome
 
 T = TypeVar("T")
@@ -92,9 +92,9 @@ class Workings:
         self.deadline = deadline
         self._local = threading.local()
 
-    def borrowed(self) -> Link | None:
+    def borrowed(self) -> Lent | None:
         """The connection that the calling thread has by `connection()`. Raises ClosedError in the child of a fork."""
-        link: Link | None = getattr(self._local, "link", None)
+        link: Lent | None = getattr(self._local, "link", None)
         if link is not None:
             link.check_process()
         return link
@@ -103,10 +103,10 @@ class Workings:
 
     def read(self, job: Callable[[Link], T], *, hurried: bool = True) -> T:
         """What `job` reads. If not `hurried`, a try may take longer than the deadline, as long as the server is alive."""
-        link = self.borrowed()
-        if link is not None:
+        lent = self.borrowed()
+        if lent is not None:
             with self._translated():
-                return job(link)
+                return job(lent)
         patience = Patience(self.deadline)
         while True:
             try:
@@ -139,9 +139,9 @@ class Workings:
 
     def write(self, task: Task[T], patience: Patience | None = None) -> T:
         """What a task gives, once it is committed."""
-        link = self.borrowed()
-        if link is not None:
-            return self._write_inside(link, task)
+        lent = self.borrowed()
+        if lent is not None:
+            return self._write_inside(lent, task)
         patience = patience or Patience(self.deadline)
         while True:
             mark = _new_mark(task.keys) if task.marked else None
@@ -193,6 +193,7 @@ class Workings:
                 yield kept
                 if mark is not None:
                     link.tell("mark", *mark)
+                link.tell("durably")
                 link.notices.warned, sent = False, True
                 link.tell("commit")
         except BaseException as error:
@@ -224,35 +225,41 @@ class Workings:
     # -- connection() --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def connection(self) -> Iterator[Link]:
-        """A transaction for the caller's own statements and for saves; inside another one, part of it."""
-        link = self.borrowed()
-        if link is not None:
-            yield link
+    def connection(self) -> Iterator[Lent]:
+        """A transaction for the caller's own statements and for saves; inside another one, a part of it."""
+        outer = self.borrowed()
+        if outer is not None:
+            with self._translated(), self._hurried(outer):
+                outer.tell("begin_block")
+            with self._block(outer, ("end_block",)):
+                yield outer
             return
         link = self._begun()
         try:
-            link.until, link.torn = None, False  # how long it takes is the caller's affair
+            link.until = None  # how long it takes is the caller's affair
             self._local.link = link
             try:
-                yield link
+                with self._block(link, ("check_constraints", "end_block")):
+                    yield link
             except BaseException:
                 link.roll_back()
                 raise
             finally:
                 self._local.link = None
-            self._end_borrowed(link)
+            self._commit_block(link)
         finally:
             self.pool.give_back(link)
 
-    def _begun(self) -> Link:
+    def _begun(self) -> Lent:
         """A connection with a transaction that has begun."""
         patience = Patience(self.deadline)
         while True:
             try:
-                link = self.pool.take(patience)
+                link = self.pool.take_new(patience)
                 try:
-                    link.tell("begin")
+                    with link.sending():
+                        link.tell("begin")
+                        link.tell("begin_block")
                 except BaseException:
                     self.pool.give_back(link)
                     raise
@@ -260,54 +267,99 @@ class Workings:
             except psycopg.Error as error:
                 self.again(error, patience)
 
-    def _end_borrowed(self, link: Link) -> None:
-        link.check_process()
-        if not link.in_transaction:
-            raise InvalidInputError("the transaction was ended inside the block; leave COMMIT and ROLLBACK to connection()")
-        self._check_whole(link)
-        patience, mark = Patience(self.deadline), _new_mark(())
-        link.until, link.look_after = patience.until, patience.look_after()
-        gone = UnavailableError(
-            f"{self.pool.where}: the connection was lost before the transaction was committed; nothing of it was written, do "
-            f"it again"
-        )
+    @contextlib.contextmanager
+    def _block(self, link: Lent, ending: Sequence[str]) -> Iterator[None]:
+        """What is done inside, up to and including the statements `ending`, happens as a whole or not at all.
+
+        Its savepoint is there as long as the transaction is the one that it began in: one that was ended inside is noticed.
+        """
+        torn = link.torn
         try:
-            with self._committed(link, mark):
-                pass
+            yield
+            link.check_process()
+            self._check_whole(link)
+            self._end_block(link, ending)
+        except BaseException as error:
+            code = self._undo(link, "undo_block", "end_block")
+            if code is None:
+                link.torn = torn
+            elif code in ENDED and isinstance(error, Exception):
+                raise ended_inside() from error
+            raise
+
+    def _end_block(self, link: Lent, ending: Sequence[str]) -> None:
+        try:
+            with self._hurried(link), link.sending():
+                for name in ending:
+                    link.tell(name)
+        except psycopg.Error as error:
+            raise self._not_committed(error) from error
+
+    def _commit_block(self, link: Lent) -> None:
+        """Commit what a user did, as durably as a save, and leave no settings to whoever gets the session from PgBouncer."""
+        patience, mark = Patience(self.deadline), _new_mark(())
+        try:
+            with self._hurried(link), self._committed(link, mark):
+                for name in ("reset_user", "reset_role", "reset_settings"):
+                    link.tell(name)
         except Doubt as doubt:
             self.lose()
             if not self._landed(mark, patience):
-                raise gone from doubt
+                raise self._not_committed(psycopg.OperationalError()) from doubt
         except psycopg.Error as error:
-            raise (gone if is_lost(error) else translate(error, self.pool.where)) from error
+            raise self._not_committed(error) from error
 
-    def _write_inside(self, link: Link, task: Task[T]) -> T:
+    def _not_committed(self, error: psycopg.Error) -> SavegameError:
+        """Our error for what kept a block from being committed."""
+        if not is_lost(error):
+            return spoilt(error, self.pool.where)
+        return UnavailableError(
+            f"{self.pool.where}: the connection was lost before the transaction was committed; nothing of it was written, do "
+            f"it again"
+        )
+
+    @contextlib.contextmanager
+    def _hurried(self, link: Lent) -> Iterator[None]:
+        """Within the deadline, on a connection that its user may keep for as long as it likes."""
+        patience = Patience(self.deadline)
+        link.until, link.look_after = patience.until, patience.look_after()
+        try:
+            yield
+        finally:
+            link.until = None
+
+    def _write_inside(self, link: Lent, task: Task[T]) -> T:
         """A task inside `connection()`: part of its transaction, but undone by itself whatever goes wrong."""
         self._check_whole(link)
         self.changes.forget(task.keys)
         link.torn = link.info.transaction_status == TransactionStatus.INTRANS  # one that has failed takes nothing more
-        with self._translated():
-            try:
-                with link.sending():
-                    link.tell("savepoint")
-                    outcome = _done(Work(link), task)
-                    link.tell("release")
-            except BaseException:
-                self._undo(link)
-                raise
+        try:
+            with link.sending():
+                link.tell("savepoint")
+                outcome = _done(Work(link), task)
+                link.tell("release")
+        except BaseException as error:
+            if self._undo(link, "rollback_to", "release") is None:
+                link.torn = False
+            if isinstance(error, psycopg.Error):
+                raise (refused_inside if task.changes else translate)(error, self.pool.where) from error
+            raise
         link.torn = False
         return outcome
 
-    def _undo(self, link: Link) -> None:
-        """Go back to the savepoint, or leave the connection torn."""
-        link.until = time.monotonic() + self.deadline
-        with contextlib.suppress(psycopg.Error):
-            link.tell("rollback_to")
-            link.tell("release")
-            link.torn = False
-        link.until = None
+    def _undo(self, link: Lent, *names: str) -> str | None:
+        """Go back to a savepoint. Gives None if that was possible, else PostgreSQL's code for why not, if it has one."""
+        if link.pid != os.getpid() or link.closed:
+            return ""
+        try:
+            with self._hurried(link):
+                for name in names:
+                    link.tell(name)
+        except psycopg.Error as error:
+            return error.sqlstate or ""
+        return None
 
-    def _check_whole(self, link: Link) -> None:
+    def _check_whole(self, link: Lent) -> None:
         """Raise UnavailableError if half a save is in the transaction."""
         if link.torn and not link.closed:
             raise UnavailableError(

@@ -18,8 +18,8 @@ from typing import Final
 
 import apsw
 
-from savegame.errors import ClosedError, InvalidInputError, OutOfSpace, UnavailableError
-from savegame.store import ended_inside, write_inside
+from savegame.errors import ClosedError, InvalidInputError, OutOfSpace, TransactionFailed, UnavailableError
+from savegame.store import ended_inside, refused_ending, write_inside
 from savegame.stores import _sqlite_file as file
 from savegame.stores._directory import SETTLED_NS, Directory
 from savegame.stores._forking import Still, leave_alone, take_along
@@ -172,11 +172,11 @@ class Connections:
         except apsw.ConnectionClosedError as error:
             raise self._closed_inside() from error
         except apsw.BusyError as error:
-            raise InvalidInputError(
+            raise TransactionFailed(
                 f"{self.path}: a writing statement of the block was not read to its end, so nothing was kept; fetch its rows"
             ) from error
         except apsw.SQLError as error:
-            raise ended_inside(self.path) from error
+            raise ended_inside() from error
         self.commit(db)
 
     @contextlib.contextmanager
@@ -205,8 +205,8 @@ class Connections:
             for name, value in theirs:
                 setattr(db, name, value)
 
-    def _closed_inside(self) -> InvalidInputError:
-        return InvalidInputError(f"{self.path}: the block closed its connection, so nothing of it was kept")
+    def _closed_inside(self) -> TransactionFailed:
+        return TransactionFailed(f"{self.path}: the block closed its connection, so nothing of it was kept")
 
     def refuse_inside(self) -> None:
         """Raise if this very thread is `inside` a write: a signal handler or a finaliser has interrupted it."""
@@ -359,7 +359,7 @@ def _refuse_transactions(
 ) -> int:
     """An authorizer for blocks of users: the transaction is ours to begin and to end."""
     if operation == apsw.SQLITE_TRANSACTION:
-        raise InvalidInputError(f"leave {argument} to connection(); use SAVEPOINT to undo a part of the block")
+        raise refused_ending(str(argument))
     return apsw.SQLITE_OK
 
 

@@ -96,7 +96,7 @@ class PostgresStore(Store):
         self.read_only = read_only
         self.schema = checked_schema(schema)
         conninfo, self.path = _conninfo(url, read_only=read_only)
-        pool = Pool(conninfo, self.path, statements(schema), connections)
+        pool = Pool(conninfo, self.path, statements(schema, durable=durability == "power"), connections)
         self._work = Workings(pool, deadline, f"{quoted(schema)}.epoch")
         self._changes = self._work.changes
         self._saving = Saving(self._work)
@@ -105,7 +105,7 @@ class PostgresStore(Store):
         pool.after_fork = self._listener.begin_life
 
         def look(link: Link) -> None:
-            self.layout = prepare(link, schema, self.path, read_only=read_only, durable=durability == "power")
+            self.layout = prepare(link, schema, self.path, read_only=read_only)
             self._work.clock.learn(link.ask("clock")[0][0])
 
         try:
@@ -287,7 +287,11 @@ class PostgresStore(Store):
         return self._index
 
     def connection(self) -> AbstractContextManager[Link]:
-        """A transaction on one of the store's own connections; saves of this thread inside it commit with it."""
+        """A transaction on a connection of the block's own; saves of this thread inside it commit with it.
+
+        A block inside another one is a part of it, undone by itself if it is left by an exception. Raises TransactionFailed,
+        on leaving, if the block spoilt or ended its transaction.
+        """
         self._check_open(writing=True)
         return self._work.connection()
 

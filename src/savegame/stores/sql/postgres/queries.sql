@@ -1,9 +1,12 @@
 -- Every statement of the PostgreSQL store, by name. Read by stores/_postgres_schema.py, which puts the schema's name in.
 
 -- name: has_layout
-SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1), current_setting('synchronous_commit'), pg_is_in_recovery(),
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1), pg_is_in_recovery(),
     current_setting('default_transaction_read_only')::boolean,
-    EXISTS (SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = $1 AND relname = 'layout')
+    EXISTS (
+        SELECT 1 FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE nspname = $1 AND relname = 'layout'
+    )
 -- name: make_schema
 CREATE SCHEMA :schema
 -- name: make_layout
@@ -23,6 +26,9 @@ SELECT 1
 BEGIN ISOLATION LEVEL READ COMMITTED
 -- name: begin_snapshot
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
+-- Sent before each commit, since anybody who has the session may have turned it off, also behind PgBouncer.
+-- name: durably
+SELECT :durably
 -- name: commit
 COMMIT
 -- name: rollback
@@ -33,11 +39,26 @@ SAVEPOINT savegame
 ROLLBACK TO SAVEPOINT savegame
 -- name: release
 RELEASE SAVEPOINT savegame
+-- For blocks of connection(). What was put off is checked while the settings are still those of its user.
+-- name: begin_block
+SAVEPOINT savegame_block
+-- name: undo_block
+ROLLBACK TO SAVEPOINT savegame_block
+-- name: end_block
+RELEASE SAVEPOINT savegame_block
+-- name: check_constraints
+SET CONSTRAINTS ALL IMMEDIATE
+-- name: reset_user
+RESET SESSION AUTHORIZATION
+-- name: reset_role
+RESET ROLE
+-- name: reset_settings
+RESET ALL
 -- name: mark
 INSERT INTO :schema.landed (namespace, thread, mark, done) VALUES ($1, $2, $3, true)
 -- name: settle
 INSERT INTO :schema.landed (namespace, thread, mark, done) VALUES ($1, $2, $3, false)
-ON CONFLICT (namespace, thread, mark) DO UPDATE SET at = clock_timestamp() RETURNING done
+ON CONFLICT (namespace, thread, mark) DO UPDATE SET at = clock_timestamp() RETURNING done, :durably
 -- name: forget_marks
 DELETE FROM :schema.landed WHERE (namespace, thread, mark) IN (
     SELECT namespace, thread, mark FROM :schema.landed WHERE at < clock_timestamp() - interval '1 hour'
@@ -84,7 +105,7 @@ UPDATE :schema.thread SET watched = :schema.clock() + $3::bigint WHERE namespace
 SELECT nextval($1::text::regclass)
 
 -- name: append
-SELECT :schema.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+SELECT :schema.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19), :durably
 -- name: add_frame
 INSERT INTO :schema.frame (namespace, thread, seq, listed, id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
@@ -206,8 +227,8 @@ SELECT (SELECT count(*) FROM :schema.frame), (SELECT coalesce(sum(length(delta))
     (SELECT coalesce(sum(length(meta)), 0) FROM :schema.frame), (SELECT coalesce(sum(length(note)), 0) FROM :schema.frame),
     (SELECT coalesce(sum(length(body)), 0) FROM :schema.keyframe), (SELECT coalesce(sum(length(value)), 0) FROM :schema.record),
     (SELECT coalesce(sum(length(body)), 0) FROM :schema.blob), (SELECT coalesce(sum(length(body)), 0) FROM :schema.aside),
-    (SELECT coalesce(sum(pg_total_relation_size(pg_class.oid)), 0) FROM pg_class
-     WHERE relnamespace = $1::text::regnamespace AND relkind IN ('r', 'p') AND relname NOT LIKE 'search\_%')
+    (SELECT coalesce(sum(pg_total_relation_size(pg_class.oid)), 0) FROM pg_catalog.pg_class
+     WHERE relnamespace = $1::text::regnamespace AND relkind IN ('r', 'p') AND relname NOT LIKE 'search!_%' ESCAPE '!')
 -- name: all_threads
 SELECT tag, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum, id
 FROM :schema.thread WHERE namespace = $1 AND id > $2 ORDER BY id LIMIT 200

@@ -49,7 +49,7 @@ CREATE INDEX search_piece_words ON :schema.search_piece USING gin (words)
 DROP TABLE IF EXISTS :schema.search_thread, :schema.search_message, :schema.search_piece
 -- name: search_tables
 SELECT relname, coalesce(obj_description(pg_class.oid, 'pg_class'), ''), pg_total_relation_size(pg_class.oid)
-FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
 WHERE nspname = $1 AND relkind IN ('r', 'p') AND relname IN ('search_thread', 'search_message', 'search_piece')
 
 -- name: search_heads
