@@ -17,7 +17,15 @@ from typing import Any, BinaryIO, Final, NamedTuple, get_type_hints
 import blake3
 
 from savegame import delta as deltas
-from savegame.errors import CorruptionError, SavegameError, StoreNotFound, UnavailableError, UnsupportedError
+from savegame.errors import (
+    TOO_MANY_FILES,
+    CorruptionError,
+    SavegameError,
+    StoreNotFound,
+    UnavailableError,
+    UnsupportedError,
+    lacks_descriptors,
+)
 from savegame.exporting import FORMAT, Line, sum_of
 from savegame.frames import COMPRESSED, DIGEST_BYTES, Meta, dump_note, load_meta, load_note, pack_meta, unwrap
 from savegame.model import Kind, Status, checked_id
@@ -97,7 +105,8 @@ def opened(path: str) -> Iterator[BinaryIO]:
         with open(real, "rb") as file:
             yield file
     except OSError as error:
-        raise UnavailableError(f"{path}: cannot be read ({error.strerror}); check the disk and the permissions") from error
+        advice = TOO_MANY_FILES if lacks_descriptors(error) else f"{error.strerror}; check the disk and the permissions"
+        raise UnavailableError(f"{path}: cannot be read: {advice}") from error
 
 
 class Reader:

@@ -16,10 +16,16 @@ SavegameError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     from savegame.model import Checkpoint
+
+TOO_MANY_FILES: Final = "too many files are open; close some, or raise the limit with ulimit -n"
 
 
 class SavegameError(Exception):
@@ -201,3 +207,21 @@ class ClosedError(SavegameError):
     kind = "closed"
     exit_code = 10
     http_status = 503
+
+
+def lacks_descriptors(error: Exception) -> bool:
+    """Whether something failed because too many files are open. An ImportError only says so in its message."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error)
+
+
+@contextmanager
+def needs_descriptors(what: str) -> Iterator[None]:
+    """Raise UnavailableError about `what` if it fails because too many files are open; importing modules opens some, too."""
+    try:
+        yield
+    except (OSError, ImportError) as error:
+        if not lacks_descriptors(error):
+            raise
+        raise UnavailableError(f"{what}: {TOO_MANY_FILES}") from error

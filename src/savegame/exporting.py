@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Final
 
 from savegame.engine import Engine
 from savegame.errors import (
+    TOO_MANY_FILES,
     AlreadyExistsError,
     CheckpointNotFound,
     ConflictError,
@@ -29,6 +30,7 @@ from savegame.errors import (
     OutOfSpace,
     ThreadNotFound,
     UnavailableError,
+    lacks_descriptors,
 )
 from savegame.frames import PLAIN, WITH_BLOBS, references, unwrap, wrap
 from savegame.lineage import everything
@@ -112,7 +114,8 @@ def _new_file(target: str) -> Iterator[BinaryIO]:
         raise _taken(target) from error
     except OSError as error:
         kind = OutOfSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
-        raise kind(f"{target}: the export cannot be written ({error.strerror}); make room, or choose another place") from error
+        advice = TOO_MANY_FILES if lacks_descriptors(error) else f"{error.strerror}; make room, or choose another place"
+        raise kind(f"{target}: the export cannot be written: {advice}") from error
 
 
 def _taken(target: str) -> AlreadyExistsError:

@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final, ParamSpec, TypeVar
 
 from savegame.aio import Opening
-from savegame.errors import InvalidInputError, StoreNotFound, UnsupportedError
+from savegame.errors import InvalidInputError, StoreNotFound, UnsupportedError, needs_descriptors
 from savegame.policy import Retention
 from savegame.store import Store
 from savegame.vault import DEFAULT_CACHE, Vault, check_options
@@ -104,17 +104,22 @@ def shown_address(url: str | os.PathLike[str]) -> str:
 
 
 def open_store(url: str | os.PathLike[str], **options: Any) -> Store:
-    """The store that a URL names."""
+    """The store that a URL names. Raises UnavailableError if too many files are open to import, find or open it."""
     text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise InvalidInputError(f"a vault's address is a path or a URL, not {url!r}")
     scheme = re.match(r"([a-z][a-z0-9+.-]+):|([A-Za-z][A-Za-z0-9+.-]+)://", text)
     name = scheme[0].partition(":")[0] if scheme else "sqlite"
-    if name in BUILT_IN:
-        store: Store = _built_in(name).open_url(text, **options)
+    with needs_descriptors(f"{shown_address(text)} cannot be opened"):
+        store: Store = _built_in(name).open_url(text, **options) if name in BUILT_IN else _installed(name, text, options)
         return store
+
+
+def _installed(name: str, text: str, options: dict[str, Any]) -> Store:
+    """The store of another package."""
+    os.close(os.open(os.devnull, os.O_RDONLY))  # without a descriptor none is found, and Python remembers that
     for entry in entry_points(group="savegame.stores", name=name):
-        store = entry.load()(text, **options)
+        store: Any = entry.load()(text, **options)
         if not isinstance(store, Store):
             raise UnsupportedError(f"{entry.value}: what it opens is not a savegame store; ask whoever made it")
         return store

@@ -33,7 +33,15 @@ def leaves(group: Any = ROOT, before: tuple[str, ...] = ()) -> Iterator[tuple[tu
             yield (*before, name), command
 
 
-NAMES = [" ".join(path) for path, _ in leaves()]
+def groups(group: Any = ROOT, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield before
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from groups(command, (*before, name))
+
+
+NEEDY = [path for path, command in leaves() if any(parameter.required for parameter in command.params)]
+"""Commands that cannot go on without an argument."""
 
 
 def test_every_command_of_the_design_is_there() -> None:
@@ -57,6 +65,18 @@ def test_every_command_has_help_and_an_example(path: tuple[str, ...]) -> None:
         assert {word for word in words if re.match(r"--?[a-z]", word)} <= known
     for parameter in command.params:
         assert parameter.param_type_name == "argument" or parameter.help, parameter.name
+
+
+@pytest.mark.parametrize("path", [*groups(), *NEEDY], ids=" ".join)
+def test_what_lacks_a_command_or_an_argument_is_wrong_use(path: tuple[str, ...]) -> None:
+    done = run(*path)
+    assert done.code == savegame.InvalidInputError.exit_code
+    assert "Usage: savegame" in done.out + done.err
+
+
+@pytest.mark.parametrize("path", list(groups()), ids=" ".join)
+def test_a_command_that_is_not_there_is_wrong_use(path: tuple[str, ...]) -> None:
+    assert run(*path, "nonsense").code == savegame.InvalidInputError.exit_code
 
 
 def test_help_is_shown_by_the_installed_command() -> None:

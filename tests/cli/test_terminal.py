@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,8 +15,8 @@ import savegame
 from savegame.cli.printing import json_text, one_line
 from savegame.model import ThreadKey
 
-EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202egnp.exe\u2066"
-ESCAPES = re.compile("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\x1b(?!\\[[0-9;]*m)")
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202egnp.exe\u2066a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\u061ch\u206ai\ufff9j"
+ESCAPES = re.compile("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u206f\ufff9-\ufffb]|\x1b(?!\\[[0-9;]*m)")
 
 
 @pytest.fixture
@@ -55,7 +56,14 @@ def test_stored_text_stays_text(evil: str) -> None:
         done = run(*arguments, "-s", evil)
         assert not ESCAPES.search(done.out + done.err), arguments
         assert "\\x1b" in done.out + done.err, arguments
-    assert not ESCAPES.search(run("show", "evil", "1", "--json", "-s", evil).out)
+    for arguments in (["show", "evil", "1"], ["ls"], ["log", "evil"], ["diff", "evil", "1", "2"], ["tail", "evil"]):
+        assert not ESCAPES.search(run(*arguments, "--json", "-s", evil).out), arguments
+
+
+def test_a_line_of_json_is_a_line_for_every_reader(evil: str) -> None:
+    lines = run("tail", "evil", "--json", "-s", evil).out
+    assert lines.splitlines() == lines.removesuffix("\n").split("\n")
+    assert [json.loads(line)["label"] for line in lines.splitlines()].count(EVIL) == 2
 
 
 def test_stored_text_in_a_warning_stays_text(evil: str) -> None:
@@ -185,4 +193,5 @@ def test_a_terminal_without_such_letters_gets_escapes(on_disk: str) -> None:
 def test_escapes() -> None:
     assert one_line("a\tb\nc\x1b\u202e") == "a b⏎c\\x1b\\u202e"
     assert one_line("abcdef", 4) == "abc…"
+    assert one_line("a\u2028b\u2029c\x85") == "a\\u2028b\\u2029c\\x85"
     assert json_text({"a": "\x9b\u202eü"}) == '{"a": "\\u009b\\u202eü"}'

@@ -1,7 +1,8 @@
 """What every command prints with: lines and tables for people, JSON for programs, bars, questions. Touches showing, errors.
 
-Stored text never reaches a terminal as it is: control characters and marks that turn the direction of writing are shown as
-escapes, for people and in JSON. Bars and questions go to standard error, so that standard output is only ever the answer.
+Stored text never reaches a terminal as it is: control characters, ends of lines other than the newline, and marks that turn
+the direction of writing are shown as escapes, for people and in JSON. Bars and questions go to standard error, so that
+standard output is only ever the answer.
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ LAST: Final = 14
 NARROW: Final = 64
 """Terminals with fewer columns are told less of each checkpoint."""
 
-_UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tabs and newlines
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # what turns the direction of writing, or changes how letters are shaped
+    "\u2028\u2029\ufff9-\ufffb]"  # other ends of lines and paragraphs; notes between the lines
+)
 
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 err = Console(highlight=False, soft_wrap=True, stderr=True)
 
 
 def safe(text: object) -> str:
-    """A stored text as a terminal may show it: what would move the cursor, or turn the text round, as an escape."""
+    """A stored text as a terminal may show it: what would move the cursor, end a line or turn the text round, as an escape."""
     return _UNSAFE.sub(
         lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}", showing.written(text)
     )
@@ -181,7 +186,7 @@ def plural(count: int, one: str) -> str:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON in which nothing can move a cursor."""
+    """JSON in which nothing can move a cursor; without `indent`, one line for every reader, whatever it takes to end a line."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

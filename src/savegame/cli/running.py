@@ -13,7 +13,7 @@ import typer
 from savegame.cli.app import made
 from savegame.cli.printing import err, json_text, one_line, warn
 from savegame.cli.shapes import failure
-from savegame.errors import InvalidInputError, SavegameError
+from savegame.errors import InvalidInputError, SavegameError, needs_descriptors
 
 WRONG_USE: Final[Any] = typer.BadParameter.__mro__[2]
 """What is raised for options that there are not, and the like; typer does not give it a name, and may bring its own click."""
@@ -35,7 +35,8 @@ def run() -> None:
     as_json = "--json" in sys.argv
     try:
         try:
-            sys.exit(made(next(iter(sys.argv[1:]), None))(standalone_mode=not as_json))
+            with needs_descriptors("savegame"):  # commands are imported when they are asked for
+                sys.exit(made(next(iter(sys.argv[1:]), None))(standalone_mode=not as_json))
         finally:
             sys.stdout.flush()  # here an error can still be told
     except SavegameError as error:

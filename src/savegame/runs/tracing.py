@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from savegame.errors import Paused
+from savegame.errors import Paused, needs_descriptors
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span as ApiSpan
@@ -111,7 +111,8 @@ def _traced(tracer: Tracer, title: str, known: Mapping[str, str]) -> Iterator[Sp
 @cache
 def _tracer() -> Tracer | None:
     try:
-        from opentelemetry.trace import get_tracer
+        with needs_descriptors("opentelemetry"):
+            from opentelemetry.trace import get_tracer
     except ImportError:
         return None
     return get_tracer("savegame")

@@ -20,7 +20,16 @@ from typing import Any, Final
 
 import blake3
 
-from savegame.errors import InvalidInputError, OutOfSpace, SavegameError, StoreNotFound, UnavailableError, UnsupportedError
+from savegame.errors import (
+    TOO_MANY_FILES,
+    InvalidInputError,
+    OutOfSpace,
+    SavegameError,
+    StoreNotFound,
+    UnavailableError,
+    UnsupportedError,
+    lacks_descriptors,
+)
 from savegame.model import ThreadKey
 
 FORMAT: Final = 1
@@ -100,6 +109,8 @@ def translated(path: str) -> Iterator[None]:
 def translate(error: OSError, path: str) -> SavegameError:
     """Our error for one of the system's."""
     where = error.filename or path
+    if lacks_descriptors(error):
+        return UnavailableError(f"{where}: {TOO_MANY_FILES}")
     if error.errno in _FULL:
         return OutOfSpace(f"{path}: the disk is full: nothing was saved; make room and try again")
     if error.errno == errno.EROFS:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import apsw
 
-from savegame.errors import CorruptionError, UnavailableError, UnsupportedError
+from savegame.errors import TOO_MANY_FILES, CorruptionError, UnavailableError, UnsupportedError, lacks_descriptors
 from savegame.index import Entry, Found, Index, Said, damaged, rearranged
 from savegame.model import ThreadKey
 from savegame.stores import _sqlite_file as file
@@ -183,7 +183,8 @@ def _create(path: str) -> None:
 
 
 def _failed(path: str, what: str, error: OSError) -> UnavailableError:
-    return UnavailableError(f"{path}: the search index cannot be {what} ({error.strerror}); check the directory")
+    advice = TOO_MANY_FILES if lacks_descriptors(error) else f"{error.strerror}; check the directory"
+    return UnavailableError(f"{path}: the search index cannot be {what}: {advice}")
 
 
 def _lay_out(db: apsw.Connection) -> None:

@@ -9,16 +9,21 @@ ports apart: a page of somebody else on this machine never gets to see it. Touch
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE: Final = "savegame"
 FORM: Final = "application/x-www-form-urlencoded"
 MOST_BODY: Final = 256 * 1024
+MOST_HEADER: Final = 32 * 1024
+MOST_FIELDS: Final = 100
 MOST_COOKIES: Final = 50
 CHECK: Final = "check"
 """The one form that changes nothing: it has the whole store read."""
@@ -84,10 +89,13 @@ class Keys:
 
 
 class Guard:
-    """The middleware. `authority` is the address that browsers must name as Host, such as 127.0.0.1:8000."""
+    """The middleware. `authority` is the address that browsers must name as Host, such as 127.0.0.1:8000.
 
-    def __init__(self, app: ASGIApp, keys: Keys, authority: str, *, read_only: bool) -> None:
-        self._app, self._keys, self._authority, self._read_only = app, keys, authority, read_only
+    `trust` is called with the address of whoever shows a session.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, authority: str, *, read_only: bool, trust: Callable[[object], object]) -> None:
+        self._app, self._keys, self._authority, self._read_only, self._trust = app, keys, authority, read_only, trust
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it. What is no HTTP gets no answer at all."""
@@ -102,14 +110,19 @@ class Guard:
             await send(message)
 
         try:
-            self._check(scope["method"], scope["path"], Headers(scope=scope))
+            if self._check(scope["method"], scope["path"], Headers(scope=scope)):
+                self._trust(scope["client"])
         except Refused as refused:
             answer = PlainTextResponse(f"{refused.status} {refused.status.phrase}: {refused.why}\n", refused.status)
             await answer(scope, receive, send_guarded)
             return
-        await self._app(scope, receive, send_guarded)
+        with suppress(ClientDisconnect):  # gone before its form had come: there is nobody to answer
+            await self._app(scope, receive, send_guarded)
 
-    def _check(self, method: str, path: str, headers: Headers) -> None:
+    def _check(self, method: str, path: str, headers: Headers) -> bool:
+        """Whether it shows a session; some pages need none. Raises Refused."""
+        if len(headers.raw) > MOST_FIELDS or sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEADER:
+            raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the header is too long")
         if headers.getlist("host") != [self._authority]:
             raise Refused(HTTPStatus.MISDIRECTED_REQUEST, "this page has another address")
         self._check_origin(method, headers)
@@ -118,11 +131,12 @@ class Guard:
         elif method not in ("GET", "HEAD"):
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET, HEAD and POST")
         if path in ("/", "/open") or path.startswith("/static/"):
-            return
+            return False
         if not path.startswith(f"/{self._keys.room}/") or not any(map(self._keys.knows, _sessions_in(headers))):
             raise Refused(HTTPStatus.FORBIDDEN, "open the link that savegame ui printed; each link works once")
         if method == "POST" and self._read_only and path != f"/{self._keys.room}/{CHECK}":
             raise Refused(HTTPStatus.FORBIDDEN, "savegame ui was started with --read-only")
+        return True
 
     def _check_origin(self, method: str, headers: Headers) -> None:
         origins, ours = headers.getlist("origin"), f"http://{self._authority}"

@@ -1,7 +1,11 @@
-"""Serving the page on a loopback address: in the foreground for people, in a thread for programs. Touches app, ui, guard."""
+"""Serving the page on a loopback address: in the foreground for people, in a thread for programs.
+
+Touches app, ui, guard, connections.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import socket
@@ -17,11 +21,15 @@ from savegame.errors import InvalidInputError, UnavailableError
 from savegame.opening import shown_address
 from savegame.vault import Vault
 from savegame.web.app import make_app
-from savegame.web.guard import Guard, Keys
+from savegame.web.connections import Connections
+from savegame.web.guard import MOST_HEADER, Guard, Keys
 from savegame.web.peers import myself
 from savegame.web.ui import Ui
 
 PATIENCE_S: Final = 30.0
+
+QUEUE: Final = 1024
+"""How many connections may wait to be accepted: they take no descriptor yet."""
 
 ANSWER_S: Final = 8.0
 """How long a page waits for a store that does not answer."""
@@ -57,19 +65,22 @@ class Server:
         self._say, self._told = say, ""
         self._ui = Ui(vault, self.keys, name=shown_address(name), read_only=read_only, patience=patience)
         app = make_app(self._ui, self.keys, opened=self.tell)
-        guarded: Any = Guard(app, self.keys, self.authority, read_only=read_only)
+        connections = Connections()
+        guarded: Any = Guard(app, self.keys, self.authority, read_only=read_only, trust=connections.trust)
         config = uvicorn.Config(
             guarded,
-            log_level="warning",
+            log_level="error",  # its warnings are about requests of strangers, who could fill a disk with them
             access_log=False,
             lifespan="off",
             ws="none",
-            http="h11",
+            http=connections.protocol,
+            backlog=connections.backlog,
+            h11_max_incomplete_event_size=MOST_HEADER,
             proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=2,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Serving(config, connections)
         self._thread = threading.Thread(target=self.run, name="savegame ui", daemon=True)
 
     def link(self, user: int | None = None) -> str:
@@ -86,7 +97,7 @@ class Server:
         """Serve until `stop`, or in the main thread until Ctrl-C."""
         try:
             with self._socket:
-                self._server.run(sockets=[self._socket])
+                asyncio.run(self._server.serve(sockets=[self._socket]))
         finally:
             self._ui.overview.rest()
 
@@ -106,6 +117,20 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
         self._thread.join()
+
+
+class _Serving(uvicorn.Server):
+    """uvicorn, which looks at every few connections that it accepts; many more may wait for that."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+        super().__init__(config)
+        self._connections = connections
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._connections.unhandled)
+        await super().startup(sockets)
+        for bound in sockets or []:
+            bound.listen(QUEUE)  # else only as many as are accepted at a time, and the others wait a second or more
 
 
 def serve(
@@ -152,7 +177,7 @@ def _bound(address: str, port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((address, port))
-        made.listen(64)  # whoever is quicker than our start waits, and is not refused
+        made.listen(QUEUE)  # whoever is quicker than our start waits, and is not refused
     except (OSError, OverflowError) as error:
         made.close()
         raise UnavailableError(f"{address} port {port} cannot be used: {error}; choose another with --port") from error
