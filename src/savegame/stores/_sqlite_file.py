@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 import apsw
 
 from savegame.errors import (
+    TOO_MANY_FILES,
     ClosedError,
     CorruptionError,
     InvalidInputError,
@@ -28,6 +29,7 @@ from savegame.errors import (
     StoreNotFound,
     UnavailableError,
     UnsupportedError,
+    lacks_descriptors,
 )
 from savegame.frames import unpack_id
 from savegame.store import Layout
@@ -304,7 +306,8 @@ def _create(path: str) -> None:
         sync_directory(os.path.dirname(path))
     except OSError as error:
         kind = OutOfSpace if error.errno == 28 else UnavailableError
-        raise kind(f"{path}: the file cannot be made ({error.strerror}); check the directory") from error
+        advice = TOO_MANY_FILES if lacks_descriptors(error) else f"{error.strerror}; check the directory"
+        raise kind(f"{path}: the file cannot be made: {advice}") from error
     _check_ours(path, read_only=False)
 
 
