@@ -6,7 +6,7 @@ copy: the next call passes over threads whose fingerprint is still the marked on
 A mark is also written with every head that is moved: a copy whose head is still that one has not gone its own way, so it
 follows the source, whatever was pruned there. A copy that was killed carries on, for what is there already is recognised
 by its id. Nothing is removed from the copy but labels, tags and records that the source does not have any more; what a ledger
-knows of effects stays known.
+knows of effects stays known. A person's answer to an unsettled call is not copied: the copy asks again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import logging
 import os
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import blake3
 
-from savegame.codec import pack_raw, unpack_raw
+from savegame import beside
+from savegame.beside import COPIED, STAY
+from savegame.codec import pack_raw
 from savegame.engine import Engine
 from savegame.errors import (
     AlreadyExistsError,
@@ -32,11 +34,12 @@ from savegame.errors import (
 from savegame.frames import PLAIN, WITH_BLOBS, load_meta, references, unwrap
 from savegame.importing import BATCH, BATCH_BYTES
 from savegame.lineage import PAGE, everything
-from savegame.model import Frame, ThreadKey, ThreadRow
+from savegame.model import Frame, Record, ThreadKey, ThreadRow
+from savegame.runs.ledger import ANSWER
 from savegame.store import Append, MoveHead, PutNote, PutRecord, Store, StoreChange
 from savegame.subjects import MARK
 from savegame.tree import to_bytes
-from savegame.upkeep import COPIED, COPY_TRIES, FORK, ONLY_ADDED, SOURCE, Progress, gives_way, records, remove
+from savegame.upkeep import COPY_TRIES, FORK, ONLY_ADDED, SOURCE, Progress, carried_answers, gives_way, records, remove
 
 logger = logging.getLogger("savegame")
 
@@ -85,7 +88,8 @@ class _Copying:
     def run(self, progress: Progress, *, full: bool) -> None:
         ids = [thread_id for thread_id, _ in self._source.store.heads(self._from)]
         there = dict(self._target.store.heads(self._to))
-        marks = {record.name: record.value for record in records(self._target, self._mark_key(), COPIED)}
+        key, codec = self._mark_key(), self._target.codec
+        marks = {record.name: beside.read(codec, key, record) for record in records(self._target, key, COPIED)}
         for start in range(0, len(ids), PAGE):
             keys = [ThreadKey(self._from, thread_id) for thread_id in ids[start : start + PAGE]]
             for done, (key, seen) in enumerate(zip(keys, self._source.store.fingerprints(keys), strict=True), start + 1):
@@ -156,8 +160,8 @@ def _anew(mark: Mark) -> Mark:
     return mark._replace(seen=b"")
 
 
-def _read_mark(value: bytes | None) -> Mark | None:
-    return None if value is None else Mark(*unpack_raw(unwrap(value)[1]))
+def _read_mark(value: list[Any] | None) -> Mark | None:
+    return None if value is None else Mark(*value)
 
 
 # -- one thread ------------------------------------------------------------------------------------
@@ -330,17 +334,28 @@ class _Bringing:
 
     def _put_records(self) -> None:
         kinds = {*self._source.store.kinds(self._row.key), *(self._target.store.kinds(self._key) if self._there else ())}
-        for kind in sorted(kinds - {COPIED}):
+        theirs = records(self._source, self._row.key, ANSWER) if ANSWER in kinds else ()
+        answers = {record.name: record.value for record in theirs}
+        for kind in sorted(kinds - STAY - {ANSWER}):
             ours = {record.name: record for record in records(self._target, self._key, kind)} if self._there else {}
-            for _, name, value in records(self._source, self._row.key, kind):
-                copy = ours.pop(name, None)
-                if copy is None or (copy.value != value and gives_way(self._target, self._key, copy, value)):
-                    self._make_room()
-                    self._put(PutRecord(self._key, kind, name, value), len(value))
-                    self._put_other_half(kind, name)
+            for record in records(self._source, self._row.key, kind):
+                copy = ours.pop(record.name, None)
+                if copy is None or copy.value != record.value:
+                    self._put_record(record, copy)
             for name, copy in ({} if kind in ONLY_ADDED else ours).items():
                 if gives_way(self._target, self._key, copy, None):
                     self._put(PutRecord(self._key, kind, name, None), 0)
+        for change in carried_answers(self._target, self._key, answers, self._batch):
+            self._put(change, len(change.value or b""))
+
+    def _put_record(self, record: Record, copy: Record | None) -> None:
+        """Put a record that is new, or differs from the copy's."""
+        if beside.is_checked(record.kind):
+            beside.read(self._source.codec, self._row.key, record)
+        if copy is None or gives_way(self._target, self._key, copy, record.value):
+            self._make_room()
+            self._put(PutRecord(self._key, record.kind, record.name, record.value), len(record.value))
+            self._put_other_half(record.kind, record.name)
 
     def _put_other_half(self, kind: str, name: str) -> None:
         """A link between a fork and its source is two records: in the copy, either thread may have been deleted since."""

@@ -12,6 +12,7 @@ from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, 
 from savegame.frames import Meta, load_meta, load_note
 from savegame.model import Checkpoint, Frame, ThreadKey, ThreadRow
 from savegame.retrying import PLANS
+from savegame.tree import Node, Shared, child_of, count_of, value_of
 
 PAGE: Final = 256
 CHOSEN: Final = "chosen"
@@ -43,6 +44,12 @@ def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE, tries: i
                 again = line(engine, key, start, page=page, tries=tries - 1)
                 yield from (frame for frame in again if frame.seq < last.seq)
             return
+
+
+def messages_in(engine: Engine, node: Node | None, shared: Shared | None = None) -> list[Any]:
+    """What was said in a state; nothing if it is no conversation."""
+    messages = None if node is None else child_of(node, "messages")
+    return [] if messages is None or count_of(messages) is None else value_of(engine.codec, messages, shared)
 
 
 def everything(
