@@ -4,7 +4,8 @@ A thread is brought in batches that leave its head where it was; the head moves 
 whole. Then the copy is read back and compared with the source. Only what was compared gets a *mark*, a record in the
 copy: the next call passes over threads whose fingerprint is still the marked one, and reads of the others what came since.
 A copy that was killed carries on, for what is there already is recognised by its id. Nothing is removed from the copy but
-labels, tags and records that the source does not have any more; what a ledger knows of effects stays known.
+labels, tags and records that the source does not have any more; what a ledger knows of effects stays known. A person's answer
+to an unsettled call is not copied: the copy asks again.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import blake3
 
-from savegame.codec import pack_raw, unpack_raw
+from savegame import beside
+from savegame.beside import COPIED, STAY
+from savegame.codec import pack_raw
 from savegame.engine import Engine
 from savegame.errors import (
     AlreadyExistsError,
@@ -29,11 +32,12 @@ from savegame.errors import (
 from savegame.frames import PLAIN, WITH_BLOBS, references, unwrap
 from savegame.importing import BATCH, BATCH_BYTES
 from savegame.lineage import PAGE, everything
-from savegame.model import Frame, ThreadKey, ThreadRow
+from savegame.model import Frame, Record, ThreadKey, ThreadRow
+from savegame.runs.ledger import ANSWER
 from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
 from savegame.subjects import FORK, SOURCE, SUBJECT
 from savegame.tree import to_bytes
-from savegame.upkeep import COPIED, COPY_TRIES, Progress, gives_way, records, remove
+from savegame.upkeep import COPY_TRIES, Progress, carried_answers, gives_way, records, remove
 
 logger = logging.getLogger("savegame")
 
@@ -80,7 +84,8 @@ class _Copying:
     def run(self, progress: Progress, *, full: bool) -> None:
         ids = [thread_id for thread_id, _ in self._source.store.heads(self._from)]
         there = dict(self._target.store.heads(self._to))
-        marks = {record.name: record.value for record in records(self._target, self._mark_key(), COPIED)}
+        key, codec = self._mark_key(), self._target.codec
+        marks = {record.name: beside.read(codec, key, record) for record in records(self._target, key, COPIED)}
         for start in range(0, len(ids), PAGE):
             keys = [ThreadKey(self._from, thread_id) for thread_id in ids[start : start + PAGE]]
             for done, (key, seen) in enumerate(zip(keys, self._source.store.fingerprints(keys), strict=True), start + 1):
@@ -143,8 +148,8 @@ def _anew(mark: Mark | None) -> Mark | None:
     return None if mark is None else mark._replace(seen=b"", last=0, last_id=None)
 
 
-def _read_mark(value: bytes | None) -> Mark | None:
-    return None if value is None else Mark(*unpack_raw(unwrap(value)[1]))
+def _read_mark(value: list[Any] | None) -> Mark | None:
+    return None if value is None else Mark(*value)
 
 
 # -- one thread ------------------------------------------------------------------------------------
@@ -298,16 +303,27 @@ class _Bringing:
 
     def _put_records(self) -> None:
         kinds = {*self._source.store.kinds(self._row.key), *(self._target.store.kinds(self._key) if self._there else ())}
-        for kind in sorted(kinds - {COPIED}):
+        theirs = records(self._source, self._row.key, ANSWER) if ANSWER in kinds else ()
+        answers = {record.name: record.value for record in theirs}
+        for kind in sorted(kinds - STAY - {ANSWER}):
             ours = {record.name: record for record in records(self._target, self._key, kind)} if self._there else {}
-            for _, name, value in records(self._source, self._row.key, kind):
-                copy = ours.pop(name, None)
-                if copy is None or (copy.value != value and gives_way(self._target, self._key, copy, value)):
-                    self._make_room()
-                    self._put(PutRecord(self._key, kind, name, value), len(value))
+            for record in records(self._source, self._row.key, kind):
+                copy = ours.pop(record.name, None)
+                if copy is None or copy.value != record.value:
+                    self._put_record(record, copy)
             for name, copy in ({} if kind in ONLY_ADDED else ours).items():
                 if gives_way(self._target, self._key, copy, None):
                     self._put(PutRecord(self._key, kind, name, None), 0)
+        for change in carried_answers(self._target, self._key, answers, self._batch):
+            self._put(change, len(change.value or b""))
+
+    def _put_record(self, record: Record, copy: Record | None) -> None:
+        """Put a record that is new, or differs from the copy's."""
+        if beside.is_checked(record.kind):
+            beside.read(self._source.codec, self._row.key, record)
+        if copy is None or gives_way(self._target, self._key, copy, record.value):
+            self._make_room()
+            self._put(PutRecord(self._key, record.kind, record.name, record.value), len(record.value))
 
     def _went_on(self) -> bool:
         """Whether nothing is new, and the copy has checkpoints of its own since: then its head was moved back there."""

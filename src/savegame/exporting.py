@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Final
 
+from savegame import beside
+from savegame.beside import STAY
 from savegame.engine import Engine
 from savegame.errors import (
     AlreadyExistsError,
@@ -34,7 +36,7 @@ from savegame.frames import PLAIN, WITH_BLOBS, references, unwrap, wrap
 from savegame.lineage import everything
 from savegame.model import Frame, ThreadKey, ThreadRow, checked_id
 from savegame.text import to_text
-from savegame.upkeep import COPIED, COPY_TRIES, Progress, records, with_delta
+from savegame.upkeep import COPY_TRIES, Progress, records, with_delta
 
 FORMAT: Final = 1
 
@@ -86,7 +88,7 @@ def _chosen(engine: Engine, namespace: str, threads: Sequence[str] | None, agent
 
 def _is_worth_it(engine: Engine, row: ThreadRow | None) -> bool:
     """Whether there is anything of a thread besides a lease, which stays where it is."""
-    return row is not None and bool(row.frames or set(engine.store.kinds(row.key)) - {COPIED})
+    return row is not None and bool(row.frames or set(engine.store.kinds(row.key)) - STAY)
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -203,8 +205,10 @@ def _write_thread(engine: Engine, row: ThreadRow, places: list[Place], writer: _
             )
         ids[seq] = frame.id
         _write_frame(engine, row.key, frame, ids[base], large, writer)
-    for kind in engine.store.kinds(row.key):
+    for kind in sorted(set(engine.store.kinds(row.key)) - STAY):
         for record in records(engine, row.key, kind):
+            if beside.is_checked(kind):
+                beside.read(engine.codec, row.key, record)
             writer.write({"record": record.name, "kind": kind, "value": to_text("value", record.value)})
     writer.write({"head": row.head_id})
 

@@ -3,7 +3,8 @@
 A file is read twice. First every line is checked by itself, each history against its digests, and each thread against the
 one that is there already; only if all of that holds is anything written. Then thread by thread: its checkpoints are appended
 in batches that leave the head where it was, their states are loaded once, and the head moves last. So a thread that was
-not there appears whole, and an import that was interrupted carries on.
+not there appears whole, and an import that was interrupted carries on. A person's answer to an unsettled call is not
+imported: the imported thread asks again.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from savegame import beside
 from savegame._export_lines import Beside, Head, Large, Part, Point, Reader, opened
+from savegame.beside import STAY
 from savegame.engine import Engine
 from savegame.errors import AlreadyExistsError, ConflictError, CorruptionError
 from savegame.frames import DIGEST_BYTES, WITH_BLOBS, digest, load_meta, references, unwrap
 from savegame.lineage import everything
 from savegame.model import Frame, Record, ThreadKey
+from savegame.runs.ledger import ANSWER
 from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
-from savegame.upkeep import Progress, gives_way, records, remove
+from savegame.upkeep import Progress, carried_answers, gives_way, records, remove
 
 BATCH: Final = 64
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -75,6 +79,7 @@ def _check(engine: Engine, key: ThreadKey, items: Iterator[Part], reader: Reader
                 _check_place(engine, key, item, there.get(item.id))
             case Beside():
                 is_after = True
+                _check_record(engine, key, item, reader)
             case Head():
                 head = item.id
     if head not in digests:
@@ -107,6 +112,14 @@ def _check_point(key: ThreadKey, point: Point, digests: dict[str | None, bytes],
     if is_original and digest(digests[point.base], key.id, point.id, packed, payload) != meta.digest:
         raise reader.damaged(f"the history of checkpoint {point.id} does not add up to its digest")
     digests[point.id] = meta.digest
+
+
+def _check_record(engine: Engine, key: ThreadKey, record: Beside, reader: Reader) -> None:
+    if beside.is_checked(record.kind):
+        try:
+            beside.read(engine.codec, key, Record(record.kind, record.name, record.value))
+        except CorruptionError as error:
+            raise reader.damaged(str(error.__cause__)) from error
 
 
 def _check_place(engine: Engine, key: ThreadKey, point: Point, there: bytes | None) -> None:
@@ -146,6 +159,7 @@ class _Bringing:
         self._ends: dict[str | None, int] = {}
         self._notes: list[PutNote] = []
         self._records: dict[str, dict[str, Record]] = {}
+        self._answers: dict[str, bytes] = {}
         self._batch: list[StoreChange] = []
         self._bytes, self._before = 0, self._head_id
         self._new: dict[str, int] = {}
@@ -168,6 +182,7 @@ class _Bringing:
                     self._put_record(item)
                 case Head():
                     self._settle()
+                    self._batch.extend(carried_answers(self._engine, self._key, self._answers, self._batch))
                     self._finish(item.id)
         return len(self._new)
 
@@ -189,6 +204,11 @@ class _Bringing:
 
     def _put_record(self, record: Beside) -> None:
         kind = record.kind
+        if kind == ANSWER:  # decided once every call is there
+            self._answers[record.name] = record.value
+            return
+        if kind in STAY:
+            return
         if kind not in self._records:
             self._records[kind] = {found.name: found for found in records(self._engine, self._key, kind)}
         there = self._records[kind].get(record.name)

@@ -11,6 +11,7 @@ from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError, ThreadNotFound
 from savegame.frames import Meta, load_meta, load_note
 from savegame.model import Checkpoint, Frame, ThreadKey, ThreadRow
+from savegame.tree import Node, Shared, child_of, count_of, value_of
 
 PAGE: Final = 256
 CHOSEN: Final = "chosen"
@@ -36,6 +37,12 @@ def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE) -> Itera
             if last is not None and engine.store.frames(key, low=last.seq, high=last.seq) != [last]:  # pruned meanwhile
                 yield from (frame for frame in line(engine, key, start, page=page) if frame.seq < last.seq)
             return
+
+
+def messages_in(engine: Engine, node: Node | None, shared: Shared | None = None) -> list[Any]:
+    """What was said in a state; nothing if it is no conversation."""
+    messages = None if node is None else child_of(node, "messages")
+    return [] if messages is None or count_of(messages) is None else value_of(engine.codec, messages, shared)
 
 
 def everything(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from savegame import differ, lineage, pruning, subjects, upkeep
+from savegame import beside, differ, lineage, pruning, subjects, upkeep
 from savegame.autosave import Autosave
 from savegame.changes import Diff, changes_between
 from savegame.delta import Op, whole
@@ -28,13 +28,14 @@ from savegame.errors import (
     InvalidInputError,
     ThreadNotFound,
 )
-from savegame.frames import Meta, details_of, dump_note, load_meta, load_note, request_digest, unwrap, wrap
+from savegame.frames import Meta, details_of, dump_note, load_meta, load_note, request_digest, wrap
 from savegame.lineage import Ref
 from savegame.model import (
     IN_PROGRESS,
     Checkpoint,
     Frame,
     Kind,
+    Record,
     Status,
     ThreadKey,
     ThreadRow,
@@ -501,7 +502,7 @@ class Thread:
         kept: dict[str, dict[str, Any]] = {
             kind: self.records(kind) for kind in LEDGER if kind in self._engine.store.kinds(self._key)
         }
-        said = upkeep.messages_in(self._engine, point.node) if kept else []
+        said = lineage.messages_in(self._engine, point.node) if kept else []
         before = {frame.id for frame in lineage.line(self._engine, self._key, point.seq)} if STEP in kept else set()
         wanted = for_fork(kept, said, before, self._engine.codec.encode)
         return [fork._record(kind, name, value) for kind, records in wanted.items() for name, value in records.items()]
@@ -540,9 +541,12 @@ class Thread:
     # -- records -----------------------------------------------------------------------------------
 
     def records(self, kind: str) -> dict[str, Any]:
-        """The records of one kind beside this thread, by name."""
+        """The records of one kind beside this thread, by name. Raises CorruptionError for what is not of its kind's shape."""
         found = upkeep.records(self._engine, self._key, checked_id(kind, "a record's kind"))
-        return {record.name: self._codec.decode(unwrap(record.value)[1]) for record in found}
+        return {record.name: self._read(record) for record in found}
+
+    def _read(self, record: Record) -> Any:
+        return beside.read(self._codec, self._key, record)
 
     def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:
         """Set records by (kind, name), all or none; a value of None removes one."""

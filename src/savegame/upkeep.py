@@ -1,4 +1,4 @@
-"""Looking after what is stored: pruning, checking, repairing. Touches runs.ledger, engine, lineage and what is below them.
+"""Looking after what is stored: pruning, checking, repairing. Touches beside, runs.ledger, engine, lineage and what is below.
 
 Whatever is removed, every checkpoint that stays keeps its id, its metadata and its whole state: if the frame that it
 builds on goes, its delta is written anew against the nearest ancestor that stays.
@@ -9,18 +9,20 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from savegame import beside, differ
 from savegame import delta as deltas
-from savegame import differ
+from savegame.beside import ASIDE
 from savegame.codec import unpack_raw
 from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, CorruptionError, SavegameError
 from savegame.frames import DIGEST_BYTES, PLAIN, digest, load_meta, references, take_out_ops, unwrap
-from savegame.lineage import CHOSEN, PAGE, everything, visible
+from savegame.lineage import CHOSEN, PAGE, everything, messages_in, visible
 from savegame.model import Frame, Problem, Record, Report, ThreadKey, ThreadRow
 from savegame.runs import ledger
+from savegame.runs.keys import digest_of
 from savegame.runs.ledger import (
     ANSWER,
     CALL,
@@ -30,20 +32,18 @@ from savegame.runs.ledger import (
     STEP,
     CallStatus,
     is_journaled,
+    is_settled,
     replies_in,
     reply_of,
     stand_ins,
 )
-from savegame.store import Capability, DeleteThread, PutRecord, Rewrite
-from savegame.tree import Node, Shared, child_of, count_of, to_bytes, value_of
+from savegame.store import Capability, DeleteThread, PutRecord, Rewrite, StoreChange
+from savegame.tree import Shared, to_bytes
 
 logger = logging.getLogger("savegame")
 
 COPY_TRIES: Final = 20
 """How often a thread is read again that is pruned while it is copied or exported."""
-
-COPIED: Final = "copied"
-"""The kind of records by which a copy knows what it has; they belong to that one copy, and are neither copied nor exported."""
 
 Progress = Callable[[int, int], None]
 
@@ -84,20 +84,41 @@ def records(engine: Engine, key: ThreadKey, kind: str) -> Iterator[Record]:
 
 def _ledger(engine: Engine, key: ThreadKey, kind: str) -> dict[str, Any]:
     """What a run has kept of one kind, by name."""
-    return {record.name: _value(engine, record.value) for record in records(engine, key, kind)}
+    return {record.name: _value(engine, key, record) for record in records(engine, key, kind)}
 
 
-def _value(engine: Engine, value: bytes) -> Any:
-    return engine.codec.decode(unwrap(value)[1])
+def _value(engine: Engine, key: ThreadKey, record: Record) -> Any:
+    return beside.read(engine.codec, key, record)
 
 
 def gives_way(engine: Engine, key: ThreadKey, record: Record, given: bytes | None) -> bool:
     """Whether a record of a thread may become what a copy of that thread says of it; None: nothing."""
-    kind, name, value = record
+    kind, name, _ = record
     if kind not in LEDGER:
         return True
     calls = (call.name for call in records(engine, key, CALL))
-    return ledger.gives_way(kind, name, _value(engine, value), None if given is None else _value(engine, given), calls)
+    there, new = (None if one is None else _value(engine, key, record._replace(value=one)) for one in (record.value, given))
+    return ledger.gives_way(kind, name, there, new, calls, engine.codec.encode)
+
+
+def carried_answers(
+    engine: Engine, key: ThreadKey, answers: Mapping[str, bytes], batch: Iterable[StoreChange]
+) -> list[PutRecord]:
+    """The answers to put into a copy: those to calls that are settled there once `batch` is written.
+
+    As for forks, an answer to an unsettled call stays in the source: otherwise the source and every copy would make the call
+    on one approval.
+    """
+    there = {record.name for record in records(engine, key, ANSWER)} if answers else set()
+    wanted = answers.keys() - there
+    calls = {record.name: record.value for record in (records(engine, key, CALL) if wanted else ()) if record.name in wanted}
+    for change in batch:
+        if isinstance(change, PutRecord) and change.kind == CALL and change.name in wanted and change.value is not None:
+            calls[change.name] = change.value
+    known = [name for name, value in calls.items() if is_settled(_value(engine, key, Record(CALL, name, value)))]
+    for name in known:
+        _value(engine, key, Record(ANSWER, name, answers[name]))  # raises for what is no answer
+    return [PutRecord(key, ANSWER, name, answers[name]) for name in known]
 
 
 # -- removing --------------------------------------------------------------------------------------
@@ -150,7 +171,7 @@ def _unneeded(engine: Engine, key: ThreadKey, frames: list[Frame], drop: set[int
     """Takes calls and answers out whose reply no remaining checkpoint holds, and steps on lines that are gone."""
     try:
         calls = [record for kind in (CALL, ANSWER) for record in records(engine, key, kind)]
-        steps = [(step, _value(engine, step.value).get("at")) for step in records(engine, key, STEP)]
+        steps = [(step, _value(engine, key, step).get("at")) for step in records(engine, key, STEP)]
         dead = _dead(frames, drop) if steps else set()
         left = [frame for frame in frames if frame.seq not in drop]
         gone = {_reply(record) for record in calls}
@@ -195,12 +216,6 @@ def _conversations(engine: Engine, key: ThreadKey, frames: list[Frame]) -> Itera
     for frame in reversed(frames):
         if frame.seq not in held:
             yield messages_in(engine, engine.point(key, frame.seq, frame).node)
-
-
-def messages_in(engine: Engine, node: Node | None, shared: Shared | None = None) -> list[Any]:
-    """What was said in a state; nothing if it is no conversation."""
-    messages = None if node is None else child_of(node, "messages")
-    return [] if messages is None or count_of(messages) is None else value_of(engine.codec, messages, shared)
 
 
 def delete(engine: Engine, keys: Sequence[ThreadKey]) -> Deleted:
@@ -309,6 +324,7 @@ def verify(engine: Engine, namespace: str, progress: Progress) -> Report:
         problems.append(Problem(error.thread_id, error.checkpoint_id, error.place or "store", str(error)))
     broken = {(problem.thread_id, problem.checkpoint_id) for problem in problems}
     rows = _sound_rows(engine, namespace, problems)
+    problems += _misshapen(engine, namespace).values()
     checkpoints = 0
     for done, row in enumerate(rows, 1):
         checkpoints += row.frames
@@ -320,6 +336,29 @@ def verify(engine: Engine, namespace: str, progress: Progress) -> Report:
         problems += [problem for problem in found if (problem.thread_id, problem.checkpoint_id) not in broken]
         progress(done, len(rows))
     return Report(tuple(problems), len(rows), checkpoints)
+
+
+def _misshapen(engine: Engine, namespace: str) -> dict[tuple[ThreadKey, Record], Problem]:
+    """Records with sound bytes and the wrong shape for their kind, also beside threads without checkpoints."""
+    found: dict[tuple[ThreadKey, Record], Problem] = {}
+    for key in _keys(engine, namespace):
+        try:
+            kinds = [kind for kind in engine.store.kinds(key) if beside.is_checked(kind)]
+            for record in (record for kind in kinds for record in records(engine, key, kind)):
+                try:
+                    beside.read(engine.codec, key, record)
+                except CorruptionError as error:
+                    found[key, record] = Problem(key.id, None, str(error.place), str(error.__cause__))
+        except CorruptionError:  # damaged bytes, which the store's own check reports
+            continue
+    return found
+
+
+def _keys(engine: Engine, namespace: str) -> list[ThreadKey]:
+    try:
+        return [ThreadKey(namespace, thread_id) for thread_id, _ in engine.store.heads(namespace)]
+    except CorruptionError:  # not even the threads can be listed, which the store's own check reports
+        return []
 
 
 def _sound_rows(engine: Engine, namespace: str, problems: list[Problem]) -> list[ThreadRow]:
@@ -409,6 +448,10 @@ def repair(engine: Engine, namespace: str, progress: Progress) -> Report:
         return before
     beside = {problem.thread_id for problem in before.problems if problem.checkpoint_id is None}
     done = engine.store.mend(namespace)
+    for (key, record), problem in _misshapen(engine, namespace).items():
+        moved = PutRecord(key, ASIDE, f"{record.kind} {record.name}", record.value)
+        engine.store.commit([moved, PutRecord(key, record.kind, record.name, None)])
+        done.append(f"thread {key.id!r}: set aside: {problem.place}: {problem.message}")
     rows = list(thread_rows(engine, namespace))
     for number, row in enumerate(rows, 1):
         engine.cache.forget(row.key)
@@ -461,14 +504,24 @@ def _mend_ledger(engine: Engine, key: ThreadKey) -> list[str]:
     head = None if row is None else row.head
     root = kept[RUN].get(ROOT) or os.urandom(8).hex()
     now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=engine.store.clock())
+    encode = engine.codec.encode
+    asked = {name: digest_of(value["name"], value["arguments"], encode) for name, value in kept[CALL].items()}
     new: dict[tuple[str, str], Any] = {}
     shared: Shared = {}
     for frame, point in engine.points(key, list(everything(engine, key, newest_first=False))):
         said = messages_in(engine, point.node, shared)
-        place, reply = reply_of(said, lambda: root, engine.codec.encode) or (0, "")
+        place, reply = reply_of(said, lambda: root, encode) or (0, "")
         if reply and (is_journaled(said[place]) or (frame.seq == head and any(kept.values()))):  # else no run was there
-            found = stand_ins(kept, said, place, reply, now)
-            new |= {at: value for at, value in found.items() if at not in new or ledger.gives_way(*at, new[at], value, ())}
+            known = {name: digest for name, digest in asked.items() if name.startswith(f"{reply}:")}
+            found = stand_ins(kept, said, place, reply, now, known, encode)
+            new |= {
+                at: value for at, value in found.items() if at not in new or ledger.gives_way(*at, new[at], value, (), encode)
+            }
+            asked |= {
+                name: digest_of(new[CALL, name]["name"], new[CALL, name]["arguments"], encode)
+                for kind, name in found
+                if kind == CALL
+            }
     if not new:
         return []
     new[RUN, ROOT] = root

@@ -328,6 +328,58 @@ async def test_a_person_is_asked_and_what_ran_meanwhile_is_kept(vault: AsyncVaul
     assert made == ["mail", "wire"]
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+@on_a_loop
+async def test_an_approval_is_for_what_was_shown(vault: AsyncVault, at_once: bool) -> None:
+    box, made = Toolbox(), []
+
+    @box.tool(ask=True)
+    async def wire(iban: str) -> None:
+        made.append(iban)
+
+    replies = (calling(("wire", {"iban": "GOOD"})), "done")
+    with pytest.raises(Paused) as told:
+        await play(vault, box, *replies, at_once=at_once)
+    state = await vault.thread("t").state()
+    state["messages"][-1]["tool_calls"][0]["arguments"] = {"iban": "EVIL"}
+    await vault.thread("t").save(state, force=True)
+    assert await vault.answer("t", told.value.call, True) is True
+    with pytest.raises(Paused) as other:
+        await play(vault, box, *replies, at_once=at_once)
+    assert made == []
+    assert other.value.call is not None
+    assert other.value.call.arguments == {"iban": "EVIL"}
+    assert await vault.answer("t", other.value.call, True) is True
+    assert await play(vault, box, *replies, at_once=at_once) == "done"
+    assert made == ["EVIL"]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@on_a_loop
+async def test_what_was_begun_is_not_forgotten_when_the_call_is_changed(vault: AsyncVault, at_once: bool) -> None:
+    box, made = Toolbox(), []
+
+    @box.tool(timeout=SHORT)
+    async def mail(to: str) -> None:
+        made.append(to)
+        if to == "first":
+            await asyncio.sleep(PATIENCE_S)
+
+    replies = (calling(("mail", {"to": "first"})), "done")
+    with pytest.raises(Unknown):
+        await play(vault, box, *replies, at_once=at_once)
+    state = await vault.thread("t").state()
+    state["messages"][-1]["tool_calls"][0]["arguments"] = {"to": "second"}
+    await vault.thread("t").save(state, force=True)
+    with pytest.raises(Unknown) as told:
+        await play(vault, box, *replies, at_once=at_once)
+    assert told.value.call is not None
+    assert (made, told.value.call.arguments) == (["first"], {"to": "first"})
+    await vault.resolve("t", told.value.call, error="never sent")
+    assert await play(vault, box, *replies, at_once=at_once) == "done"
+    assert made == ["first", "second"]
+
+
 # -- cancellation ----------------------------------------------------------------------------------
 
 

@@ -180,6 +180,22 @@ def test_of_several_calls_each_is_named_by_its_key(on_disk: str) -> None:
     assert all(f"savegame answer invoice-7 {key} --store {on_disk} --approve" in shown for key in keys)
 
 
+def test_what_is_approved_is_what_was_shown(store: str) -> None:
+    (shown,) = run("calls", "invoice-7", "--json", "-s", store).json
+    assert run("answer", "invoice-7", "--approve", "-s", store).code == 0
+    with savegame.open(store) as vault:
+        messages = vault.thread("invoice-7").state()["messages"]
+        messages[-1]["tool_calls"][0]["arguments"] = {"cents": 999_999}
+        vault.thread("invoice-7").update(set={"messages": messages})
+        with pytest.raises(savegame.Paused), vault.run("invoice-7", tools=tools(ask=True)) as held:
+            held.tools()
+    first, other = run("calls", "invoice-7", "--json", "-s", store).json
+    assert (first["key"], first["arguments"], first["answered"]) == (shown["key"], shown["arguments"], True)
+    assert (other["arguments"], other["answered"]) == ({"cents": 999_999}, False)
+    done = run("answer", "invoice-7", "--reject", "too much", "--json", "-s", store)
+    assert done.json["call"] == other["key"]
+
+
 def test_a_call_that_is_being_made_needs_nobody(on_disk: str) -> None:
     box = savegame.Toolbox()
 

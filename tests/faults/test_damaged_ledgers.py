@@ -148,6 +148,29 @@ def test_what_was_made_anew_is_not_made_once_more_when_that_it_was_is_lost(path:
         assert vault.thread("t").state(3)["messages"][-1]["content"] == "sent 2"
 
 
+def test_calls_that_were_changed_are_told_apart_when_their_records_are_lost(path: str) -> None:
+    with savegame.open(path) as vault:
+        play(vault, toolbox())
+        vault.thread("t").rewind(2)
+        messages = vault.thread("t").state()["messages"]
+        messages[-1]["tool_calls"][0]["arguments"] = {"to": "bob"}
+        vault.thread("t").update(set={"messages": messages})
+        with pytest.raises(KeyboardInterrupt):
+            play(vault, toolbox(crash=True))
+        before = {call.key: dict(call.arguments) for call in vault.calls("t")}
+    with repaired(path, "call") as vault:
+        assert {call.key: dict(call.arguments) for call in vault.calls("t")} == before
+        assert sorted((call.arguments["to"], call.status.value) for call in vault.calls("t")) == [
+            ("ada", "done"),
+            ("bob", "unknown"),
+        ]
+        with pytest.raises(Unknown) as caught:
+            play(vault, toolbox())
+        assert caught.value.call is not None
+        assert caught.value.call.arguments == {"to": "bob"}
+        assert made == ["ada", "bob"]
+
+
 # -- before one ------------------------------------------------------------------------------------
 
 

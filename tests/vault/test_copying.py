@@ -94,19 +94,27 @@ LATER: dict[str, Callable[[Vault], object]] = {
     "an agent's checkpoint": lambda vault: vault.checkpoint_agent("a", "now"),
     "a restored agent": lambda vault: vault.restore_agent("before"),
     "a message": lambda vault: vault.add_message("c", {"role": "user", "content": "more"}),
-    "an answer": lambda vault: vault.answer("asked", next(vault.calls("asked")), value=True),
+    "an answer, and the call": lambda vault: answered(vault),
     "a new thread": lambda vault: vault.thread("new").save(1),
     "a discarded head": lambda vault: [vault.thread("t").rewind("t-1", discard=True), vault.thread("t").save("instead")],
 }
 
 
+tools = Toolbox()
+
+
+@tools.tool(ask=True)
+def pay(cents: int) -> int:
+    return cents
+
+
+def answered(vault: Vault) -> None:
+    assert vault.answer("asked", next(vault.calls("asked")), value=True)
+    with vault.run("asked", tools=tools) as run:
+        run.tools()
+
+
 def with_a_call_that_waits(vault: Vault) -> None:
-    tools = Toolbox()
-
-    @tools.tool(ask=True)
-    def pay(cents: int) -> int:
-        return cents
-
     asks = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "pay", "arguments": {"cents": 5}}]}
     with vault.run("asked", tools=tools) as run:
         run.user("pay")

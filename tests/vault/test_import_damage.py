@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exports import Line, lines_of, write
 from kept import kept
 
 import savegame
@@ -18,8 +19,6 @@ from savegame.errors import AlreadyExistsError, CorruptionError, SavegameError, 
 from savegame.frames import digest, load_meta, unwrap
 from savegame.text import from_text
 from savegame.vault import Vault
-
-Line = dict[str, Any]
 
 
 @pytest.fixture
@@ -43,20 +42,6 @@ def path(tmp_path: Path) -> Path:
         source.thread("u").save(None, id="u-0")
         source.export(path)
     return path
-
-
-def lines_of(path: Path) -> list[Line]:
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
-
-
-def write(path: Path, lines: list[Line]) -> None:
-    """Lines with sums that fit: what somebody can make who knows the format."""
-    before = ""
-    with path.open("wb") as file:
-        for line in lines:
-            text = json.dumps({name: value for name, value in line.items() if name != "sum"})[:-1].encode()
-            before = hashlib.sha256(before.encode() + text).hexdigest()[:32]
-            file.write(text + f',"sum":"{before}"}}\n'.encode())
 
 
 def refused(vault: Vault, path: Path, *errors: type[SavegameError]) -> SavegameError:

@@ -200,6 +200,7 @@ def _chosen(vault: Vault, thread_id: str, key: str | None, statuses: tuple[CallS
         found = [entry for entry in known if entry.key == key] or [entry for entry in known if entry.key.startswith(key)]
     else:
         found = [entry for entry in known if entry.status in statuses]
+        found = [entry for entry in found if not entry.answered] or found
     if len(found) == 1:
         return found[0]
     if not found:

@@ -77,7 +77,7 @@ class AsyncRun(AnyRun):
         if at_once:
             await self._all_at_once()
             return
-        for pending in self._core.pending():
+        for pending in await self._do(self._core.open_calls):
             await self._settle(await self._do(self._core.prepare, pending))
 
     async def step(self, name: str, work: Callable[[], T | Awaitable[T]]) -> T:
@@ -118,7 +118,7 @@ class AsyncRun(AnyRun):
             await self._leave(waiting)
 
     async def _begin_all(self, waiting: list[asyncio.Task[Outcome]]) -> None:
-        for pending in self._core.pending():
+        for pending in await self._do(self._core.open_calls):
             running = [task for task in waiting if not task.done()]
             if len(running) >= AT_ONCE:  # what only stands in a queue is not written down as started
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

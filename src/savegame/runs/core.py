@@ -1,8 +1,8 @@
 """What a run does between calls of user code: read the conversation, journal replies and results, keep the ledger.
 
 No user code is called here and nothing waits, so that the synchronous and the asynchronous run drive the same core. Every
-write carries the epoch of the lease. Handed the Thread that it works on; touches toolbox, ledger, lease, views, domain,
-delta, store, model, errors.
+write carries the epoch of the lease. Handed the Thread that it works on; touches toolbox, keys, ledger, lease, views,
+lineage, domain, delta, store, model, errors.
 """
 
 from __future__ import annotations
@@ -19,18 +19,27 @@ from typing import TYPE_CHECKING, Any, Final
 from savegame import differ
 from savegame.delta import Op
 from savegame.domain import Message, Role, ToolCall
-from savegame.errors import ClosedError, Fenced, InvalidInputError, InvalidState, Paused, UnavailableError, Unknown
-from savegame.frames import unwrap
-from savegame.lineage import CHOSEN, newest_mark
+from savegame.errors import (
+    CheckpointNotFound,
+    ClosedError,
+    Fenced,
+    InvalidInputError,
+    InvalidState,
+    Paused,
+    UnavailableError,
+    Unknown,
+)
+from savegame.lineage import CHOSEN, line, messages_in, newest_mark
 from savegame.model import Checkpoint, Kind, Status, checked_id
 from savegame.policy import Event, Strategy
 from savegame.runs import views
+from savegame.runs.keys import CALL_KEY, KeyParts, digest_of, keys_for, parts_of, read_call, unanswered
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import (
     ANSWER,
     CALL,
+    INPUT_KEY,
     JOURNALED,
-    LOST,
     ROOT,
     RUN,
     STEP,
@@ -38,6 +47,7 @@ from savegame.runs.ledger import (
     CallEntry,
     CallStatus,
     generation,
+    is_journaled,
     reply_of,
 )
 from savegame.runs.toolbox import Tool, Toolbox
@@ -50,9 +60,6 @@ if TYPE_CHECKING:
 MISSING: Final = object()
 _NOT_DONE: Final = {"value": MISSING}
 _FEW: Final = 16
-
-INPUT_KEY: Final = "input_key"
-"""The field of a message for the key that the user's words came with."""
 
 _NOTES: Final = {CallStatus.WAITING: "waiting for a person's answer"}
 
@@ -122,7 +129,12 @@ class RunCore:
         self._replies = sum(message.get("role") == Role.ASSISTANT for message in self.messages)
         self._names = set(self.state)
         self._asked: set[str] = set()
-        self._ledger: dict[str, CallEntry | None] = {}
+        self._ledger: dict[str, CallEntry] = {}
+        """Entries of the newest reply and of its earlier versions, by key."""
+        self._noticed: set[str] = set()
+        """Replies whose entries were read into `_ledger`: a long conversation has a long ledger."""
+        self._keys: tuple[str, list[str]] | None = None
+        """The newest reply, and the keys of its calls."""
         self._unkept: dict[str, CallEntry] = {}
         """Outcomes that the store could not take: they are known, so nothing is made again for them."""
         self._said_here: set[str] = set()
@@ -169,7 +181,7 @@ class RunCore:
     @property
     def notes(self) -> dict[str, str]:
         """What a model is told of calls that have no answer yet, by their ids, where there is more to say than nothing."""
-        entries = {one.call_id: self._entry(one.key) for one in self.pending()}
+        entries = {one.call_id: self._ledger.get(one.key) for one in self.pending()}
         return {call_id: _NOTES.get(entry.status, views.INTERRUPTED) for call_id, entry in entries.items() if entry is not None}
 
     def user(self, content: Any, key: str | None) -> bool:
@@ -198,6 +210,7 @@ class RunCore:
                 raise
             made = self._append_reply(_reply(sayable), **spent)
         self._said_here.add(reply_id)
+        self._ledger, self._noticed, self._keys = {}, set(), None
         return made
 
     def _append_reply(self, said: dict[str, Any], **details: Any) -> Checkpoint:
@@ -210,20 +223,105 @@ class RunCore:
 
     def pending(self) -> list[Pending]:
         """The calls of the newest reply that nothing answers yet, in the model's order."""
-        found = reply_of(self.messages, lambda: self._root, self._thread._engine.codec.encode)
+        found = self._newest_reply()
         if found is None:
             return []
-        place, reply_id = found
+        place, reply = found
+        calls = _calls_in(self.messages[place])
+        ids = [call.get("id") for call in calls]
         answers = [one for one in self.messages[place + 1 :] if one.get("role") == Role.TOOL]
-        keys = {one["call_key"] for one in answers if "call_key" in one}
-        ids = {one.get("tool_call_id") for one in answers if "call_key" not in one}  # they came from elsewhere
-        calls = [call if isinstance(call, Mapping) else {} for call in self.messages[place].get("tool_calls") or ()]
-        again = generation(self._noted, reply_id)
-        return [
-            self._pending(f"{base}:{again}" if again else base, call)
-            for base, call in ((f"{reply_id}:{index}", call) for index, call in enumerate(calls))
-            if not any(key == base or key.startswith(f"{base}:") for key in keys) and call.get("id", base) not in ids
-        ]
+        given = {(parts_of(one.get(CALL_KEY)).slot, str(one.get("tool_call_id"))) for one in answers}
+        if all(((reply, str(index), ""), str(call_id)) in given for index, call_id in enumerate(ids)):  # nothing to look up
+            return []
+        keys = self._keys_of(place, reply)
+        return [self._pending(keys[index], calls[index]) for index in unanswered(keys, ids, answers)]
+
+    def open_calls(self) -> list[Pending]:
+        """`pending`, for a caller that will make these calls.
+
+        Raises Unknown if a started call is no longer part of the reply because the conversation was edited.
+        """
+        pending = self.pending()
+        place, reply = self._newest_reply() or (0, "")
+        if reply and reply not in self._said_here and _calls_in(self.messages[place]):
+            self._notice(reply)
+            lost = self._lost(place, reply) if any(entry.begun for entry in self._ledger.values()) else None
+            if lost is not None:
+                raise Unknown(
+                    f"call {lost.key} of {lost.name!r} was started, then edited out of the conversation, and its outcome is "
+                    f"unknown; find out, then vault.resolve({self._thread.id!r}, {lost.key!r}, result)",
+                    call=self._unknown(lost),
+                )
+        return pending
+
+    def _newest_reply(self) -> tuple[int, str] | None:
+        return reply_of(self.messages, lambda: self._root, self._thread._engine.codec.encode)
+
+    # -- which call is which -----------------------------------------------------------------------
+
+    def _keys_of(self, place: int, reply: str) -> list[str]:
+        """The keys of the calls of the newest reply. An edited call is another call, with its own key."""
+        if self._keys is None or self._keys[0] != reply:
+            encode, calls = self._thread._engine.codec.encode, _calls_in(self.messages[place])
+            digests = [read_call(call, encode).digest for call in calls]
+            before = [] if reply in self._said_here else self._versions(place, reply)
+            known: dict[str, str] = {}
+            for name, said in before:
+                again = generation(self._noted, name)
+                known |= {
+                    str(KeyParts(name, str(index), again)): read_call(call, encode).digest for index, call in enumerate(said)
+                }
+            for name in dict.fromkeys((reply, *(name for name, _ in before))):
+                known |= {entry.key: digest_of(entry.name, entry.arguments, encode) for entry in self._entries(name)}
+            whole = any(name == reply for name, _ in before)
+            self._keys = reply, keys_for(reply, generation(self._noted, reply), digests, known, whole=whole)
+        return self._keys[1]
+
+    def _versions(self, place: int, reply: str) -> list[tuple[str, Sequence[Any]]]:
+        """Earlier versions of the newest reply: the start of their keys, and their calls.
+
+        A journaled reply has the id of its checkpoint, which has the original; if it was pruned, only the ledger knows. A
+        reply from elsewhere is keyed by its calls, so each of its versions is looked up in its place along this line.
+        """
+        engine, key, head = self._thread._engine, self._thread._key, self.checkpoint
+        if head is None or head.id == reply:
+            return [(reply, _calls_in(self.messages[place]))]
+        if is_journaled(self.messages[place]):
+            try:
+                found = engine.find(key.namespace, reply)
+                said = [] if found is None else messages_in(engine, engine.point(found[0], found[1].seq, found[1]).node)
+            except CheckpointNotFound:  # pruned meanwhile
+                said = []
+            return [(reply, _calls_in(one)) for one in said if isinstance(one, Mapping) and one.get("id") == reply]
+        versions: list[tuple[str, Sequence[Any]]] = []
+        for frame in line(engine, key, head.seq):
+            said = messages_in(engine, engine.point(key, frame.seq, frame).node)
+            found_at, name = reply_of(said[: place + 1], lambda: self._root, engine.codec.encode) or (-1, "")
+            if found_at != place:
+                break
+            if name != reply:
+                versions.append((name, _calls_in(said[place])))
+        return versions
+
+    def _entries(self, reply: str) -> list[CallEntry]:
+        """The ledger entries of a reply's calls, of its newest generation."""
+        self._notice(reply)
+        again = generation(self._noted, reply)
+        found = [(entry, parts_of(entry.key)) for entry in self._ledger.values()]
+        return [entry for entry, parts in found if (parts.reply, parts.generation) == (reply, again)]
+
+    def _notice(self, reply: str) -> None:
+        if reply not in self._noticed and reply not in self._said_here:
+            self._noticed.add(reply)
+            found = {name: CallEntry.from_dict(name, kept) for name, kept in self._kept(CALL, f"{reply}:")}
+            self._ledger = found | self._ledger
+
+    def _lost(self, place: int, reply: str) -> CallEntry | None:
+        """A started call that must not run again and is no longer part of the reply."""
+        keys = self._keys_of(place, reply)
+        names = dict.fromkeys(parts_of(key).reply for key in self._ledger)
+        left = [entry for name in names for entry in self._entries(name) if entry.begun and entry.key not in keys]
+        return next((entry for entry in left if (tool := self._tool(entry.name)) is None or not tool.may_run_again), None)
 
     @cached_property
     def _root(self) -> str:
@@ -235,14 +333,12 @@ class RunCore:
         return str(found)
 
     def _pending(self, key: str, call: Mapping[str, Any]) -> Pending:
-        try:
-            asked = ToolCall.from_dict({"id": key, "arguments": {}, **call})
-        except InvalidInputError as error:
-            inner = call.get("function")
-            name = call.get("name") or (inner.get("name") if isinstance(inner, Mapping) else inner) or "?"
-            return Pending(key, str(call.get("id") or key), str(name), {}, None, f"the call cannot be read: {error}")
-        tool = next((tool for tool in self._tools if tool.name == asked.name), None)
-        return Pending(key, asked.id, asked.name, asked.arguments, tool)
+        asked = read_call(call, self._thread._engine.codec.encode)
+        tool = None if asked.wrong else self._tool(asked.name)
+        return Pending(key, str(call.get("id") or key), asked.name, asked.arguments, tool, asked.wrong)
+
+    def _tool(self, name: str) -> Tool | None:
+        return next((tool for tool in self._tools if tool.name == name), None)
 
     def prepare(self, pending: Pending) -> Go | Known:
         """What is to be done about a call. What must be written down before it is made is written.
@@ -251,7 +347,7 @@ class RunCore:
         Fenced if the lease was lost.
         """
         self.check()
-        entry = self._unkept.get(pending.key) or self._entry(pending.key)
+        entry = self._unkept.get(pending.key) or self._ledger.get(pending.key)
         if entry is not None and entry.settled:
             return Known(pending, entry)
         wrong = self._wrong(pending, entry)
@@ -264,25 +360,18 @@ class RunCore:
         refused = None if answer is None else _refusal(answer)
         if refused is not None:
             return self._failed(pending, refused)
-        return self._begin(pending, pending.tool, self._entry(pending.key), (answer or {}).get("comment"))
+        return self._begin(pending, pending.tool, self._ledger.get(pending.key), (answer or {}).get("comment"))
 
-    def _entry(self, key: str) -> CallEntry | None:
-        """What the ledger says of a call: read at the first question, since a long conversation has a long ledger."""
-        if key not in self._ledger:
-            kept = self._kept(CALL, key)
-            self._ledger[key] = None if kept is None else CallEntry.from_dict(key, kept)
-        return self._ledger[key]
-
-    def _kept(self, kind: str, name: str) -> Any:
-        """One record by its name; those before it that begin alike are of calls of the same reply."""
-        thread, after = self._thread, name[:-1]
+    def _kept(self, kind: str, beginning: str) -> Iterator[tuple[str, Any]]:
+        """Records whose names start with `beginning`, by name."""
+        thread, after = self._thread, beginning[:-1]
         while True:
             page = thread._engine.store.records(thread._key, kind, after=after, limit=_FEW)
             for record in page.items:
-                if record.name == name:
-                    return thread._engine.codec.decode(unwrap(record.value)[1])
-            if page.next is None or page.next > name:
-                return None
+                if record.name.startswith(beginning):
+                    yield record.name, thread._read(record)
+            if page.next is None or (page.next > beginning and not page.next.startswith(beginning)):
+                return
             after = page.next
 
     def _wrong(self, pending: Pending, entry: CallEntry | None) -> str | None:
@@ -300,12 +389,12 @@ class RunCore:
 
     def _answer(self, pending: Pending, tool: Tool, entry: CallEntry | None) -> dict[str, Any] | None:
         """What a person answered; None if the call was begun already. Raises Paused if nobody has answered yet."""
-        kept: dict[str, Any] | None = self._kept(ANSWER, pending.key)
-        lost = kept is None and entry is not None and entry.error == LOST and tool.may_run_again  # perhaps not even begun
-        if entry is not None and entry.status != CallStatus.WAITING and not lost:
+        kept: dict[str, Any] | None = dict(self._kept(ANSWER, pending.key)).get(pending.key)
+        begun = entry is not None and entry.status != CallStatus.WAITING
+        if begun and (kept is not None or not tool.may_run_again):
             return None
         if kept is None:
-            if entry is None or lost:
+            if entry is None or begun:  # a started entry is no approval
                 entry = self._new(pending, CallStatus.WAITING, asked=f"{pending.name}({pending.arguments})")
                 self._write(entry)
             raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)
@@ -356,7 +445,7 @@ class RunCore:
         answer = Message.tool_result(pending.call_id, f"error: {entry.error}" if failed else entry.result)
         if failed:
             answer.metadata["is_error"] = True
-        said = answer.to_dict() | {"call_key": pending.key}
+        said = answer.to_dict() | {CALL_KEY: pending.key}
         known = self._ledger.get(pending.key)
         again = known is not None and known.settled  # it was paid for when it was made
         spent = {} if again else {"tokens_used": entry.tokens_used, "cost": entry.cost}
@@ -497,6 +586,11 @@ class RunCore:
 
     def _record(self, kind: str, name: str, value: Any, *, absent: bool = False) -> PutRecord:
         return self._thread._record(kind, name, value, epoch=self._hold.epoch, absent=absent)
+
+
+def _calls_in(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The calls of a message of the conversation, whatever they are."""
+    return [call if isinstance(call, Mapping) else {} for call in message.get("tool_calls") or ()]
 
 
 def _refusal(answer: Mapping[str, Any]) -> str | None:

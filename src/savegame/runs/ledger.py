@@ -1,8 +1,11 @@
-"""The ledger of a run: what became of each tool call, kept as records beside the thread. Touches domain, errors.
+"""The ledger of a run: what became of each tool call, kept as records beside the thread. Touches keys.
 
 An entry is written before an effect that must not happen twice (`started`), when a person is asked (`waiting`), and with
 the outcome, in the same commit as the message that tells the model. It holds the outcome, so that a call whose message was
 rewound past is answered again without being made again.
+
+A call whose name or arguments differ from its entry is another call, with its own key, approval and result (`keys.py`). So
+the name and arguments of an entry never change.
 """
 
 from __future__ import annotations
@@ -15,8 +18,7 @@ from typing import Any, Final, Literal
 
 import blake3
 
-from savegame.domain import ToolCall
-from savegame.errors import InvalidInputError
+from savegame.runs.keys import CALL_KEY, digest_of, keys_for, parts_of, read_call
 
 CALL: Final = "call"
 ANSWER: Final = "answer"
@@ -34,6 +36,10 @@ Records = Mapping[str, Mapping[str, Any]]
 
 JOURNALED: Final = "journaled"
 """The field of a reply that a run has kept, under the id that it has."""
+INPUT_KEY: Final = "input_key"
+"""The field of a message for the key that the user's words came with."""
+MARKS: Final = frozenset((JOURNALED, CALL_KEY, INPUT_KEY))
+"""Fields of messages that only runs write, and go by."""
 
 LOST: Final = "what was written down of it was damaged"
 """Why nobody knows the outcome of a call whose record a repair set aside."""
@@ -51,7 +57,10 @@ class CallStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallEntry:
-    """One tool call in the ledger. `key` is stable: the journaled reply and the place of the call in it."""
+    """One tool call in the ledger. `key` is stable: the journaled reply and the place of the call in it.
+
+    The key of an edited call also has a digest of its name and arguments.
+    """
 
     key: str
     name: str
@@ -77,13 +86,17 @@ class CallEntry:
     def order(self) -> tuple[dt.datetime, int]:
         """Sorts a ledger: by time, and within a reply by the model's order."""
         noted = self.noted_at or self.started_at or self.ended_at or dt.datetime.min.replace(tzinfo=dt.UTC)
-        place = self.key.split(":")[1:2]
-        return noted, int(place[0]) if place and place[0].isdecimal() else 0
+        return noted, int(parts_of(self.key).place)
 
     @property
     def settled(self) -> bool:
         """Whether its outcome is known."""
         return self.status in (CallStatus.DONE, CallStatus.FAILED)
+
+    @property
+    def begun(self) -> bool:
+        """Whether it was started and its outcome is not known: it may have taken effect."""
+        return self.status in (CallStatus.STARTED, CallStatus.UNKNOWN)
 
     @property
     def needs_person(self) -> bool:
@@ -112,6 +125,82 @@ class CallEntry:
         return cls(key=key, **{**given, "status": CallStatus(kept["status"])})
 
 
+# -- shapes ----------------------------------------------------------------------------------------
+
+
+def check(kind: str, name: str, value: Any, encode: Callable[[Any], bytes]) -> None:
+    """Raise ValueError unless a ledger record has the shape of its kind. Unknown fields and names pass."""
+    wrong = _CHECKS[kind](name, value) if kind in _CHECKS else None
+    if wrong is None and kind == CALL and (digest := parts_of(name).digest):
+        wrong = None if digest_of(value["name"], value["arguments"], encode) == digest else "its key is that of another call"
+    if wrong is not None:
+        raise ValueError(wrong)
+
+
+def _wrong_call(_: str, value: Any) -> str | None:
+    if not _is_named(value, "name", "status", "arguments"):
+        return "name, status or arguments are missing"
+    if value["status"] not in tuple(CallStatus):
+        return f"there is no status {value['status']!r:.40}"
+    return next(
+        (f"{field} cannot be {value[field]!r:.40}" for field, fits in _FITS.items() if not fits(value.get(field))), None
+    )
+
+
+def _wrong_run(name: str, value: Any) -> str | None:
+    if name == ROOT:
+        return None if isinstance(value, str) else "the root is no text"
+    if name.startswith(GENERATION):
+        return None if _is_count(value) else "a generation is a number"
+    if name != TAKEOVERS:
+        return None
+    fits = _is_named(value, "count", "head") and _is_count(value["count"]) and _is_text(value["head"])
+    return None if fits else "takeovers are a count and a head"
+
+
+def _wrong_step(_: str, value: Any) -> str | None:
+    return None if _is_named(value, "value") and _is_text(value.get("at")) else "a step is a value, and where it was kept"
+
+
+def _wrong_answer(_: str, value: Any) -> str | None:
+    return None if _is_named(value, "value") else "an answer has a value"
+
+
+def _is_named(value: Any, *names: str) -> bool:
+    return isinstance(value, dict) and all(name in value for name in names)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_time(value: Any) -> bool:
+    return value is None or (isinstance(value, dt.datetime) and value.tzinfo is not None)
+
+
+_CHECKS: Final = {CALL: _wrong_call, ANSWER: _wrong_answer, STEP: _wrong_step, RUN: _wrong_run}
+
+_FITS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "name": lambda value: isinstance(value, str),
+    "arguments": lambda value: isinstance(value, dict) and all(isinstance(name, str) for name in value),
+    "attempt": lambda value: value is None or _is_count(value),
+    "asked": _is_text,
+    "tokens_used": lambda value: value is None or _is_count(value),
+    "cost": lambda value: value is None or type(value) in (int, float),
+    "started_at": _is_time,
+    "ended_at": _is_time,
+    "noted_at": _is_time,
+}
+"""The types of an entry's fields; `result`, `error` and `comment` may be anything."""
+
+
+# -- replies ---------------------------------------------------------------------------------------
+
+
 def reply_of(messages: Sequence[Any], root: Callable[[], str], encode: Callable[[Any], bytes]) -> tuple[int, str] | None:
     """The place of the newest reply in a conversation, and what the keys of its calls begin with; None if there is none.
 
@@ -135,7 +224,8 @@ def replies_in(messages: Sequence[Any], root: Callable[[], str], encode: Callabl
 
 def is_journaled(message: Mapping[str, Any]) -> bool:
     """Whether a reply was kept by a run, under the id that it has."""
-    return message.get(JOURNALED) is True and "id" in message
+    given = message.get("id")
+    return message.get(JOURNALED) is True and isinstance(given, str) and ":" not in given
 
 
 def _asked(call: Any) -> Any:
@@ -150,7 +240,10 @@ def generation(run: Mapping[str, Any], reply: str) -> int:
 
 def generation_made(calls: Iterable[str]) -> int:
     """The newest generation of which one of these calls of a reply was begun, by their keys."""
-    return max((int(key.split(":")[2]) for key in calls if key.count(":") == 2), default=0)
+    return max((parts_of(key).generation for key in calls), default=0)
+
+
+# -- what goes along -------------------------------------------------------------------------------
 
 
 def for_fork(kept: Records, messages: Sequence[Any], before: Collection[str], encode: Callable[[Any], bytes]) -> Records:
@@ -161,7 +254,7 @@ def for_fork(kept: Records, messages: Sequence[Any], before: Collection[str], en
     reply = reply_of(messages, lambda: str(kept.get(RUN, {}).get(ROOT, "")), encode)
     calls = {name: value for name, value in kept.get(CALL, {}).items() if reply and name.startswith(f"{reply[1]}:")}
     again = generation_made(calls)
-    known = {name for name, value in calls.items() if value["status"] in (CallStatus.DONE, CallStatus.FAILED)}
+    known = {name for name, value in calls.items() if is_settled(value)}
     return {
         CALL: calls,
         ANSWER: {name: value for name, value in kept.get(ANSWER, {}).items() if name in known},  # else it is asked anew
@@ -175,39 +268,59 @@ _FAR: Final = (CallStatus.WAITING, CallStatus.STARTED, CallStatus.UNKNOWN, CallS
 """What is known of a call, from least to most."""
 
 
-def gives_way(kind: str, name: str, there: Any, given: Any, calls: Iterable[str]) -> bool:
+def gives_way(kind: str, name: str, there: Any, given: Any, calls: Iterable[str], encode: Callable[[Any], bytes]) -> bool:
     """Whether a record may become what a copy of its thread says of it (None: nothing), which may be older.
 
-    What is known of an effect stays known, and so do answers and steps. `calls` are the keys of the calls that are there.
+    What is known of an effect stays known, and so do answers and steps. An entry never becomes that of another call: a person
+    may have approved what it says. `calls` are the keys of the calls that are there.
     """
     if kind == CALL:
-        known = CallStatus(there["status"])
-        settled = known in (CallStatus.DONE, CallStatus.FAILED)
-        return given is not None and not settled and _FAR.index(CallStatus(given["status"])) >= _FAR.index(known)
+        if given is None or is_settled(there) or not _is_same(there, given, encode):
+            return False
+        return _FAR.index(CallStatus(given["status"])) >= _FAR.index(CallStatus(there["status"]))
     if kind == RUN and name.startswith(GENERATION):
         reply = name.removeprefix(GENERATION)
         return generation_made(key for key in calls if key.startswith(f"{reply}:")) <= int(given or 0)
     return kind == RUN and name == TAKEOVERS
 
 
-def stand_ins(kept: Records, messages: Sequence[Any], place: int, reply: str, now: dt.datetime) -> dict[tuple[str, str], Any]:
+def is_settled(call: Mapping[str, Any]) -> bool:
+    """Whether the outcome of a call is known, by its record."""
+    return call["status"] in (CallStatus.DONE, CallStatus.FAILED)
+
+
+def _is_same(there: Mapping[str, Any], given: Mapping[str, Any], encode: Callable[[Any], bytes]) -> bool:
+    one, other = (digest_of(call["name"], call.get("arguments", {}), encode) for call in (there, given))
+    return one == other
+
+
+def stand_ins(
+    kept: Records,
+    messages: Sequence[Any],
+    place: int,
+    reply: str,
+    now: dt.datetime,
+    known: Mapping[str, str],
+    encode: Callable[[Any], bytes],
+) -> dict[tuple[str, str], Any]:
     """Records for the newest reply of a conversation, some of whose own may have been lost, by kind and name.
 
     A call without an entry has the outcome that the model was told of; if there is none, nobody knows whether it was made.
+    `known` are digests of what calls ask for, by key: see `keys_for`.
     """
     made = generation_made(name for name in kept.get(CALL, {}) if name.startswith(f"{reply}:"))
     again = generation(kept.get(RUN, {}), reply) or made
     new: dict[tuple[str, str], Any] = {(RUN, GENERATION + reply): again} if again else {}
     told = [message for message in messages[place + 1 :] if isinstance(message, Mapping)]
-    for index, call in enumerate(messages[place].get("tool_calls") or ()):
-        key = f"{reply}:{index}:{again}" if again else f"{reply}:{index}"
-        try:
-            asked = ToolCall.from_dict({"arguments": {}, "id": key, **call})
-        except (InvalidInputError, TypeError):  # nobody can read it, so nobody made it
+    calls = messages[place].get("tool_calls") or ()
+    asked = [read_call(call, encode) for call in calls]
+    keys = keys_for(reply, again, [one.digest for one in asked], known, whole=False)
+    for key, call, one in zip(keys, calls, asked, strict=True):
+        if one.wrong is not None:  # nobody can read it, so nobody made it
             continue
-        answer = next((one for one in told if asked.id == one.get("tool_call_id")), None)
-        if answer is None or answer.get("call_key") == key:  # else somebody else made it
-            new[CALL, key] = CallEntry(key, asked.name, arguments=asked.arguments, noted_at=now, **_told(answer)).to_dict()
+        answer = next((message for message in told if str(call.get("id") or key) == message.get("tool_call_id")), None)
+        if answer is None or answer.get(CALL_KEY) == key:  # else somebody else made it
+            new[CALL, key] = CallEntry(key, one.name, arguments=one.arguments, noted_at=now, **_told(answer)).to_dict()
     return {(kind, name): value for (kind, name), value in new.items() if name not in kept.get(kind, {})}
 
 

@@ -223,7 +223,7 @@ class Run(AnyRun):
         if at_once:
             self._all_at_once()
             return
-        for pending in self._core.pending():
+        for pending in self._core.open_calls():
             self._settle(self._core.prepare(pending))
 
     def step(self, name: str, work: Callable[[], T]) -> T:
@@ -249,7 +249,7 @@ class Run(AnyRun):
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tool") as pool:
             waiting: list[Future[Outcome]] = []
             try:
-                for pending in self._core.pending():
+                for pending in self._core.open_calls():
                     _wait_for_a_place(waiting)  # what only stands in a queue is not written down as started
                     found = self._core.prepare(pending)
                     if takes_long(found):
