@@ -17,6 +17,7 @@ from savegame.agents import AgentInfo, own_thread
 from savegame.codec import format_path
 from savegame.conversations import ConversationInfo
 from savegame.domain import AgentState, Conversation
+from savegame.domain import Message as DomainMessage
 from savegame.errors import InvalidInputError, NotFoundError, ThreadNotFound
 from savegame.lineage import Ref as Reference
 from savegame.lineage import by_text
@@ -26,6 +27,8 @@ from savegame.model import MISSING, Change, Kind, ThreadInfo
 from savegame.naming import is_there
 from savegame.plain import inside
 from savegame.retrying import retried
+from savegame.runs.keys import digest_of
+from savegame.runs.ledger import MARKS
 from savegame.search import Hit
 from savegame.vault import Vault
 
@@ -176,6 +179,7 @@ class Tools:
         def attempt() -> shapes.ConversationSaved:
             found = None if conversation_id is None else self._conversation(conversation_id)
             old = {"messages": [], **_present({"id": conversation_id})} if found is None else found.to_dict()
+            self._refuse_marks(found, messages or (), append or ())
             conversation = Conversation.from_dict({**old, **_present(given), **_patched(old, {"metadata": metadata})})
             for place, message in enumerate(append or ()):
                 inside(f"append[{place}]", partial(conversation.add_message, message))
@@ -435,6 +439,25 @@ class Tools:
             return self._vault.load_conversation(conversation_id)
         except InvalidInputError as error:
             raise NotAConversation(f"this thread cannot be read as a conversation: {error}") from error
+
+    def _refuse_marks(
+        self, found: Conversation | None, messages: Iterable[dict[str, Any]], append: Iterable[dict[str, Any]]
+    ) -> None:
+        """Refuse what only runs write: they rely on it to know which calls were made and approved."""
+        kept = {message.id: message for message in (found.messages if found else ()) if MARKS & message.extra.keys()}
+        for name, given in (("messages", messages), ("append", append)):
+            for place, message in enumerate(given):
+                marks, known = sorted(MARKS & message.keys()), kept.get(str(message.get("id")))
+                if (marks or known) and not (known and name == "messages" and self._is_same(message, known)):
+                    what = f"{name}[{place}].{marks[0] if marks else 'id'}"
+                    raise InvalidInputError(
+                        f"{what} was written by a run, and only a run may write it; give the message back as it was loaded, "
+                        f"or leave out {', '.join(['id', *sorted(MARKS)])}"
+                    )
+
+    def _is_same(self, given: dict[str, Any], known: DomainMessage) -> bool:
+        encode = self._vault.codec.encode
+        return digest_of("", DomainMessage.from_dict(given).to_dict(), encode) == digest_of("", known.to_dict(), encode)
 
     def page(self, items: Iterable[T], limit: int, entry: Callable[[T], E]) -> tuple[list[E], bool]:
         """For lists: their first entries, as many as were asked for and fit, at least one; and whether there are more."""
