@@ -266,7 +266,8 @@ class Agents:
         """`Vault.restore_agent`."""
         try:
             agent_id, key, frame, found = self._find(checkpoint_id)
-            moved = retried(partial(self._restore, agent_id, key, frame, found, skip_missing=skip_missing))
+            loaded: set[tuple[ThreadKey, bytes]] = set()  # a busy conversation is not loaded again with every attempt
+            moved = retried(partial(self._restore, agent_id, key, frame, found, loaded, skip_missing=skip_missing))
         except CorruptionError as error:
             error.args = (f"Checkpoint integrity check failed, nothing was changed: {error}",)
             raise
@@ -289,12 +290,19 @@ class Agents:
         return agent_id, key, frame, Thread(self._engine, key, None, None).load(frame.id)
 
     def _restore(
-        self, agent_id: str, key: ThreadKey, frame: Frame, found: Checkpoint, *, skip_missing: bool
+        self,
+        agent_id: str,
+        key: ThreadKey,
+        frame: Frame,
+        found: Checkpoint,
+        loaded: set[tuple[ThreadKey, bytes]],
+        *,
+        skip_missing: bool,
     ) -> list[ThreadKey]:
         """Keep where everything is now, and move all heads, in one commit; gives the threads that it touched."""
         _checked(agent_id, found.state[AGENT])
         wanted: dict[str, str] = found.state[HEADS]
-        targets = self._targets(found.id, wanted, skip_missing=skip_missing)
+        targets = self._targets(found.id, wanted, loaded, skip_missing=skip_missing)
         before, heads = self._moment(agent_id)
         undo = self._engine.store.new_id(key)
         moves = [MoveHead(key, frame.seq, undo), *self._moves(heads, wanted, targets)]
@@ -308,8 +316,10 @@ class Agents:
         )
         return [move.key for move in moves]
 
-    def _targets(self, checkpoint_id: str, wanted: dict[str, str], *, skip_missing: bool) -> dict[ThreadKey, Frame]:
-        """Where every head has to go. What does not load must not become a head."""
+    def _targets(
+        self, checkpoint_id: str, wanted: dict[str, str], loaded: set[tuple[ThreadKey, bytes]], *, skip_missing: bool
+    ) -> dict[ThreadKey, Frame]:
+        """Where every head has to go. What does not load must not become a head; `loaded` are those that did before."""
         targets: dict[ThreadKey, Frame] = {}
         missing = []
         for head_id in wanted.values():
@@ -317,7 +327,9 @@ class Agents:
             if found is None:
                 missing.append(head_id)
                 continue
-            self._engine.point(found[0], found[1].seq, found[1])
+            if (found[0], found[1].meta) not in loaded:
+                self._engine.point(found[0], found[1].seq, found[1])
+                loaded.add((found[0], found[1].meta))
             targets[found[0]] = found[1]
         if missing and not skip_missing:
             raise CheckpointNotFound(

@@ -12,6 +12,8 @@ from filled import model, wait_for_person
 
 import savegame
 from savegame.cli.vaults import _given, _options, command
+from savegame.model import ThreadKey
+from savegame.store import DeleteThread
 
 
 def test_rewinding_forking_and_labelling(store: str) -> None:
@@ -83,6 +85,24 @@ def test_with_yes_it_is_done(store: str) -> None:
     assert run("erase", "customer-7", "--yes", "--json", "-s", store).json["threads"] == ["support-42", "what-if"]
     with savegame.open(store) as vault:
         assert [info.id for info in vault.threads()] == ["gone", "invoice-7", "invoice-8", "report"]
+
+
+def test_erase_finds_forks_of_forks_and_says_what_it_cannot_follow(store: str) -> None:
+    with savegame.open(store) as vault:
+        thread = vault.thread("chat")
+        thread.save({"text": "secret"})
+        for name in ("middle", "leaf"):
+            thread = thread.fork(name)
+        vault.thread("middle").delete()
+        vault.thread("chat").fork("cut").fork("cut off")
+        vault.store.commit([DeleteThread(ThreadKey("default", "cut"))])  # as earlier versions deleted
+        vault.thread("chat").attach_subject("customer-8")
+    look = run("erase", "customer-8", "--dry-run", "-s", store)
+    assert look.out.split() == ["chat", "leaf", "2", "threads", "of", "customer-8", "would", "be", "deleted"]
+    assert "not reached: thread 'cut off' was forked from 'cut'" in look.err
+    done = run("erase", "customer-8", "--yes", "--json", "-s", store).json
+    assert (done["threads"], len(done["unreached"])) == (["chat", "leaf"], 1)
+    assert run("erase", "customer-8", "--yes", "--json", "-s", store).json["threads"] == []
 
 
 def test_a_person_is_asked_and_may_refuse(on_disk: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from savegame import ConflictError, Thread, Toolbox
+from savegame.lineage import PAGE
 from savegame.retrying import PLANS
 from savegame.store import Rewrite, StoreChange
 from savegame.stores.memory import MemoryStore
@@ -190,6 +191,29 @@ def test_two_that_remove_at_once_lose_no_large_value() -> None:
         list(range(step)) for step in (1, 2, 4, 5, 7, 9, 11, 12)
     ]
     assert vault.verify().ok
+
+
+def test_a_removal_between_two_pages_of_another_one_cuts_nothing_off() -> None:
+    """The second page tells that a frame is gone on which, by the first page, another one is built."""
+    store = MemoryStore()
+    vault = Vault(store)
+    thread = vault.thread("t")
+    for number in range(PAGE + 50):
+        thread.update(append={"l": [number]})
+    at_the_edge, before_it = thread.load(50).id, thread.load(49).id
+    frames = store.frames
+
+    def remove_after_a_page(*args: Any, **how: Any) -> Any:
+        found = frames(*args, **how)
+        if how.get("limit") == PAGE:
+            store.frames = frames  # type: ignore[method-assign]
+            Vault(store).thread("t").remove(at_the_edge)
+        return found
+
+    store.frames = remove_after_a_page  # type: ignore[method-assign]
+    assert thread.remove(before_it) == 1
+    assert vault.verify().ok
+    assert thread.load(51).state == {"l": list(range(51))}
 
 
 def test_a_thread_that_is_branched_from_over_and_over_gives_up_in_the_end() -> None:

@@ -181,7 +181,7 @@ def erase(
             ask(f"{plural(len(erased.threads), 'thread')} of {one_line(subject)} will be deleted for good. Go on?", yes=yes)
             if not yes:
                 refuse_other(vault.erase(subject, dry_run=True).threads, erased.threads)
-        if not dry_run:  # also without a thread: a call that was killed may have left bytes of those that it deleted
+        if not dry_run and (erased.threads or yes):  # without threads, too: it frees what a killed call has left
             erased = vault.erase(subject)
     done: shapes.Erased = {
         "subject": subject,
