@@ -34,6 +34,11 @@ class Object(dict):  # the fields of an object; not a dict of the user's
     pass
 
 
+class Key(NamedTuple):  # one that Python might find equal to another key, told apart by its bytes
+    encoded: bytes
+    value: Any
+
+
 def decode(data: bytes, blobs: dict[bytes, bytes]) -> Any:  # docs/format/values.md
     def zone(stored: Any) -> dt.tzinfo | None:
         if isinstance(stored, int):
@@ -47,8 +52,9 @@ def decode(data: bytes, blobs: dict[bytes, bytes]) -> Any:  # docs/format/values
     def inner(body: bytes) -> Any:
         return ormsgpack.unpackb(body, ext_hook=extension)
 
-    def pairs(flat: list[Any]) -> dict[Any, Any]:
-        return dict(zip(flat[::2], flat[1::2], strict=True))
+    def pairs(body: bytes) -> dict[Any, Any]:
+        flat = raw(body)
+        return {told_apart(key): inner(ormsgpack.packb(item)) for key, item in zip(flat[::2], flat[1::2], strict=True)}
 
     def large(body: bytes) -> Any:
         return blobs[body[1:]].decode() if body[:1] == b"s" else blobs[body[1:]]
@@ -65,7 +71,7 @@ def decode(data: bytes, blobs: dict[bytes, bytes]) -> Any:  # docs/format/values
         9: lambda body: UUID(bytes=body),
         10: lambda body: int.from_bytes(body, "big", signed=True),
         11: lambda body: PATHS[ormsgpack.unpackb(body)[0]](ormsgpack.unpackb(body)[1]),
-        12: lambda body: pairs(inner(body)),
+        12: pairs,
         13: lambda body: Object(inner(body)[1]),
         14: lambda body: inner(body)[1],
         15: large,
@@ -77,36 +83,46 @@ def decode(data: bytes, blobs: dict[bytes, bytes]) -> Any:  # docs/format/values
     return inner(data)
 
 
+def raw(data: bytes) -> Any:
+    return ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext)
+
+
+def told_apart(key: Any) -> Any:  # docs/format/delta.md#paths
+    value = decode(ormsgpack.packb(key), {})
+    return value if type(value) in (str, int, bytes, type(None)) else Key(ormsgpack.packb(key), value)
+
+
 def apply(state: Any, payload: bytes, blobs: dict[bytes, bytes]) -> Any:  # docs/format/delta.md
     root = [state]  # so that the whole state is a place like any other
     start = 4 + struct.unpack_from("<I", payload)[0]
-    for code, path, length, a, b in decode(payload[4:start], {}):
-        raw = payload[start:] if length < 0 else payload[start : start + length]
-        start += len(raw)
+    for code, path, length, a, b in raw(payload[4:start]):
+        data = payload[start:] if length < 0 else payload[start : start + length]
+        start += len(data)
         holder: Any = root
-        *way, last = (0, *path)
+        *way, last = (0, *map(told_apart, path))
         for key in way:
             holder = holder[key]
         if code == 0:
-            holder[last] = decode(raw, blobs)
+            holder[last] = decode(data, blobs)
         elif code == 1:
             del holder[last]
         elif code == 2:
-            holder[last] += decode(raw, blobs)
+            holder[last] += decode(data, blobs)
         elif code == 3:
-            holder[last][a : a + b] = decode(raw, blobs)
+            holder[last][a : a + b] = decode(data, blobs)
         elif code == 4:
             old = holder[last].encode() if isinstance(holder[last], str) else holder[last]
-            new = old[:a] + raw + old[len(old) - b :]
+            new = old[:a] + data + old[len(old) - b :]
             holder[last] = new.decode() if isinstance(holder[last], str) else new
         elif code == 5:
-            holder[last] = type(holder[last])((key, holder[last][key]) for key in decode(raw, blobs))
+            holder[last] = type(holder[last])((key, holder[last][key]) for key in map(told_apart, raw(data)))
     return root[0]
 
 
 def plain(value: Any) -> Any:  # objects as dicts of their fields, without what pydantic holds besides
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items() if not (type(value) is Object and key == "\0rest")}
+        shown = {key: item for key, item in value.items() if not (type(value) is Object and key == "\0rest")}
+        return {key.value if type(key) is Key else key: plain(item) for key, item in shown.items()}
     return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
 
 
