@@ -54,19 +54,27 @@ def _compare(codec: Codec, old: Any, new: Any, path: tuple[Any, ...]) -> Iterato
         return
     left, right = _mapping(old), _mapping(new)
     if left is not None and right is not None and type(old) is type(new):
-        for key in [*left, *(key for key in right if key not in left)]:
-            if key not in right:
-                yield Change((*path, key), left[key], MISSING)
-            elif key not in left:
-                yield Change((*path, key), MISSING, right[key])
+        for key, before, after in _paired(codec, left, right):
+            if before is MISSING or after is MISSING:
+                yield Change((*path, key), before, after)
             else:
-                yield from _compare(codec, left[key], right[key], (*path, key))
+                yield from _compare(codec, before, after, (*path, key))
         if [codec.encode(key) for key in left if key in right] != [codec.encode(key) for key in right if key in left]:
             yield Change((*path, "(keys)"), list(left), list(right))
     elif type(old) is list and type(new) is list:
         yield from _compare_lists(codec, old, new, path)
     else:
         yield Change(path, old, new)
+
+
+def _paired(codec: Codec, left: dict[Any, Any], right: dict[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """Every key with its two values. Equal keys are one; NaN, which is equal to nothing, is the one with the same bytes."""
+    others = {codec.encode(key): key for key in right if key not in left}
+    for key, before in left.items():
+        twin = key if key in right else others.pop(codec.encode(key), MISSING)
+        yield key, before, MISSING if twin is MISSING else right[twin]
+    for key in others.values():
+        yield key, MISSING, right[key]
 
 
 def _compare_lists(codec: Codec, old: list[Any], new: list[Any], path: tuple[Any, ...]) -> Iterator[Change]:

@@ -279,7 +279,9 @@ class Codec:
         if type(value) is dict:
             return b"", value
         if type(value) is RawExt:
-            return open_ext(value)
+            opened = open_ext(value)
+            raw = {} if opened is None else dict(opened[1])
+            return None if opened is None or len(raw) != len(opened[1]) else (opened[0], raw)
         fields = None if type(value) in _PLAIN or isinstance(value, Enum) else fields_of(value)
         if fields is None:
             return None
@@ -448,7 +450,7 @@ def map_header(count: int) -> bytes:
     return b"\xde" + count.to_bytes(2, "big") if count < 65536 else b"\xdf" + count.to_bytes(4, "big")
 
 
-def open_ext(ext: RawExt) -> tuple[bytes, dict[Any, Any]] | None:
+def open_ext(ext: RawExt) -> tuple[bytes, list[tuple[Any, Any]]] | None:
     """An encoded object, or dict with any keys, as (tag, fields); None for other extensions, and for what is neither inside."""
     if ext.tag == OBJECT:
         parts = unpack_raw(ext.data)
@@ -456,26 +458,24 @@ def open_ext(ext: RawExt) -> tuple[bytes, dict[Any, Any]] | None:
             return None
         tag, fields = parts
         if type(fields) is RawExt and fields.tag == MAP:  # somebody put a key into it that is no text
-            fields = _pairs(fields)
-        return (pack_raw(tag), fields) if type(fields) is dict else None
-    fields = _pairs(ext) if ext.tag == MAP else None
-    return None if fields is None else (b"", fields)
+            pairs = _pairs(fields)
+        else:
+            pairs = list(fields.items()) if type(fields) is dict else None
+        return None if pairs is None else (pack_raw(tag), pairs)
+    pairs = _pairs(ext) if ext.tag == MAP else None
+    return None if pairs is None else (b"", pairs)
 
 
 def _is_tag(tag: Any) -> bool:
     return type(tag) is list and [type(part) for part in tag] == [str, int]
 
 
-def _pairs(ext: RawExt) -> dict[Any, Any] | None:
-    """A dict with any keys; None if its keys cannot be told apart: two may be NaN."""
+def _pairs(ext: RawExt) -> list[tuple[Any, Any]] | None:
+    """The keys and values of a dict with any keys; None for what somebody made up: a key without a value, or that is a list."""
     flat = unpack_raw(ext.data)
-    if type(flat) is not list:
+    if type(flat) is not list or len(flat) % 2 or any(type(key) in (list, dict) for key in flat[::2]):
         return None
-    try:
-        fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    except (ValueError, TypeError):  # made up by somebody: a key without a value, or one that is a list
-        return None
-    return fields if 2 * len(fields) == len(flat) else None
+    return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 def object_ext(tag: bytes, fields: bytes) -> ormsgpack.Ext:

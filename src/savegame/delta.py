@@ -1,4 +1,4 @@
-"""What changed between two states, as data: write it down, apply it, join two into one; when to write a keyframe. Pure.
+"""What changed between two states, as data: write it down, apply it; when to write a keyframe. Pure.
 
 A delta is a list of operations over paths. In bytes it is the length of a header, the header (the operations as
 MessagePack) and the values that they carry, encoded and one after the other, so that applying a delta moves bytes
@@ -16,16 +16,13 @@ from savegame.codec import array_header, format_path, pack_raw, unpack_raw
 from savegame.errors import CorruptionError
 from savegame.tree import (
     Dict,
+    Editing,
     List,
     Node,
     Path,
-    Run,
     Tail,
     array_count,
-    edit,
     items_of,
-    open_node,
-    runs_of,
     size_of,
     to_bytes,
 )
@@ -91,6 +88,8 @@ def parse(data: bytes) -> list[Op]:
         start = _HEADER.size + _HEADER.unpack_from(data)[0]
         ops = []
         for code, path, length, a, b in unpack_raw(data[_HEADER.size : start]):
+            if len(path) > DEEP:
+                raise ValueError(f"a path of {len(path)} keys")
             end = len(data) if length < 0 else start + length
             ops.append(Op(code, tuple(path), data[start:end], a, b))
             start = end
@@ -102,18 +101,22 @@ def parse(data: bytes) -> list[Op]:
 # -- apply -----------------------------------------------------------------------------------------
 
 
-def apply(node: Node | None, ops: Iterable[Op], *, own: bool = False) -> Node | None:
+def apply(node: Node | None, ops: Iterable[Op]) -> Node | None:
     """The state after some operations. Raises KeyError or TypeError where an operation does not fit the state."""
+    editing = Editing(node)
     for op in ops:
-        if op.code == SET and not op.path:
-            node = op.value
-        elif node is None:
-            raise KeyError("there is no state yet")
-        elif op.code in (SET, DELETE):
-            node = edit(node, op.path[:-1], lambda parent, op=op: _set_child(parent, op, own), own=own)  # type: ignore[misc]
-        else:
-            node = edit(node, op.path, lambda target, op=op: _CHANGES[op.code](target, op, own), own=own)  # type: ignore[misc]
-    return node
+        make(editing, op)
+    return editing.node
+
+
+def make(editing: Editing, op: Op) -> None:
+    """`apply` for one operation on a tree that is being changed."""
+    if op.code == SET and not op.path:
+        editing.node = op.value
+    elif op.code in (SET, DELETE):
+        editing.change(op.path[:-1], lambda parent: _set_child(parent, op))
+    else:
+        editing.change(op.path, lambda target: _CHANGES[op.code](target, op))
 
 
 def replay(deltas: Iterable[bytes], skip: int = 0) -> Node | None:
@@ -121,7 +124,7 @@ def replay(deltas: Iterable[bytes], skip: int = 0) -> Node | None:
 
     `skip` is how many bytes stand before each delta.
     """
-    node: Node | None = None
+    editing = Editing(None)
     growing: List | None = None
     opening, tail = b"", Tail(0, 0, [])
     for data in deltas:
@@ -131,15 +134,15 @@ def replay(deltas: Iterable[bytes], skip: int = 0) -> Node | None:
         if growing is not None:
             growing.extend(tail)
         ops = parse(data[skip:])
-        node = apply_stored(node, ops, own=True)
+        _make_stored(editing, ops)
         growing = None
-        if len(ops) == 1 and ops[0].code == APPEND and node is not None:
-            growing = _list_at(node, ops[0].path)
+        if len(ops) == 1 and ops[0].code == APPEND and editing.node is not None:
+            growing = _list_at(editing.node, ops[0].path)
             tail = Tail(array_count(ops[0].value), len(data) - len(ops[0].value), [])
             opening = data[: tail.skip + len(array_header(tail.items))]
     if growing is not None:
         growing.extend(tail)
-    return None if node is None else _resized(node)
+    return None if editing.node is None else _resized(editing.node)
 
 
 def whole(node: Node) -> list[Op]:
@@ -161,10 +164,17 @@ def _build(node: Node, path: Path, ops: list[Op]) -> None:
             _build(child, (*path, unpack_raw(key)), ops)
 
 
-def apply_stored(node: Node | None, ops: list[Op], *, own: bool = False) -> Node | None:
+def apply_stored(node: Node | None, ops: Iterable[Op]) -> Node | None:
     """`apply` for operations that came out of a store: what does not fit is corruption."""
+    editing = Editing(node)
+    _make_stored(editing, ops)
+    return editing.node
+
+
+def _make_stored(editing: Editing, ops: Iterable[Op]) -> None:
     try:
-        return apply(node, ops, own=own)
+        for op in ops:
+            make(editing, op)
     except (KeyError, TypeError, IndexError) as error:
         raise CorruptionError(f"a stored delta does not fit the state before it: {error}") from error
 
@@ -188,50 +198,34 @@ def _resized(node: Node) -> Node:
     return node
 
 
-def _set_child(parent: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - internal
-    opened = open_node(parent)
+def _set_child(parent: Node, op: Op) -> Node:
     key = op.path[-1]
-    if isinstance(opened, List):
-        if type(key) is not int or not 0 <= key < opened.count:
-            raise KeyError(key)
-        value = [op.value] if op.code == SET else []
-        return _spliced(opened, key, 1, runs_of(value))
-    if not isinstance(opened, Dict):
+    if isinstance(parent, List):
+        parent.splice(parent.find(key), 1, [op.value] if op.code == SET else [])
+    elif not isinstance(parent, Dict):
         raise TypeError(f"{format_path(op.path[:-1])} is neither a list nor a dict whose keys can be told apart")
-    target = opened if own or opened is not parent else opened.copy()
-    if op.code == SET:
-        target.put(pack_raw(key), op.value)
-    elif pack_raw(key) in target.children:
-        target.drop(pack_raw(key))
+    elif op.code == SET:
+        parent.put(pack_raw(key), op.value)
     else:
-        raise KeyError(key)
+        parent.drop(parent.find(key))
+    return parent
+
+
+def _append(target: Node, op: Op) -> Node:
+    if not isinstance(target, List):
+        raise TypeError(f"{format_path(op.path)} is not a list")
+    target.grow(op.value)
     return target
 
 
-def _append(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - internal
-    opened = open_node(target)
-    if not isinstance(opened, List):
-        raise TypeError(f"{format_path(op.path)} is not a list")
-    if not own:
-        return opened.grown(op.value)
-    opened.grow(op.value)
-    return opened
-
-
-def _splice(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - same shape as its siblings
-    opened = open_node(target)
-    if not isinstance(opened, List) or min(op.a, op.b) < 0 or op.a + op.b > opened.count:
+def _splice(target: Node, op: Op) -> Node:
+    if not isinstance(target, List) or min(op.a, op.b) < 0 or op.a + op.b > target.count:
         raise TypeError(f"{format_path(op.path)} is not a list of {op.a + op.b} items")
-    return _spliced(opened, op.a, op.b, runs_of(items_of([(0, op.value)])))
+    target.splice(op.a, op.b, [*items_of([(0, op.value)])])
+    return target
 
 
-def _spliced(target: List, start: int, deleted: int, runs: list[Run]) -> List:
-    before, _ = target.split(start)
-    _, after = target.split(start + deleted)
-    return List([*before, *runs, *after])
-
-
-def _edit_text(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - same shape as its siblings
+def _edit_text(target: Node, op: Op) -> Node:
     text = text_of(target)
     if text is None or min(op.a, op.b) < 0 or op.a + op.b > len(text[1]):
         raise TypeError(f"{format_path(op.path)} is not a text of {op.a + op.b} bytes")
@@ -239,31 +233,13 @@ def _edit_text(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - same 
     return header(len(old[: op.a]) + len(op.value) + op.b) + old[: op.a] + op.value + old[len(old) - op.b :]
 
 
-def _order(target: Node, op: Op, own: bool) -> Node:  # noqa: FBT001 - same shape as its siblings
-    opened = open_node(target)
-    if not isinstance(opened, Dict):
+def _order(target: Node, op: Op) -> Node:
+    if not isinstance(target, Dict):
         raise TypeError(f"{format_path(op.path)} is not a dict")
-    return Dict(opened.tag, {key: opened.children[key] for key in items_of([(0, op.value)])})
+    return Dict(target.tag, {key: target.children[key] for key in items_of([(0, op.value)])}, target.maker)
 
 
 _CHANGES: Final = {APPEND: _append, SPLICE: _splice, EDIT: _edit_text, ORDER: _order}
-
-
-# -- compose ---------------------------------------------------------------------------------------
-
-
-def compose(first: list[Op], second: list[Op]) -> list[Op]:
-    """One list of operations that does what both do, without values of the first that the second replaces whole."""
-    for index, op in enumerate(second):
-        if op.code == SET and not op.path:
-            return second[index:]
-    ops = [*first, *second]
-    for op in second:
-        related = [other for other in ops if other.path[: len(op.path)] == op.path or op.path[: len(other.path)] == other.path]
-        if len(related) == 2 and all(other.code == SET and other.path == op.path for other in related):
-            ops[ops.index(related[0])] = op
-            del ops[len(ops) - 1 - ops[::-1].index(op)]
-    return ops
 
 
 # -- text ------------------------------------------------------------------------------------------

@@ -11,10 +11,26 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from savegame.codec import Codec, format_path, join_array, pack_raw, unpack_raw
-from savegame.delta import APPEND, DEEP, DELETE, EDIT, ORDER, SET, SPLICE, Op, apply, text_of
-from savegame.errors import InvalidInputError, InvalidState, UnsupportedError
-from savegame.tree import Dict, List, Node, Path, Run, chunked, count_of, edit, items_of, open_node, runs_of, size_of, value_of
+from savegame.codec import Codec, format_path, join_array, pack_raw, shown, unpack_raw
+from savegame.delta import APPEND, DEEP, DELETE, EDIT, ORDER, SET, SPLICE, Op, make, text_of
+from savegame.errors import InvalidInputError, InvalidState, SavegameError, UnsupportedError
+from savegame.tree import (
+    PLAIN_KEYS,
+    Dict,
+    Editing,
+    List,
+    Node,
+    Path,
+    Run,
+    chunked,
+    count_of,
+    items_of,
+    open_node,
+    runs_of,
+    size_of,
+    to_bytes,
+    value_of,
+)
 
 _SMALL: Final = 128
 """Encoded values up to this size are replaced whole rather than described by a smaller change."""
@@ -26,44 +42,6 @@ def difference(codec: Codec, old: Node | None, value: Any) -> tuple[list[Op], No
         data = codec.encode(value)
         return [Op(SET, (), data)], open_node(data)
     return _Differ(codec).run(old, value)
-
-
-def assign(codec: Codec, node: Node, path: Path, value: Any) -> tuple[list[Op], Node]:
-    """The operations that set one place to `value`, described as small as its old value allows. Raises KeyError."""
-    differ = _Differ(codec)
-    container = _parent(node, path)
-    if isinstance(container, Dict):
-        child = container.children.get(pack_raw(raw_key(codec, path[-1])))
-        if child is not None:
-            differ.node(child, value, path)
-            return differ.ops, _applied(node, differ.ops)
-    ops = [Op(SET, path, codec.encode(value, path))]
-    return ops, _applied(node, ops)
-
-
-def _parent(node: Node, path: Path) -> Node:
-    """The opened container that the last part of a path is in. Raises KeyError."""
-    found: list[Node] = []
-
-    def look(container: Node) -> Node:
-        found.append(open_node(container))
-        return container
-
-    edit(node, path[:-1], look, own=False)
-    return found[0]
-
-
-def raw_key(codec: Codec, key: Any) -> Any:
-    """A dict key as it stands in a path: text and whole numbers as they are, other keys undecoded."""
-    if type(key) is str or (type(key) is int and -(2**63) <= key < 2**63):
-        return key
-    return unpack_raw(codec.encode(key, (key,)))
-
-
-def _applied(node: Node, ops: list[Op]) -> Node:
-    result = apply(node, ops)
-    assert result is not None
-    return result
 
 
 class _Differ:
@@ -115,19 +93,17 @@ class _Differ:
         return open_node(data) if len(data) > _SMALL else data
 
     def fields(self, old: Dict, fields: dict[Any, Any], path: Path) -> Node | None:
+        keys = {self.pack(key, (*path, key)): key for key in fields}
+        if len(keys) != len(fields):  # keys that are equal in bytes but not to each other: two NaNs
+            return None
+        self.ops += [Op(DELETE, (*path, unpack_raw(key))) for key in old.children if key not in keys]
         children: dict[bytes, Node] = {}
         changed = len(fields) != len(old.children)
-        for key, value in fields.items():
-            encoded = self.pack(key, (*path, key))
-            raw = key if type(key) is str else unpack_raw(encoded)
+        for (encoded, key), value in zip(keys.items(), fields.values(), strict=True):
             child = old.children.get(encoded)
-            place = (*path, raw)
+            place = (*path, key if type(key) is str else unpack_raw(encoded))
             children[encoded] = self.replace(value, place) if child is None else self.node(child, value, place)
             changed = changed or children[encoded] is not child
-        if len(children) != len(fields):  # keys that are equal in bytes but not to each other: two NaNs
-            return None
-        gone = [key for key in old.children if key not in children]
-        self.ops += [Op(DELETE, (*path, unpack_raw(key))) for key in gone]
         order = [key for key in old.children if key in children] + [key for key in children if key not in old.children]
         if order != list(children):
             self.ops.append(Op(ORDER, path, join_array(list(children))))
@@ -182,7 +158,7 @@ class _Differ:
                 self.ops.append(Op(APPEND, path, items))
             else:
                 self.ops.append(Op(SPLICE, path, items, start + old_from, old_to - old_from))
-        return List([*same, *_mixed_runs(nodes)])
+        return List([*same, *runs_of(nodes)])
 
     def pack(self, value: Any, path: Path) -> bytes:
         try:
@@ -215,18 +191,6 @@ def encoded_items(codec: Codec, items: list[Any], path: Path, start: int) -> byt
         for place, item in enumerate(items, start):
             codec.encode(item, (*path, place))
         raise
-
-
-def _mixed_runs(nodes: list[Node]) -> list[Run]:
-    runs: list[Run] = []
-    plain: list[bytes] = []
-    for node in nodes:
-        if isinstance(node, bytes):
-            plain.append(node)
-        else:
-            runs += [*runs_of(plain), (1, node)]
-            plain = []
-    return [*runs, *runs_of(plain)]
 
 
 def _common(pairs: Iterable[tuple[bytes, bytes]]) -> int:
@@ -295,82 +259,31 @@ def update(
     delete: list[Any],
 ) -> tuple[list[Op], Node]:
     """The operations of `Thread.update` on a state, and the new state. Raises InvalidInputError for what does not fit."""
-    ops: list[Op] = []
-    node = old
-    if node is None:
-        ops, node = difference(codec, None, {})
     try:
         both = [name for name in delete if name in set or name in append]
     except TypeError as error:
         raise InvalidInputError(f"a place is a name or a tuple of names ({error})") from error
     if both:
         raise InvalidInputError(f"{both[0]!r} is to be set or appended to and deleted in one update; choose one")
+    work = _Update(codec, old)
     path: Path = ()
     try:
         for name, value in set.items():
             path = _path(codec, name)
-            node = _with_parents(codec, node, path, value, ops) if len(path) > 1 else node
-            more, node = assign(codec, node, path, value)
-            ops += more
+            work.set(path, value)
         for name, items in append.items():
-            path = (name,) if type(name) is str else _path(codec, name)
-            node = _with_parents(codec, node, path, items, ops) if len(path) > 1 else node
-            op, node = _appended(codec, node, path, items)
-            ops.append(op)
+            path = _path(codec, name)
+            work.append(path, items)
         for name in delete:
             path = _path(codec, name)
-            ops.append(Op(DELETE, path))
-            before, node = node, _applied(node, ops[-1:])
-            _refuse_incomplete(codec, before, node, path)
+            work.delete(path)
+        work.refuse_incomplete()
     except KeyError as error:
         raise InvalidInputError(f"the state has no {format_path(path)!r} ({error.args[0]!r} is missing)") from error
     except TypeError as error:
         raise InvalidInputError(f"cannot change {format_path(path)!r}: {error}") from error
-    return ops, node
-
-
-def _refuse_incomplete(codec: Codec, before: Node, after: Node, path: Path) -> None:
-    """Refuse to delete a field without which its object could not be loaded any more."""
-    parent = _parent(after, path)
-    if not isinstance(parent, Dict) or not parent.tag:
-        return
-    try:
-        value_of(codec, parent)
-    except UnsupportedError as error:
-        with suppress(UnsupportedError):  # if it could not be loaded before, that is not the delete's fault
-            value_of(codec, _parent(before, path))
-            message = f"{format_path(path)!r} cannot be deleted: its object could not be loaded without it ({error})"
-            raise InvalidInputError(message) from error
-
-
-def _with_parents(codec: Codec, node: Node, path: Path, value: Any, ops: list[Op]) -> Node:
-    """The state with the dicts on the way to the place of a value made where they are missing."""
-    codec.refuse_deep(value, path)
-    for depth in range(1, len(path)):
-        parent = _parent(node, path[:depth])
-        if isinstance(parent, Dict) and pack_raw(path[depth - 1]) not in parent.children:
-            ops.append(Op(SET, path[:depth], b"\x80"))
-            node = _applied(node, ops[-1:])
-    return node
-
-
-def _appended(codec: Codec, node: Node, path: Path, items: list[Any]) -> tuple[Op, Node]:
-    if type(items) not in (list, tuple):
-        raise InvalidInputError(f"append takes a list of items for {format_path(path)!r}, not {type(items).__name__}")
-    name = pack_raw(path[-1])
-    parent = node if len(path) == 1 and type(node) is Dict else _parent(node, path)
-    child = parent.children.get(name) if type(parent) is Dict else None
-    items = items if type(items) is list else list(items)
-    try:
-        data = codec.encode(items, path)
-    except InvalidState:
-        encoded_items(codec, items, path, 0 if child is None else count_of(child) or 0)  # names the item by its place
-        raise
-    longer = node.with_longer(name, data) if type(node) is Dict and parent is node else None
-    if longer is not None:  # the usual case, without a walk
-        return Op(APPEND, path, data), longer
-    op = Op(SET if type(parent) is Dict and child is None else APPEND, path, data)
-    return op, _applied(node, [op])
+    assert work.editing.node is not None
+    return work.ops, work.editing.node
 
 
 def _path(codec: Codec, name: Any) -> Path:
@@ -379,4 +292,152 @@ def _path(codec: Codec, name: Any) -> Path:
     path = name if isinstance(name, tuple) else (name,)
     if not path or len(path) > DEEP:
         raise InvalidInputError(f"a path needs 1 to {DEEP} parts, not {len(path)}")
-    return tuple(raw_key(codec, part) for part in path)
+    return tuple(_raw_key(codec, part) for part in path)
+
+
+def _raw_key(codec: Codec, key: Any) -> Any:
+    """A dict key as it stands in a path: text and whole numbers as they are, other keys undecoded."""
+    if type(key) is str or (type(key) is int and -(2**63) <= key < 2**63):
+        return key
+    data = codec.encode(key, (key,))
+    try:
+        hash(codec.decode(data))
+    except TypeError as error:
+        raise InvalidState(f"{shown(key)} cannot be a key once it is plain data ({error})", path=format_path((key,))) from error
+    return unpack_raw(data)
+
+
+class _Update:
+    """What one update does: each operation is applied to the tree as soon as it is known.
+
+    A key means the entry whose key is equal to it in Python, whatever its bytes: `True` and `1.0` lead to the entry of `1`,
+    which keeps its key. NaN, which is equal to nothing, leads to the entry with the same bytes.
+    """
+
+    def __init__(self, codec: Codec, node: Node | None) -> None:
+        self.codec = codec
+        self.ops: list[Op] = []
+        self.editing = Editing(node)
+        self._indexes: dict[int, tuple[Dict, dict[Any, list[bytes]]]] = {}
+        self._reduced: dict[int, tuple[Dict, Dict, list[Path]]] = {}
+        if node is None:
+            self._make(Op(SET, (), b"\x80"))
+
+    def _make(self, op: Op) -> None:
+        self.ops.append(op)
+        make(self.editing, op)
+
+    def set(self, path: Path, value: Any) -> None:
+        """Set one place, described as small as its old value allows. Dicts on the way are made where they are missing."""
+        path, parent = self._resolved(path, missing=True)
+        child = parent.children.get(pack_raw(path[-1])) if isinstance(parent, Dict) else None
+        if len(path) > 1:
+            self.codec.refuse_deep(value, path)
+        differ = _Differ(self.codec)
+        if child is None:
+            differ.replace(value, path)
+        else:
+            differ.node(child, value, path)
+        for op in differ.ops:
+            self._make(op)
+
+    def append(self, path: Path, items: Any) -> None:
+        """Add items to the list at one place. It is made where it is missing, as are dicts on the way."""
+        if type(items) not in (list, tuple):
+            raise InvalidInputError(f"append takes a list of items for {format_path(path)!r}, not {type(items).__name__}")
+        items = items if type(items) is list else list(items)
+        path, parent = self._resolved(path, missing=True)
+        child = parent.children.get(pack_raw(path[-1])) if isinstance(parent, Dict) else None
+        if len(path) > 1:
+            self.codec.refuse_deep(items, path)
+        try:
+            data = self.codec.encode(items, path)
+        except InvalidState:
+            encoded_items(self.codec, items, path, 0 if child is None else count_of(child) or 0)  # names the item by its place
+            raise
+        self._make(Op(SET if isinstance(parent, Dict) and child is None else APPEND, path, data))
+
+    def delete(self, path: Path) -> None:
+        """Remove one place, which must be there."""
+        path, parent = self._resolved(path, missing=False)
+        if isinstance(parent, Dict) and parent.tag:
+            self._reduced.setdefault(id(parent), (parent, parent.copy(), []))[2].append(path)
+        self._make(Op(DELETE, path))
+
+    def refuse_incomplete(self) -> None:
+        """Refuse to have deleted a field without which its object could not be loaded any more."""
+        for parent, before, paths in self._reduced.values():
+            if self._unloadable(parent) is None or self._unloadable(before) is not None:  # the latter is not our fault
+                continue
+            for path in paths:
+                before.drop(pack_raw(path[-1]))
+                error = self._unloadable(before)
+                if error is not None:
+                    message = f"{format_path(path)!r} cannot be deleted: its object could not be loaded without it ({error})"
+                    raise InvalidInputError(message) from error
+
+    def _unloadable(self, node: Node) -> UnsupportedError | None:
+        try:
+            value_of(self.codec, node)
+        except UnsupportedError as error:
+            return error
+        return None
+
+    # -- places ------------------------------------------------------------------------------------
+
+    def _resolved(self, path: Path, *, missing: bool) -> tuple[Path, Node]:
+        """The same place by the keys that the state has, and the opened node that its last part is in. Raises KeyError.
+
+        With `missing`, dicts on the way are made where they are missing.
+        """
+        way: list[Any] = []
+        found: list[Node] = []
+
+        def find(parent: Dict | List, key: Any) -> Any:
+            if isinstance(parent, List):
+                way.append(parent.find(key))
+                return key
+            place = self._key(parent, key, way)
+            if place not in parent.children:
+                if not missing:
+                    raise KeyError(key)
+                self.ops.append(Op(SET, (*way, key), b"\x80"))
+                parent.put(place, b"\x80")
+            way.append(unpack_raw(place))
+            return place
+
+        def look(parent: Node) -> Node:
+            way.append(unpack_raw(self._key(parent, path[-1], way)) if isinstance(parent, Dict) else path[-1])
+            found.append(parent)
+            return parent
+
+        self.editing.change(path[:-1], look, find)
+        return tuple(way), found[0]
+
+    def _key(self, parent: Dict, key: Any, way: list[Any]) -> bytes:
+        """The encoded key of the entry that is meant; if there is none, the one that it would get."""
+        encoded = pack_raw(key)
+        if encoded[0] in PLAIN_KEYS and parent.plain and id(parent) not in self._indexes:
+            return encoded
+        equal = self._equal(parent, encoded)
+        if len(equal) > 1:  # written before keys were compared like this: in Python, the first key has the last value
+            value = parent.children[equal[-1]]
+            self.ops.append(Op(SET, (*way, unpack_raw(equal[0])), to_bytes(value)))
+            self.ops += [Op(DELETE, (*way, unpack_raw(other))) for other in equal[1:]]
+            parent.put(equal[0], value)
+            for other in equal[1:]:
+                parent.drop(other)
+        return equal[0] if equal else encoded
+
+    def _equal(self, parent: Dict, encoded: bytes) -> list[bytes]:
+        """The keys of a dict that are equal to one, in order. The latter is remembered, since it may become one of them."""
+        if id(parent) not in self._indexes:
+            index: dict[Any, list[bytes]] = {}
+            for key in parent.children:
+                with suppress(TypeError, SavegameError):  # what cannot be a key here is only found by its bytes
+                    index.setdefault(self.codec.decode(key), []).append(key)
+            self._indexes[id(parent)] = parent, index
+        known = self._indexes[id(parent)][1].setdefault(self.codec.decode(encoded), [])
+        if encoded not in known:
+            known.append(encoded)
+        return [key for key in known if key in parent.children]

@@ -151,6 +151,10 @@ class Engine:
         """The same engine, reading everything from the store."""
         return Engine(self.store, self.codec, self.retention, compress=self.compress, cache_bytes=0)
 
+    def with_own_cache(self) -> Engine:
+        """The same engine for going through many states of a thread: `remembered` ones are where the next may begin."""
+        return Engine(self.store, self.codec, self.retention, compress=self.compress, cache_bytes=self.cache.limit)
+
     def after_fork_in_child(self) -> None:
         """Forget locks and cache: threads that held or changed them do not exist in the child."""
         self._locks = {}
@@ -212,6 +216,13 @@ class Engine:
         begun = cached if cached and chain.keyframe_seq == cached.seq and chain.keyframe is None else EMPTY
         rows, read = begun.rows + len(chain.deltas), begun.bytes + sum(map(len, chain.deltas))
         return Point(seq, frame.id, meta.step, frame.meta, node, rows, read, meta.agent_id, meta.request is not None)
+
+    def remembered(self, key: ThreadKey, seq: int, frame: Frame | None = None) -> Node:
+        """The state of a checkpoint, put into the cache although it need not be the head's: see `with_own_cache`."""
+        point = self.point(key, seq, frame)
+        self.cache.put(key, point)
+        assert point.node is not None
+        return point.node
 
     def points(self, key: ThreadKey, frames: list[Frame]) -> Iterator[tuple[Frame, Point]]:
         """Checkpoints with their states, in the order given (oldest first); each found from one before where that helps."""
@@ -287,10 +298,9 @@ class Engine:
     def _replay(self, key: ThreadKey, chain: Chain, cached: Point | None) -> Node | None:
         if chain.keyframe is None and chain.keyframe_seq:
             assert cached is not None
-            node = cached.node
-            for body in chain.deltas:
-                node = deltas.apply_stored(node, deltas.parse(self._payload(key, body)))
-            return node
+            return deltas.apply_stored(
+                cached.node, (op for body in chain.deltas for op in deltas.parse(self._payload(key, body)))
+            )
         bodies = chain.deltas if chain.keyframe is None else [chain.keyframe, *chain.deltas]
         plain = [body if body.startswith(PLAIN) else PLAIN + self._payload(key, body) for body in bodies]
         return deltas.replay(plain, skip=len(PLAIN))

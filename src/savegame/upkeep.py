@@ -163,10 +163,11 @@ def _removal(engine: Engine, key: ThreadKey, frames: list[Frame], drop: set[int]
             raise ConflictError(f"thread {key.id!r}: somebody removed frame {frame.base} while it was read; try again")
     rebase: list[tuple[int, int, bytes]] = []
     new_blobs: dict[bytes, bytes] = {}
+    reader = engine.with_own_cache()
     for frame in frames:
         if frame.seq not in drop and frame.base in drop:
             base = _surviving(bases, drop, frame.base)
-            body, blobs = _delta_between(engine, key, base, frame)
+            body, blobs = _delta_between(reader, key, base, frame)
             rebase.append((frame.seq, base, body))
             new_blobs |= blobs
     keep = set(new_blobs)
@@ -290,17 +291,13 @@ def _surviving(bases: dict[int, int], drop: set[int], seq: int) -> int:
     return seq
 
 
-def _delta_between(engine: Engine, key: ThreadKey, base: int, frame: Frame) -> tuple[bytes, dict[bytes, bytes]]:
+def _delta_between(reader: Engine, key: ThreadKey, base: int, frame: Frame) -> tuple[bytes, dict[bytes, bytes]]:
     """The stored delta of a frame against an older ancestor (0: the whole state), and the large values that it needs."""
-    after = engine.point(key, frame.seq, frame).node
-    assert after is not None
-    if base:
-        before = engine.point(key, base).node
-        ops, _ = differ.difference(engine.codec, before, unpack_raw(to_bytes(after)))
-    else:
-        ops = deltas.whole(after)
+    before = reader.remembered(key, base) if base else None
+    after = reader.remembered(key, frame.seq, frame)
+    ops = deltas.whole(after) if before is None else differ.difference(reader.codec, before, unpack_raw(to_bytes(after)))[0]
     smaller, blobs = take_out_ops(ops)
-    return engine.wrap(deltas.dump(smaller), with_blobs=bool(blobs)), blobs
+    return reader.wrap(deltas.dump(smaller), with_blobs=bool(blobs)), blobs
 
 
 def _references(engine: Engine, key: ThreadKey, frames: list[Frame]) -> Iterator[bytes]:
@@ -480,20 +477,21 @@ def _mend_thread(engine: Engine, row: ThreadRow) -> list[str]:
     rebase: list[tuple[int, int, bytes]] = []
     lost: list[int] = []
     blobs: dict[bytes, bytes] = {}
+    reader = engine.with_own_cache()
     for seq in list(_sequence_numbers(engine, key)):
         try:
             found = engine.store.frames(key, low=seq, high=seq, deltas=True)
             if not found:
                 continue
             frame = found[0]
-            engine.point(key, seq, frame)
+            reader.remembered(key, seq, frame)
         except CorruptionError:
             lost.append(seq)
             continue
         frames[seq] = frame
         if frame.base and frame.base not in frames:
             base = _grandparent(frames, frame)
-            body, more = _delta_between(engine, key, base, frame)
+            body, more = _delta_between(reader, key, base, frame)
             blobs |= more
             rebase.append((seq, base, body))
     if not lost and not rebase:

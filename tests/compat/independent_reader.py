@@ -40,6 +40,11 @@ class Object(dict):  # the fields of an object; not a dict of the user's
     pass
 
 
+class Key(NamedTuple):  # one that Python might find equal to another key, told apart by its bytes
+    encoded: bytes
+    value: Any
+
+
 def zone(stored: Any) -> dt.tzinfo | None:
     if isinstance(stored, int):
         return dt.timezone(dt.timedelta(microseconds=stored))
@@ -55,8 +60,9 @@ def decode(data: bytes, blobs: dict[bytes, bytes]) -> Any:  # docs/format/values
     def inner(body: bytes) -> Any:
         return ormsgpack.unpackb(body, ext_hook=extension)
 
-    def pairs(flat: list[Any]) -> dict[Any, Any]:
-        return dict(zip(flat[::2], flat[1::2], strict=True))
+    def pairs(body: bytes) -> dict[Any, Any]:
+        flat = raw(body)
+        return {told_apart(key): inner(ormsgpack.packb(item)) for key, item in zip(flat[::2], flat[1::2], strict=True)}
 
     def large(body: bytes) -> Any:
         return blobs[body[1:]].decode() if body[:1] == b"s" else blobs[body[1:]]
@@ -73,7 +79,7 @@ def decode(data: bytes, blobs: dict[bytes, bytes]) -> Any:  # docs/format/values
         9: lambda body: UUID(bytes=body),
         10: lambda body: int.from_bytes(body, "big", signed=True),
         11: lambda body: PATHS[ormsgpack.unpackb(body)[0]](ormsgpack.unpackb(body)[1]),
-        12: lambda body: pairs(inner(body)),
+        12: pairs,
         13: lambda body: Object(inner(body)[1]),
         14: lambda body: inner(body)[1],
         15: large,
@@ -86,13 +92,26 @@ def decode(data: bytes, blobs: dict[bytes, bytes]) -> Any:  # docs/format/values
     return inner(data)
 
 
+def raw(data: bytes) -> Any:
+    return ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext)
+
+
+def told_apart(key: Any) -> Any:  # docs/format/delta.md#paths
+    value = decode(ormsgpack.packb(key), {})
+    return value if type(value) in (str, int, bytes, type(None)) else Key(ormsgpack.packb(key), value)
+
+
 def apply(state: Any, payload: bytes, blobs: dict[bytes, bytes]) -> Any:  # docs/format/delta.md
     root = [state]  # so that the whole state is a place like any other
     start = 4 + struct.unpack_from("<I", payload)[0]
-    for code, path, length, a, b in decode(payload[4:start], {}):
-        raw = payload[start:] if length < 0 else payload[start : start + length]
-        start += len(raw)
-        change(root, code, path, a, b, raw if code == 4 else decode(raw, blobs) if raw else None)
+    for code, path, length, a, b in raw(payload[4:start]):
+        data = payload[start:] if length < 0 else payload[start : start + length]
+        start += len(data)
+        if code == 5:
+            value: Any = list(map(told_apart, raw(data)))
+        else:
+            value = data if code == 4 else decode(data, blobs) if data else None
+        change(root, code, list(map(told_apart, path)), a, b, value)
     return root[0]
 
 
@@ -119,7 +138,8 @@ def change(root: list[Any], code: int, path: list[Any], a: int, b: int, value: A
 
 def plain(value: Any) -> Any:  # objects as dicts of their fields, without what pydantic holds besides
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items() if not (type(value) is Object and key == "\0rest")}
+        shown = {key: item for key, item in value.items() if not (type(value) is Object and key == "\0rest")}
+        return {key.value if type(key) is Key else key: plain(item) for key, item in shown.items()}
     return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
 
 
@@ -246,14 +266,22 @@ def _journal(data: bytes) -> tuple[tuple[str, str], tuple[str, list[Point]]]:
         ops = said["delta"]["large"] if isinstance(said["delta"], dict) else said["delta"]
         holder = [copy.deepcopy(states[said["base"]])]
         for name, path, *rest in ops:
-            value = _value(rest[-1], blobs) if rest else None
             a, b = rest[:2] if len(rest) == 3 else (0, 0)
-            change(holder, CODES[name], [_value(key, blobs) for key in path], a, b, _raw(value) if name == "edit" else value)
+            if name == "order":
+                value: Any = list(map(_key, rest[0]))
+            else:
+                value = _value(rest[-1], blobs) if rest else None
+            change(holder, CODES[name], list(map(_key, path)), a, b, _raw(value) if name == "edit" else value)
         states[seq] = holder[0]
         note = notes.get(seq) or {"label": None, "tags": []}
         digest = bytes.fromhex(said["meta"]["digest"])
         points.append(Point(said["id"], seq, said["base"], digest, b"", list(note.values()), b"", plain(holder[0])))
     return (first["namespace"], first["thread"]), (frames[head]["id"], points)
+
+
+def _key(said: Any) -> Any:
+    value = _value(said, {})
+    return value if type(value) in (str, int, bytes, type(None)) else Key(json.dumps(said).encode(), value)
 
 
 def _raw(value: str | bytes) -> bytes:
@@ -277,7 +305,7 @@ def _value(said: Any, blobs: dict[str, str]) -> Any:
         "$tuple": lambda: tuple(inner),
         "$set": lambda: set(inner),
         "$frozenset": lambda: frozenset(inner),
-        "$map": lambda: dict(zip(inner[::2], inner[1::2], strict=True)),
+        "$map": lambda: dict(zip(map(_key, body[::2]), inner[1::2], strict=True)),
         "$datetime": lambda: moment(dt.datetime, body),
         "$time": lambda: moment(dt.time, body),
         "$timedelta": lambda: dt.timedelta(*body),

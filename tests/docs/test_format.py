@@ -18,6 +18,7 @@ import pydantic
 import pytest
 
 import savegame
+from savegame.delta import DELETE, SET, Op, apply
 from savegame.testing import same
 from tests.compat.independent_reader import Point, read
 
@@ -89,9 +90,19 @@ def _types(thread: savegame.Thread) -> None:
     thread.save(EVERY_TYPE, label="every type", tags=["a", "ü"])
     thread.update(set={("keys", (2, "b")): "changed", ("objects", 0, "title"): "changed too", ("keys", 7): "new"})
     thread.update(append={("objects", 0, "steps"): ["c"]}, set={("objects", 1, "note"): "set"}, delete=[("keys", None)])
+    thread.save({"keys": {1: "one", 0.0: "zero", (1,): "tuple"}})
+    thread.update(set={("keys", True): "still one", ("keys", (1.0,)): "still a tuple"})
+    thread.save({"keys": {True: "another key", -0.0: "zero", (True,): "still a tuple"}})
+    thread._change(_two_keys_that_are_equal)
     thread.save(Plan("a whole object", []))
     thread.save(Plan("a whole object", ["a step"]))
     thread.save(None)
+
+
+def _two_keys_that_are_equal(node: Any) -> Any:
+    """As an update once wrote them: one takes the place of another, one stands beside it."""
+    ops = [Op(SET, ("keys", 1), b"\xa5added"), Op(DELETE, ("keys", True)), Op(SET, ("keys", 0), b"\xa5added")]
+    return ops, apply(node, ops), {}
 
 
 def _edits(thread: savegame.Thread) -> None:
