@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 from savegame.codec import Codec, format_path, shown
 from savegame.differ import gaps
@@ -46,10 +46,24 @@ def line_of(change: Change, width: int = 100) -> str:
 
 def changes_between(codec: Codec, old: Any, new: Any) -> Diff:
     """The difference of two values; values count as equal only if their types are equal too."""
-    return Diff(list(_compare(codec, old, new, ())))
+    changes: list[Change] = []
+    waiting = [_compare(codec, old, new, ())]
+    while waiting:  # not by recursion: generators inside each other take a lot of the stack
+        found = next(waiting[-1], None)
+        if found is None:
+            waiting.pop()
+        elif isinstance(found, Change):
+            changes.append(found)
+        else:
+            waiting.append(found)
+    return Diff(changes)
 
 
-def _compare(codec: Codec, old: Any, new: Any, path: tuple[Any, ...]) -> Iterator[Change]:
+Found: TypeAlias = Iterator["Change | Found"]
+"""Changes, and what else is to be compared in their place."""
+
+
+def _compare(codec: Codec, old: Any, new: Any, path: tuple[Any, ...]) -> Found:
     if _same(codec, old, new):
         return
     left, right = _mapping(old), _mapping(new)
@@ -58,11 +72,11 @@ def _compare(codec: Codec, old: Any, new: Any, path: tuple[Any, ...]) -> Iterato
             if before is MISSING or after is MISSING:
                 yield Change((*path, key), before, after)
             else:
-                yield from _compare(codec, before, after, (*path, key))
+                yield _compare(codec, before, after, (*path, key))
         if [codec.encode(key) for key in left if key in right] != [codec.encode(key) for key in right if key in left]:
             yield Change((*path, "(keys)"), list(left), list(right))
     elif type(old) is list and type(new) is list:
-        yield from _compare_lists(codec, old, new, path)
+        yield _compare_lists(codec, old, new, path)
     else:
         yield Change(path, old, new)
 
@@ -77,13 +91,13 @@ def _paired(codec: Codec, left: dict[Any, Any], right: dict[Any, Any]) -> Iterat
         yield key, MISSING, right[key]
 
 
-def _compare_lists(codec: Codec, old: list[Any], new: list[Any], path: tuple[Any, ...]) -> Iterator[Change]:
+def _compare_lists(codec: Codec, old: list[Any], new: list[Any], path: tuple[Any, ...]) -> Found:
     """Items that stayed are left out; between them as many for as many are compared, others were removed or added."""
     left, right = list(map(codec.encode, old)), list(map(codec.encode, new))
     for old_from, old_to, new_from, new_to in gaps(left, right, 0, len(left), len(right)):
         if old_to - old_from == new_to - new_from:
             for index in range(new_to - new_from):
-                yield from _compare(codec, old[old_from + index], new[new_from + index], (*path, new_from + index))
+                yield _compare(codec, old[old_from + index], new[new_from + index], (*path, new_from + index))
             continue
         for index in range(old_from, old_to):
             yield Change((*path, index), old[index], MISSING)
@@ -92,7 +106,7 @@ def _compare_lists(codec: Codec, old: list[Any], new: list[Any], path: tuple[Any
 
 
 def _same(codec: Codec, old: Any, new: Any) -> bool:
-    return codec.encode(old) == codec.encode(new)
+    return codec.pack(old) == codec.pack(new)
 
 
 def _mapping(value: Any) -> dict[Any, Any] | None:

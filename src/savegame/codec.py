@@ -4,7 +4,7 @@ Plain data stays inside `ormsgpack`, in C; every other type reaches `_extend`, w
 extension with one of the tags of `leaves`. User data can never look like a tag, because a tag is not a dict. Nothing is
 imported or called because stored bytes name it: objects come back only as classes registered in this process.
 `encode(value)` is deterministic, so equal bytes mean an equal value; the delta room builds on that.
-Touches leaves, objects, foreign, model and errors.
+Touches leaves, objects, foreign, nesting, model and errors.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import pathlib
 import threading
 from collections.abc import Callable, Iterator
 from enum import Enum
-from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import ormsgpack
 
@@ -38,6 +37,7 @@ from savegame.leaves import (
     write_raw,
 )
 from savegame.model import checked_id, checked_number
+from savegame.nesting import PLAIN, inside_out
 from savegame.objects import (
     REST,
     Registered,
@@ -52,10 +52,19 @@ from savegame.objects import (
 )
 
 MAX_DEPTH: Final = 250
-"""Levels of nesting that a state may have; ormsgpack itself refuses more than 254."""
+"""Levels of nesting that a state may have."""
 
-_FREE_HOOKS: Final = 8
-"""Nested extensions that are encoded without counting the depth of the whole value first."""
+_DEEPEST_STORED: Final = 2 * MAX_DEPTH
+"""More than any state ever had: it is made up."""
+
+_SPARE: Final = 5
+"""Levels that ormsgpack takes more than we do."""
+
+_PACKED, _UNPACKED = 3, 8
+"""Extensions inside each other that are left to ormsgpack, which calls us for each: that takes a lot of the stack."""
+
+_LITTLE: Final = 31
+"""Levels of plain data that ormsgpack packs inside each of them, for the same reason: a stack of 256 KB is enough."""
 
 _OPTIONS: Final = (
     ormsgpack.OPT_PASSTHROUGH_BIG_INT
@@ -72,11 +81,39 @@ class _Working(threading.local):
     """What one thread is in the middle of."""
 
     depth = 0
-    unlimited = False
-    overflow = False
-    """Whether extensions were nested too deeply to go on without counting."""
+    """How many extensions are being packed or unpacked, each inside the one before."""
     cause: BaseException | None = None
     """What a hook raised: ormsgpack hides it behind an error of its own."""
+
+
+class _Room:
+    """A list nested so deeply that ormsgpack takes only a few levels more inside it."""
+
+    LEVELS: Final = MAX_DEPTH + _SPARE - _LITTLE
+
+    def __init__(self) -> None:
+        self._inner: list[Any] = [None]
+        self._outer = self._inner
+        for _ in range(self.LEVELS - 1):
+            self._outer = [self._outer]
+
+    def pack(self, value: Any, hook: Callable[[Any], Any]) -> bytes:
+        """The bytes of a value. Raises TypeError."""
+        self._inner[0] = value
+        try:
+            return ormsgpack.packb(self._outer, hook, _OPTIONS)[self.LEVELS :]
+        finally:
+            self._inner[0] = None
+
+
+class _Rooms(threading.local):
+    """One for each extension that may be inside another."""
+
+    def __init__(self) -> None:
+        self.all = [_Room() for _ in range(_PACKED + 1)]
+
+
+_rooms: Final = _Rooms()
 
 
 class Codec:
@@ -87,6 +124,7 @@ class Codec:
         self._by_name: dict[str, Registered] = {}
         self._local = _Working()
         self._foreign: Callable[[str, bytes], Any] = readable
+        self._deepest = MAX_DEPTH
 
     # -- classes ---------------------------------------------------------------------------------
 
@@ -118,6 +156,12 @@ class Codec:
         twin._foreign = foreign
         return twin
 
+    def unlimited(self) -> Codec:
+        """The same codec for values out of a store: earlier versions took some that are nested a little deeper."""
+        twin = copy.copy(self)
+        twin._deepest = _DEEPEST_STORED
+        return twin
+
     def knows(self, cls: type) -> bool:
         """Whether a class is registered."""
         return isinstance(cls, type) and cls in self._by_class
@@ -131,12 +175,23 @@ class Codec:
 
     # -- bytes -----------------------------------------------------------------------------------
 
-    def encode(self, value: Any, path: tuple[Any, ...] = ()) -> bytes:
-        """The bytes of a value. Raises InvalidState naming the place of what cannot be kept."""
+    def encode(self, value: Any, path: tuple[Any, ...] = (), depth: int = 0) -> bytes:
+        """The bytes of a value that is inside so many others. Raises InvalidState naming the place of what cannot be kept."""
+        skip = depth + _SPARE
+        if self._deepest > MAX_DEPTH:
+            skip, inside = 0, value
+        elif depth == 0:  # one level more than we take is one more than ormsgpack takes
+            inside = [[[[[value]]]]]
+        elif depth == 1:
+            inside = [[[[[[value]]]]]]
+        else:
+            inside = value
+            for _ in range(skip):
+                inside = [inside]
         try:
-            data = ormsgpack.packb(value, self._extend, _OPTIONS)
+            data = ormsgpack.packb(inside, self._extend, _OPTIONS)
         except TypeError as error:
-            data = self._encode_otherwise(value, path, error)
+            return self._encode_slowly(value, path, depth, error)
         if (  # how bytes and extensions begin: only where one of these stands can a lookalike of them be
             0xC4 in data
             or 0xC5 in data
@@ -150,35 +205,52 @@ class Codec:
             or 0xD7 in data
             or 0xD8 in data
         ):
-            self.refuse_lookalikes(value, path)
-        return data
+            self.refuse_lookalikes(value, path, depth)
+        return data[skip:]
 
     def pack(self, value: Any) -> bytes:
         """The bytes of a value without the checks of `encode`: for values that were encoded before."""
         try:
             return ormsgpack.packb(value, self._extend, _OPTIONS)
-        except TypeError as error:
-            return self._pack_otherwise(value, error)
+        except TypeError:
+            self._raise_hidden()
+            return ormsgpack.packb(self._pack_slowly(value), self._extend, _OPTIONS)
 
-    def _pack_otherwise(self, value: Any, error: TypeError) -> bytes:
-        self._raise_hidden()
-        if "Dict key must be str" not in str(error):
-            raise error
-        return self._pack_any(value)
-
-    def _encode_otherwise(self, value: Any, path: tuple[Any, ...], error: TypeError) -> bytes:
-        with contextlib.suppress(TypeError, RecursionError):
-            return self._pack_otherwise(value, error)
-        self._local.overflow = False  # it may be another value's
+    def _encode_slowly(self, value: Any, path: tuple[Any, ...], depth: int, error: TypeError) -> bytes:
+        """Encode what ormsgpack did not take as it is, or say what is wrong with it."""
         try:
-            return self.pack(value)
+            with contextlib.suppress(RecursionError):
+                self._raise_hidden()
+            data = ormsgpack.packb(self._pack_slowly(value), self._extend, _OPTIONS)
         except (TypeError, RecursionError) as second:
-            again = self._encode_deep if self._local.overflow else self._encode_again
-            return again(value, path, second)
+            problem = self._explain(value, path, depth)
+            where = format_path(path) or "the state"
+            raise problem or InvalidState(f"{where}: {self._local.cause or second}", path=format_path(path)) from error
+        self.refuse_lookalikes(value, path, depth)
+        return data
 
-    def _pack_any(self, value: Any) -> bytes:
-        """`pack` for a value that has dicts with other keys than text: what is inside is not tried the quick way again."""
-        return ormsgpack.packb(_with_any_keys(self, value, 0), partial(self._extend, pack=self._pack_any), _OPTIONS)
+    def _pack_slowly(self, value: Any) -> Any:
+        """The same value in plain data, its extensions packed, the inner ones first: any keys, any nesting."""
+        depth, self._local.depth = self._local.depth, 0
+        try:
+            return inside_out(value, self._taken_apart, self._extension, _DEEPEST_STORED)
+        finally:
+            self._local.depth = depth
+
+    def _taken_apart(self, value: Any) -> tuple[Any, Any]:
+        while True:
+            if type(value) is list:
+                return None, list(value)
+            if type(value) is dict and all(type(key) is str for key in value):
+                return None, dict(value)
+            if type(value) is dict:
+                return (MAP, value), [part for pair in value.items() for part in pair]
+            parts = None if type(value) in WRITERS else self._parts(value)
+            if parts is None:
+                return None, value
+            if parts[0]:
+                return (parts[0], value), parts[1]
+            value = parts[1]  # what is kept instead
 
     def decode(self, data: bytes) -> Any:
         """The value of bytes made by `encode`. Damaged bytes raise CorruptionError, never anything else."""
@@ -187,34 +259,38 @@ class Codec:
             return ormsgpack.unpackb(data, ext_hook=self._hook)
         except ValueError:
             self._raise_hidden()
-        try:  # if nothing is wrong with it, it was Ctrl-C that ormsgpack hid
-            return ormsgpack.unpackb(data, ext_hook=self._hook)
-        except ValueError as error:
-            self._refuse(error)
+        try:  # many extensions inside each other; or nothing is wrong with it, and it was Ctrl-C that ormsgpack hid
+            return inside_out(unpack_raw(data), _opened_ext, self._revived, _DEEPEST_STORED)
+        except (SavegameError, MemoryError):
+            raise
+        except Exception as error:
+            raise CorruptionError(f"stored bytes do not decode: {self._local.cause or error}") from error
 
     def decode_lists(self, bodies: list[bytes], skip: int) -> list[Any]:
         """The items of encoded lists, which begin after `skip` bytes of each body, as one list."""
         items: list[Any] = []
         hook = self._hook
-        self._local.cause = None
-        try:
-            for body in bodies:
+        for body in bodies:
+            try:
                 items += ormsgpack.unpackb(body[skip:], ext_hook=hook)
-        except ValueError as error:
-            self._refuse(error)
+            except ValueError:
+                items += self.decode(body[skip:])
         return items
 
-    def _refuse(self, error: ValueError) -> NoReturn:
-        self._raise_hidden()
-        raise CorruptionError(f"stored bytes do not decode: {self._local.cause or error}") from error
-
     def _hook(self, tag: int, body: bytes) -> Any:
+        local = self._local
         try:
-            if tag == FOREIGN:
-                return self._foreign(*ormsgpack.unpackb(body))
-            return self._revive(tag, body)
+            if tag in _LEAVES:
+                return self._revived(tag, body)
+            if local.depth >= _UNPACKED:
+                raise ValueError("too many extensions inside each other")
+            local.depth += 1
+            try:
+                return self._revived(tag, ormsgpack.unpackb(body, ext_hook=self._hook))
+            finally:
+                local.depth -= 1
         except BaseException as error:
-            self._local.cause = self._local.cause or error
+            local.cause = local.cause or error
             raise
 
     # -- one value -------------------------------------------------------------------------------
@@ -226,43 +302,72 @@ class Codec:
             self._local.cause = None
             raise hidden from None
 
-    def _extend(self, value: Any, pack: Callable[[Any], bytes] | None = None) -> Any:
+    def _extend(self, value: Any) -> Any:
         try:
-            return self._extended(value, pack or self.pack)
+            return self._extended(value)
         except BaseException as error:
             self._local.cause = error
             raise
 
-    def _extended(self, value: Any, pack: Callable[[Any], bytes]) -> Any:
+    def _extended(self, value: Any) -> Any:
         writer = WRITERS.get(type(value))
         if writer is not None:
             return writer(value)
-        nested = _SEQUENCES.get(type(value))
-        if nested is not None:
-            with self._one_deeper():
-                items = list(map(pack, value))
-                if nested != TUPLE:
-                    self.refuse_unhashable(items)
-                    items.sort()
-                return ormsgpack.Ext(nested, join_array(items))
-        if isinstance(value, Enum):
-            entry = self._by_class.get(type(value))
-            plain = value.value
-            if entry is None:
-                return plain
-            if not is_member(entry, self.decode(pack(plain)), value):
-                raise TypeError(_cannot_keep(value))
-            return ormsgpack.Ext(ENUM, pack([entry.name, plain]))
         if isinstance(value, pathlib.PurePath):
             return write_path(value)
+        opened = self._parts(value)
+        if opened is None:
+            raise TypeError(f"{type(value).__qualname__} cannot be kept")
+        tag, parts = opened
+        if not tag:
+            return parts
+        local = self._local
+        if local.depth >= _PACKED:
+            raise TypeError("too many extensions inside each other")
+        local.depth += 1
+        try:
+            return self._extension((tag, value), parts)
+        except TypeError:
+            if local.depth > 1:
+                raise
+            self._raise_hidden()
+            return self._pack_slowly(value)
+        finally:
+            local.depth -= 1
+
+    def _parts(self, value: Any) -> tuple[int, Any] | None:
+        """The tag of the extension for a value and what goes into it; 0 and what is kept instead; or None: it is a leaf."""
+        tag = _SEQUENCES.get(type(value))
+        if tag is not None:
+            return tag, list(value)
+        entry = self._by_class.get(type(value))
+        if isinstance(value, Enum):
+            return (0, value.value) if entry is None else (ENUM, [entry.name, value.value])
         fields = fields_of(value)
         if fields is None:
-            raise TypeError(f"{type(value).__qualname__} cannot be kept")
-        entry = self._by_class.get(type(value))
-        if entry is None:
-            return fields
-        with self._one_deeper():
-            return object_ext(entry.tag, pack(with_rest(value, fields)))
+            return None
+        return (0, fields) if entry is None else (OBJECT, with_rest(value, fields))
+
+    def _extension(self, how: tuple[int, Any], parts: Any) -> ormsgpack.Ext:
+        """The extension for a value: its tag, the value, and what goes into it."""
+        tag, value = how
+        if tag in (SET, FROZENSET):
+            items = sorted(map(self._packed_part, parts))
+            self.refuse_unhashable(items)
+            return ormsgpack.Ext(tag, join_array(items))
+        if tag == MAP:
+            self.refuse_unhashable([self._packed_part(key) for key in parts[::2]])
+        if tag == ENUM and not is_member(self._by_class[type(value)], self.decode(self._packed_part(parts[1])), value):
+            raise TypeError(_cannot_keep(value))
+        data = self._packed_part(parts)
+        return object_ext(self.tag_of(value), data) if tag == OBJECT else ormsgpack.Ext(tag, data)
+
+    def _packed_part(self, part: Any) -> bytes:
+        depth = self._local.depth
+        inside = part if type(part) is list else part.values() if type(part) is dict else (part,)
+        if not depth or PLAIN.issuperset(map(type, inside)):
+            return ormsgpack.packb(part, self._extend, _OPTIONS)
+        return _rooms.all[depth].pack(part, self._extend)
 
     def refuse_unhashable(self, items: list[bytes]) -> None:
         """Refuse what cannot be an item of a set or a key once it is plain data, or what would fall together there."""
@@ -295,44 +400,33 @@ class Codec:
         entry = self._by_name.get(name)
         return fields if entry is None else construct(entry, fields, version, rest)
 
-    def _revive(self, tag: int, body: bytes) -> Any:
-        with self._one_deeper(MAX_DEPTH):
-            if tag in READERS:
-                return READERS[tag](body)
-            parts = ormsgpack.unpackb(body, ext_hook=self._hook)
-            if tag == TUPLE:
-                return tuple(parts)
-            if tag == SET:
-                return set(parts)
-            if tag == FROZENSET:
-                return frozenset(parts)
-            if tag == MAP:
-                return dict(zip(parts[::2], parts[1::2], strict=True))
-            if tag == OBJECT:
-                return self.close(pack_raw(parts[0]), parts[1])
-            if tag == ENUM:
-                name, plain = parts
-                entry = self._by_name.get(name)
-                return plain if entry is None else member(entry, plain)
-            raise ValueError(f"unknown extension {tag}")
-
-    @contextlib.contextmanager
-    def _one_deeper(self, limit: int = _FREE_HOOKS) -> Iterator[None]:
-        depth = self._local.depth
-        if depth >= limit and not (depth < MAX_DEPTH and self._local.unlimited):
-            self._local.overflow = True
-            raise TypeError("nested too deeply")
-        self._local.depth = depth + 1
-        try:
-            yield
-        finally:
-            self._local.depth = depth
+    def _revived(self, tag: int, parts: Any) -> Any:
+        """The value of an extension: of its decoded parts, or of its bytes where it is a leaf."""
+        if tag in READERS:
+            return READERS[tag](parts)
+        if tag == TUPLE:
+            return tuple(parts)
+        if tag == SET:
+            return set(parts)
+        if tag == FROZENSET:
+            return frozenset(parts)
+        if tag == MAP:
+            return dict(zip(parts[::2], parts[1::2], strict=True))
+        if tag == OBJECT:
+            return self.close(pack_raw(parts[0]), parts[1])
+        if tag == ENUM:
+            name, plain = parts
+            entry = self._by_name.get(name)
+            return plain if entry is None else member(entry, plain)
+        if tag == FOREIGN:
+            return self._foreign(*ormsgpack.unpackb(parts))
+        raise ValueError(f"unknown extension {tag}")
 
     # -- refusals --------------------------------------------------------------------------------
 
-    def _explain(self, value: Any, path: tuple[Any, ...]) -> InvalidState | None:
-        for place, leaf, depth in self._walk(value, path):
-            if depth > MAX_DEPTH:
+    def _explain(self, value: Any, path: tuple[Any, ...], depth: int) -> InvalidState | None:
+        for place, leaf, deep in self._walk(value, path, depth):
+            if deep > self._deepest:
                 return _too_deep(path)
             try:
                 self.pack(leaf)
@@ -347,38 +441,13 @@ class Codec:
                 return InvalidState(f"{where}: {_cannot_keep(leaf)}", path=format_path(place))
         return None
 
-    def _encode_again(self, value: Any, path: tuple[Any, ...], error: BaseException) -> bytes:
-        """Say what is wrong with a value that could not be encoded; if nothing is, it was an interrupt that ormsgpack hid."""
-        problem = _too_deep(path) if isinstance(error, RecursionError) else self._explain(value, path)
-        if problem is not None:
-            raise problem from error
-        self._local.cause = None
-        try:
-            return self.pack(value)
-        except (TypeError, RecursionError) as second:
-            where = format_path(path) or "the state"
-            raise InvalidState(f"{where}: {self._local.cause or second}", path=format_path(path)) from second
-
-    def _encode_deep(self, value: Any, path: tuple[Any, ...], error: BaseException) -> bytes:
-        """Encode a value whose extensions are nested deeply, after counting its levels: the C stack is not endless."""
-        if any(depth > MAX_DEPTH for _, _, depth in self._walk(value, path)):
-            raise _too_deep(path) from error
-        self._local.unlimited = True
-        try:
-            return self.pack(value)
-        except (TypeError, RecursionError) as second:
-            return self._encode_again(value, path, second)
-        finally:
-            self._local.unlimited = False
-
-    def refuse_deep(self, value: Any, path: tuple[Any, ...]) -> None:
-        """Refuse a value that is too deep for its place, though not by itself."""
-        if any(len(path) + depth > MAX_DEPTH for _, _, depth in self._walk(value, path)):
-            raise _too_deep(path)
-
-    def refuse_lookalikes(self, value: Any, path: tuple[Any, ...]) -> None:
-        """Refuse what ormsgpack writes without asking although it would come back as something else."""
-        for place, leaf, _ in self._walk(value, path):
+    def refuse_lookalikes(self, value: Any, path: tuple[Any, ...], depth: int) -> None:
+        """Refuse what ormsgpack writes without asking although it would come back as something else, or is too deep."""
+        if self._is_simple(value, depth):
+            return
+        for place, leaf, deep in self._walk(value, path, depth):
+            if deep > self._deepest:
+                raise _too_deep(path)
             if isinstance(leaf, (bytearray, memoryview, ormsgpack.Ext)):
                 where = format_path(place) or "the state itself"
                 raise InvalidState(
@@ -386,18 +455,36 @@ class Codec:
                     path=format_path(place),
                 )
 
-    def _walk(self, value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any, int]]:
-        """Every leaf and every dict key of a value with its path and depth; goes no deeper than MAX_DEPTH + 1."""
-        stack = [(path, value, 0)]
+    def _is_simple(self, value: Any, depth: int) -> bool:
+        """Whether it needs no closer look: leaves that come back as they are in containers of Python's, not too deep."""
+        waiting = [(value, depth)]
+        while waiting:
+            node, deep = waiting.pop()
+            parts: Any = node
+            if type(node) is dict and _TEXT.issuperset(map(type, node)):
+                parts = node.values()
+            elif type(node) in WRITERS or type(node) in PLAIN:
+                continue
+            elif type(node) is not list and type(node) not in _SEQUENCES:
+                return False
+            if deep >= self._deepest:
+                return False
+            waiting += [(part, deep + 1) for part in parts if type(part) not in PLAIN]
+        return True
+
+    def _walk(self, value: Any, path: tuple[Any, ...], depth: int) -> Iterator[tuple[tuple[Any, ...], Any, int]]:
+        """Every leaf and every dict key of a value with its path and depth; goes one level deeper than it may be."""
+        stack = [(path, value, depth)]
         while stack:
             place, node, depth = stack.pop()
-            children = self._children(node) if depth <= MAX_DEPTH else None
-            if children is None:
-                yield place, node, depth
+            children = self._children(node) if depth <= self._deepest else None
+            if not children:
+                yield place, node, depth + (children is not None)  # what is empty is a level nevertheless
                 continue
-            if isinstance(node, dict):
-                yield from (((*place, key), key, depth) for key in node)
             stack.extend(((*place, key), child, depth + 1) for key, child in reversed(children))
+            if isinstance(node, dict):
+                yield from (((*place, key), key, depth) for key in node if type(key) is str)
+                stack.extend(((*place, key), key, depth + 1) for key in reversed(node) if type(key) is not str)
 
     def _children(self, node: Any) -> list[tuple[Any, Any]] | None:
         if type(node) is dict:
@@ -507,21 +594,11 @@ def shown(value: Any) -> str:
 # -- helpers ---------------------------------------------------------------------------------------
 
 
-def _with_any_keys(codec: Codec, value: Any, depth: int) -> Any:
-    """The same value with every dict that has keys other than text turned into a MAP extension."""
-    if depth > MAX_DEPTH:
-        raise RecursionError
-    if type(value) is list:
-        return [_with_any_keys(codec, item, depth + 1) for item in value]
-    if type(value) is not dict:
-        return value
-    if all(type(key) is str for key in value):
-        return {key: _with_any_keys(codec, item, depth + 1) for key, item in value.items()}
-    with codec._one_deeper():
-        keys = [codec.pack(key) for key in value]
-        codec.refuse_unhashable(keys)
-        pairs = [part for key, item in zip(keys, value.values(), strict=True) for part in (key, codec._pack_any(item))]
-    return ormsgpack.Ext(MAP, join_array(pairs))
+def _opened_ext(value: Any) -> tuple[int | None, Any]:
+    """For `inside_out`: what is inside an extension that was not decoded, or the bytes of a leaf."""
+    if type(value) is not RawExt:
+        return None, value
+    return value.tag, value.data if value.tag in _LEAVES else unpack_raw(value.data)
 
 
 def _too_deep(path: tuple[Any, ...]) -> InvalidState:
@@ -544,3 +621,5 @@ def _cannot_keep(leaf: Any) -> str:
 _PLAIN: Final = frozenset((str, int, float, bool, bytes, type(None), list, tuple, set, frozenset))
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
 _SEQUENCES: Final[dict[type, int]] = {tuple: TUPLE, set: SET, frozenset: FROZENSET}
+_LEAVES: Final = frozenset((*READERS, FOREIGN))
+_TEXT: Final = frozenset((str,))

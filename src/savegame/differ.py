@@ -76,7 +76,7 @@ class _Differ:
         data = self.pack(value, path)
         if data == old:
             return old
-        data = self.codec.encode(value, path)
+        data = self.codec.encode(value, path, len(path))
         if len(old) > _SMALL and len(data) > _SMALL:
             opened = open_node(old)
             if opened is not old:
@@ -88,7 +88,7 @@ class _Differ:
         return self.replace(value, path)
 
     def replace(self, value: Any, path: Path) -> Node:
-        data = self.codec.encode(value, path)
+        data = self.codec.encode(value, path, len(path))
         self.ops.append(Op(SET, path, data))
         return open_node(data) if len(data) > _SMALL else data
 
@@ -164,9 +164,9 @@ class _Differ:
         try:
             data = self.codec.pack(value)
         except (TypeError, RecursionError):
-            return self.codec.encode(value, path)
+            return self.codec.encode(value, path, len(path))
         if type(value) not in _SCALARS and (0xC4 in data or 0xC5 in data or 0xC6 in data):  # bytes, or what looks like them
-            self.codec.refuse_lookalikes(value, path)
+            self.codec.refuse_lookalikes(value, path, len(path))
         return data
 
     def pack_items(self, items: list[Any], path: Path, start: int) -> bytes:
@@ -186,10 +186,10 @@ _SCALARS: Final = frozenset((str, int, float, bool, bytes, type(None)))
 def encoded_items(codec: Codec, items: list[Any], path: Path, start: int) -> bytes:
     """The encoded list of some items of the list at `path`, from `start` on. Raises InvalidState naming their place there."""
     try:
-        return codec.encode(items, path)
+        return codec.encode(items, path, len(path))
     except InvalidState:
         for place, item in enumerate(items, start):
-            codec.encode(item, (*path, place))
+            codec.encode(item, (*path, place), len(path) + 1)
         raise
 
 
@@ -292,14 +292,14 @@ def _path(codec: Codec, name: Any) -> Path:
     path = name if isinstance(name, tuple) else (name,)
     if not path or len(path) > DEEP:
         raise InvalidInputError(f"a path needs 1 to {DEEP} parts, not {len(path)}")
-    return tuple(_raw_key(codec, part) for part in path)
+    return tuple(_raw_key(codec, part, depth) for depth, part in enumerate(path, 1))
 
 
-def _raw_key(codec: Codec, key: Any) -> Any:
+def _raw_key(codec: Codec, key: Any, depth: int) -> Any:
     """A dict key as it stands in a path: text and whole numbers as they are, other keys undecoded."""
     if type(key) is str or (type(key) is int and -(2**63) <= key < 2**63):
         return key
-    data = codec.encode(key, (key,))
+    data = codec.encode(key, (key,), depth)
     try:
         hash(codec.decode(data))
     except TypeError as error:
@@ -331,14 +331,10 @@ class _Update:
         """Set one place, described as small as its old value allows. Dicts on the way are made where they are missing."""
         path, parent = self._resolved(path, missing=True)
         child = parent.children.get(pack_raw(path[-1])) if isinstance(parent, Dict) else None
-        if len(path) > 1:
-            self.codec.refuse_deep(value, path)
         differ = _Differ(self.codec)
-        if child is None:
-            differ.replace(value, path)
-        else:
+        if child is not None:
             differ.node(child, value, path)
-        for op in differ.ops:
+        for op in differ.ops if child is not None else [Op(SET, path, self.codec.encode(value, path, len(path)))]:
             self._make(op)
 
     def append(self, path: Path, items: Any) -> None:
@@ -348,10 +344,8 @@ class _Update:
         items = items if type(items) is list else list(items)
         path, parent = self._resolved(path, missing=True)
         child = parent.children.get(pack_raw(path[-1])) if isinstance(parent, Dict) else None
-        if len(path) > 1:
-            self.codec.refuse_deep(items, path)
         try:
-            data = self.codec.encode(items, path)
+            data = self.codec.encode(items, path, len(path))
         except InvalidState:
             encoded_items(self.codec, items, path, 0 if child is None else count_of(child) or 0)  # names the item by its place
             raise

@@ -153,7 +153,8 @@ class Engine:
 
     def with_own_cache(self) -> Engine:
         """The same engine for going through many states of a thread: `remembered` ones are where the next may begin."""
-        return Engine(self.store, self.codec, self.retention, compress=self.compress, cache_bytes=self.cache.limit)
+        codec, size = self.codec.unlimited(), self.cache.limit
+        return Engine(self.store, codec, self.retention, compress=self.compress, cache_bytes=size)
 
     def after_fork_in_child(self) -> None:
         """Forget locks and cache: threads that held or changed them do not exist in the child."""
@@ -361,7 +362,7 @@ class Engine:
         if type(name) is not str or type(items) is not list:
             return None
         try:
-            data = self.codec.encode(items)
+            data = self.codec.encode(items, depth=1)
             encoded_name, opening = deltas.append_opening(name)
         except (InvalidState, TypeError):  # it cannot be kept; TypeError: neither can the name
             return None

@@ -2,19 +2,24 @@
 
 Only the framework's adapter, which has the framework's serializer, turns one back into an object. Everybody else
 (`thread.state()`, `diff`, the command line) sees what `readable` makes of it, also where the framework is not
-installed: the data inside, without its classes. Nothing is imported because these bytes name it. Touches nothing.
+installed: the data inside, without its classes. Nothing is imported because these bytes name it. Touches nesting.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import ormsgpack
 
+from savegame.nesting import inside_out
+
 NAMED: Final = 3
 """An extension whose body is an array that begins with two names and a value stands for an object with that value."""
+
+DEEPEST: Final = 500
+"""Levels of nesting that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,24 @@ def readable(kind: str, data: bytes) -> Any:
 
 
 def _unpacked(data: bytes) -> Any:
-    return ormsgpack.unpackb(data, ext_hook=_plain, option=ormsgpack.OPT_NON_STR_KEYS)
+    return inside_out(_unpacked_once(data), _opened, _plain, DEEPEST)
 
 
-def _plain(_: int, body: bytes) -> Any:
+def _unpacked_once(data: bytes) -> Any:
+    return ormsgpack.unpackb(data, ext_hook=lambda _, body: _Object(body), option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+class _Object(NamedTuple):
+    """An object that was not looked into."""
+
+    body: bytes
+
+
+def _opened(value: Any) -> tuple[bool | None, Any]:
+    return (True, _unpacked_once(value.body)) if isinstance(value, _Object) else (None, value)
+
+
+def _plain(_: bool, parts: Any) -> Any:  # noqa: FBT001
     """The data of an object instead of the object: LangGraph writes its module, its class and its fields or arguments."""
-    parts = _unpacked(body)
     named = isinstance(parts, list) and len(parts) >= NAMED and isinstance(parts[0], str) and isinstance(parts[1], str)
     return parts[2] if named else parts

@@ -4,7 +4,7 @@ Every stored body begins with two bytes: flags (compressed, holds references to 
 encrypted with (0: none). The *checksum* of a row is over its stored bytes and its place, so that damage and rows that
 moved are noticed on every read. The *digest* of a checkpoint is over its parent's digest, its fixed metadata and its
 logical delta, whatever way that is stored. Neither has a key: they show accidents, not attacks.
-Touches delta, codec, leaves and errors.
+Touches delta, codec, leaves, nesting and errors.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from savegame.codec import MAX_DEPTH, pack_raw, unpack_raw
 from savegame.delta import APPEND, SET, SPLICE, Op, parse
 from savegame.errors import CorruptionError, UnsupportedError
 from savegame.leaves import BLOB, MAP, OBJECT, TUPLE, RawExt
+from savegame.nesting import inside_out
 
 COMPRESSED, WITH_BLOBS = 1, 2
 PLAIN: Final = b"\0\0"
@@ -277,6 +278,7 @@ def load_note(data: bytes | None) -> tuple[str | None, tuple[str, ...]]:
 
 _CARRY_VALUES: Final = frozenset((SET, APPEND, SPLICE))
 _NESTED: Final = frozenset((TUPLE, MAP, OBJECT))
+_SMALL: Final = frozenset((int, float, bool, type(None)))
 
 
 def take_out(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
@@ -299,8 +301,8 @@ def take_out(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
         found[key] = content
         return RawExt(BLOB, kind + key)
 
-    smaller = _map_leaves(unpack_raw(data), visit)
-    return (pack_raw(smaller), found) if found else (data, {})
+    smaller = _map_leaves(data, visit)
+    return (smaller, found) if found else (data, {})
 
 
 def put_back(data: bytes, fetch: Callable[[bytes], bytes]) -> bytes:
@@ -312,7 +314,7 @@ def put_back(data: bytes, fetch: Callable[[bytes], bytes]) -> bytes:
             return content.decode() if value.data[:1] == b"s" else content
         return value
 
-    return pack_raw(_map_leaves(unpack_raw(data), visit))
+    return _map_leaves(data, visit)
 
 
 def take_out_ops(ops: list[Op]) -> tuple[list[Op], dict[bytes, bytes]]:
@@ -346,17 +348,22 @@ def references(body: bytes) -> list[bytes]:
     if flags & WITH_BLOBS:
         for op in parse(payload):
             if op.code in _CARRY_VALUES:
-                _map_leaves(unpack_raw(op.value), visit)
+                _map_leaves(op.value, visit)
     return found
 
 
-def _map_leaves(value: Any, visit: Callable[[Any], Any], depth: int = 0) -> Any:
-    if depth > 2 * MAX_DEPTH:  # no state is: somebody made it up
-        raise CorruptionError("a stored value is nested too deeply")
-    if type(value) is list:
-        return [_map_leaves(item, visit, depth + 1) for item in value]
-    if type(value) is dict:
-        return {key: _map_leaves(item, visit, depth + 1) for key, item in value.items()}
-    if type(value) is RawExt and value.tag in _NESTED:
-        return RawExt(value.tag, pack_raw(_map_leaves(unpack_raw(value.data), visit, depth + 1)))
-    return visit(value)
+def _map_leaves(data: bytes, visit: Callable[[Any], Any]) -> bytes:
+    """An encoded value whose texts, bytes and references are what `visit` makes of them."""
+
+    def opened(value: Any) -> tuple[int | None, Any]:
+        if type(value) is RawExt and value.tag in _NESTED:
+            return value.tag, unpack_raw(value.data)
+        return None, value if type(value) in (list, dict) else visit(value)
+
+    try:
+        mapped = inside_out(
+            unpack_raw(data), opened, lambda tag, parts: RawExt(tag, pack_raw(parts)), 2 * MAX_DEPTH, passed=_SMALL
+        )
+    except RecursionError as error:  # no state is: somebody made it up
+        raise CorruptionError("a stored value is nested too deeply") from error
+    return pack_raw(mapped)

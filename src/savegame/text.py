@@ -28,7 +28,9 @@ DEEPEST: Final = 40
 """Levels of nesting that are written out; what lies deeper is packed, so that no reader needs a deep stack."""
 
 _FLOAT: Final = struct.Struct(">d")
-_ODD: Final = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error, SavegameError)
+_ODD: Final = (
+    ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError, struct.error, SavegameError,
+)  # fmt: skip
 """What bytes or JSON of another shape than expected may raise on the way."""
 
 

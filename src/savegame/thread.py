@@ -189,7 +189,7 @@ class Thread:
         if id is not None:
             in_order = gone if isinstance(delete, Sequence) else sorted(gone, key=repr)  # a set has another order elsewhere
             asked = [list((append or {}).items()), list((set or {}).items()), in_order]
-            draft.details["request"] = request_digest(self._engine.codec.encode(asked))
+            draft.details["request"] = request_digest(self._engine.codec.encode(asked, depth=-3))
         make = partial(differ.update, self._engine.codec, append=append or {}, set=set or {}, delete=gone)
         return self._append(make, draft, parent, wanted)
 
