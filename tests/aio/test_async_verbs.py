@@ -23,7 +23,7 @@ class Note:
 @on_a_loop
 async def test_saving_and_reading(vault: AsyncVault) -> None:
     thread = vault.thread("t", agent="helper")
-    assert (thread.id, thread.head, thread.step) == ("t", None, 0)
+    assert (thread.id, thread.head, thread.step) == ("t", None, None)
     assert await thread.latest() is None
     first = await thread.save({"n": 1}, label="begin", tags=["old"])
     second = await thread.update(append={"items": ["a"]}, set={"n": 2})

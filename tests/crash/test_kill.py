@@ -75,7 +75,7 @@ def test_kills_in_the_middle_of(what: str, address: str, tmp_path: Path) -> None
     assert not oracle.lost
     backups = sorted(tmp_path.glob("*.backup-*-*"))
     for backup in backups:
-        if backup.suffix == ".partial" or backup.name.endswith(("-wal", "-shm", "-journal")):
+        if backup.suffix in (".partial", ".new") or backup.name.endswith(("-wal", "-shm", "-journal")):
             continue
         with savegame.open(
             f"file:{backup}" if backup.is_dir() else backup

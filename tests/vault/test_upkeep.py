@@ -26,7 +26,6 @@ from savegame import (
     InvalidInputError,
     SavegameError,
     StoreNotFound,
-    UnavailableError,
     UnsupportedError,
 )
 from savegame.model import ThreadKey
