@@ -227,7 +227,7 @@ def session_settings(settings: Mapping[str, str]) -> Iterator[Finding]:
     given = {name: settings[name] for name in SESSION if name in settings}  # older servers do not have all
     unusual = {name: value for name, value in given.items() if not re.fullmatch(SESSION[name][0], value)}
     for name, value in unusual.items():
-        advice = f"ALTER ROLE ... RESET {name}, or ALTER DATABASE ... RESET {name}, if nobody wants it"
+        advice = f"ALTER ROLE ... RESET {name}, or ALTER DATABASE ... RESET {name}, if it is not wanted"
         yield Finding(name, Level.NOTE, f"{value}: {SESSION[name][1]}", advice)
     usual = ", ".join(f"{name} {value}" for name, value in given.items() if name not in unusual)
     if usual:

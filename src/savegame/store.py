@@ -370,7 +370,7 @@ def caught_up(change: Rewrite, count: int, newer: Sequence[tuple[int, int, bytes
     `count` is how many frames there are now. Raises ConflictError.
     """
     if change.seen is not None and change.seen + len(newer) != count:
-        raise ConflictError(f"thread {change.key.id!r}: somebody removed checkpoints meanwhile; try again")
+        raise ConflictError(f"thread {change.key.id!r}: another writer removed checkpoints meanwhile; try again")
     if change.drop_newer:
         seqs = [seq for seq, _, _ in newer]
         return change._replace(drop=(*change.drop, *seqs), noted=change.noted.union(seqs))
@@ -387,7 +387,7 @@ def headless(change: Rewrite, head: int) -> ConflictError | InvalidInputError:
     where = f"thread {change.key.id!r}: its head cannot be {head or '(none)'} after that"
     if change.newest is None:
         return InvalidInputError(where)
-    return ConflictError(f"{where}: somebody moved it there, or removed it, meanwhile; try again")
+    return ConflictError(f"{where}: another writer moved or removed it meanwhile; try again")
 
 
 def check_expected(change: Expect, found: str | None, names: Iterable[str]) -> None:
@@ -399,7 +399,7 @@ def check_expected(change: Expect, found: str | None, names: Iterable[str]) -> N
             found=found,
         )
     if change.kind is not None and change.names != frozenset(names):
-        raise ConflictError(f"thread {change.key.id!r}: somebody added or removed a record {change.kind!r}; try again")
+        raise ConflictError(f"thread {change.key.id!r}: another writer added or removed a record {change.kind!r}; try again")
 
 
 def write_inside(place: str) -> UnavailableError:

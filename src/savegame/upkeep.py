@@ -150,7 +150,7 @@ def remove(
         unneeded = _unneeded(engine, key, sorted(frames), drop, drop_newer=drop_newer) if with_ledger else ()
         engine.store.commit([change, *unneeded])
     except CheckpointNotFound as error:  # the thread is not the one that was planned for
-        raise ConflictError(f"thread {key.id!r}: {error}; if nobody else removes anything, run verify") from error
+        raise ConflictError(f"thread {key.id!r}: {error}; if nothing else removes checkpoints, run verify") from error
     freed(engine, [key])
     return len(drop)
 
@@ -160,7 +160,7 @@ def _removal(engine: Engine, key: ThreadKey, frames: list[Frame], drop: set[int]
     bases = {frame.seq: frame.base for frame in frames}
     for frame in frames:
         if frame.base and frame.base not in bases and engine.frame(key, frame.seq).base != frame.base:
-            raise ConflictError(f"thread {key.id!r}: somebody removed frame {frame.base} while it was read; try again")
+            raise ConflictError(f"thread {key.id!r}: another writer removed frame {frame.base} while it was read; try again")
     rebase: list[tuple[int, int, bytes]] = []
     new_blobs: dict[bytes, bytes] = {}
     reader = engine.with_own_cache()

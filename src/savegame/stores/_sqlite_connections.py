@@ -58,7 +58,7 @@ class Connections:
         """The threads in the middle of a write. One that is here writes nothing else: it would wait for itself."""
         self._writer: file.Connection | None = None
         self.lent: file.Connection | None = None
-        """The connection of the block that somebody is in."""
+        """The connection of the current block of `connection()`, if there is one."""
         self._directory: Directory | None = None
         self._readers: list[file.Connection] = []
         self._reading = 0
