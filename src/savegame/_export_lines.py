@@ -2,7 +2,7 @@
 
 What a line says becomes one of the types below, its stored bytes as a store keeps them; a line whose sum, shape, ids, types
 or large value are wrong raises CorruptionError naming the line. `docs/format/export.md` has every kind of line. Nothing is
-imported or built because a line names it. Touches exporting (the sum), text, frames, delta, model.
+imported or built because a line names it. Touches exporting (the sum), text, frames, delta, codec, model.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any, BinaryIO, Final, NamedTuple, get_type_hints
 import blake3
 
 from savegame import delta as deltas
+from savegame.codec import check_nesting
+from savegame.delta import DELETE, EDIT
 from savegame.errors import CorruptionError, SavegameError, StoreNotFound, UnavailableError, UnsupportedError
 from savegame.exporting import FORMAT, Line, sum_of
-from savegame.frames import COMPRESSED, DIGEST_BYTES, Meta, dump_note, load_meta, load_note, pack_meta, unwrap
+from savegame.frames import COMPRESSED, DIGEST_BYTES, MOVED_TO, Meta, dump_note, load_meta, load_note, pack_meta, unwrap
 from savegame.model import Kind, Status, checked_id
 from savegame.text import from_text
 from savegame.upkeep import Progress
@@ -105,7 +107,7 @@ class Reader:
 
     def __init__(self, file: BinaryIO, path: str, progress: Progress, turn: int) -> None:
         self._file, self._path, self._progress = file, path, progress
-        self._size = os.fstat(file.fileno()).st_size
+        self.size = os.fstat(file.fileno()).st_size
         self._turn = turn
         self._before = ""
         self._number = self._told = 0
@@ -186,7 +188,7 @@ class Reader:
             raise self.damaged("more follows after the end")
         if end.counts != tuple(self._counts[kind] for kind in (Header, Point, Beside)):
             raise self.damaged("it counts other numbers of threads, checkpoints and records than there are")
-        self._progress((self._turn + 1) * self._size, 2 * self._size)
+        self._progress((self._turn + 1) * self.size, 2 * self.size)
 
     @contextlib.contextmanager
     def _locating(self) -> Iterator[None]:
@@ -203,7 +205,7 @@ class Reader:
     def _tell(self) -> None:
         if self.start - self._told >= TOLD_EVERY:
             self._told = self.start
-            self._progress(self._turn * self._size + self._told, 2 * self._size)
+            self._progress(self._turn * self.size + self._told, 2 * self.size)
 
 
 # -- what lines say --------------------------------------------------------------------------------
@@ -236,7 +238,7 @@ def _item(line: Line) -> Item:
                 _delta(from_text("delta", delta)),
             )
         case {"record": str(name), "kind": str(kind), "value": value}:
-            return Beside(_text(name), _text(kind), from_text("value", value))
+            return Beside(_text(name), _text(kind), _record(from_text("value", value)))
         case {"head": head}:
             return Head(None if head is None else checked_id(head, "the head's id"))
         case {"end": True, "threads": int(threads), "checkpoints": int(checkpoints), "records": int(found)}:
@@ -257,7 +259,16 @@ def _large(name: bytes, body: bytes) -> Large:
 
 
 def _delta(body: bytes) -> bytes:
-    deltas.parse(_plain(body)[1])
+    for op in deltas.parse(_plain(body)[1]):
+        if op.code not in (DELETE, EDIT):
+            check_nesting(op.value)
+    return body
+
+
+def _record(body: bytes) -> bytes:
+    """The body of a record, which may hold anything but what becomes far more than it is."""
+    if len(body) > 2 and body[0] <= COMPRESSED and not body[1]:
+        check_nesting(unwrap(body, MOVED_TO)[1])
     return body
 
 
@@ -274,6 +285,8 @@ def _meta(data: bytes) -> bytes:
     for name, kind in _META.items():
         if not isinstance(getattr(meta, name), kind):
             raise TypeError(f"the {name} of the checkpoint cannot be {getattr(meta, name)!r:.40}")
+    for encoded in (meta.metadata, meta.about):
+        check_nesting(encoded or b"\xc0")
     Kind.of(meta.kind)
     Status(meta.status, meta.reason)
     meta.created_at.isoformat()

@@ -518,6 +518,14 @@ def pack_raw(value: Any) -> bytes:
         return ormsgpack.packb(value, write_raw, _OPTIONS)
 
 
+def check_nesting(data: bytes) -> None:
+    """Raise CorruptionError for an encoded value that is nested deeper than any that was ever kept."""
+    try:
+        inside_out(unpack_raw(data), _opened_ext, lambda tag, parts: None, _DEEPEST_STORED)
+    except RecursionError as error:
+        raise CorruptionError("a stored value is nested too deeply") from error
+
+
 def join_array(items: list[bytes]) -> bytes:
     """The encoded list of encoded items."""
     return array_header(len(items)) + b"".join(items)

@@ -119,22 +119,28 @@ def make(editing: Editing, op: Op) -> None:
         editing.change(op.path, lambda target: _CHANGES[op.code](target, op))
 
 
-def replay(deltas: Iterable[bytes], skip: int = 0) -> Node | None:
+def replay(deltas: Iterable[bytes], skip: int = 0, most: int | None = None) -> Node | None:
     """The state after some stored deltas, from nothing on; quick where many of them append as many items to one list.
 
-    `skip` is how many bytes stand before each delta.
+    `skip` is how many bytes stand before each delta. Raises CorruptionError for a state of more than `most` bytes.
     """
     editing = Editing(None)
     growing: List | None = None
     opening, tail = b"", Tail(0, 0, [])
+    size = 0
     for data in deltas:
+        size += len(data)
+        if most is not None and size > most:  # much of it may have been replaced: count what there is
+            size = len(data) + sum(map(len, tail.bodies)) + (0 if editing.node is None else size_of(_resized(editing.node)))
+            refuse_large(size, most)
         if growing is not None and data.startswith(opening):
             tail.bodies.append(data)
             continue
         if growing is not None:
             growing.extend(tail)
+            tail = Tail(0, 0, [])
         ops = parse(data[skip:])
-        _make_stored(editing, ops)
+        make_stored(editing, ops)
         growing = None
         if len(ops) == 1 and ops[0].code == APPEND and editing.node is not None:
             growing = _list_at(editing.node, ops[0].path)
@@ -167,11 +173,18 @@ def _build(node: Node, path: Path, ops: list[Op]) -> None:
 def apply_stored(node: Node | None, ops: Iterable[Op]) -> Node | None:
     """`apply` for operations that came out of a store: what does not fit is corruption."""
     editing = Editing(node)
-    _make_stored(editing, ops)
+    make_stored(editing, ops)
     return editing.node
 
 
-def _make_stored(editing: Editing, ops: Iterable[Op]) -> None:
+def refuse_large(size: int, most: int) -> None:
+    """Raise CorruptionError for a state of more bytes than there may be."""
+    if size > most:
+        raise CorruptionError(f"the state would have {size} bytes: somebody made it up")
+
+
+def make_stored(editing: Editing, ops: Iterable[Op]) -> None:
+    """`make` for operations that came out of a store: what does not fit is corruption."""
     try:
         for op in ops:
             make(editing, op)

@@ -26,6 +26,7 @@ from savegame.frames import (
     BLOB_FROM,
     DIGEST_BYTES,
     PLAIN,
+    STATE_TO,
     WITH_BLOBS,
     digest,
     load_meta,
@@ -38,7 +39,7 @@ from savegame.frames import (
 from savegame.model import Chain, Frame, ThreadKey, ThreadRow
 from savegame.policy import Retention
 from savegame.store import ANY, Append, PutKeyframe, Store, StoreChange, head_moved
-from savegame.tree import Dict, Node, size_of
+from savegame.tree import Dict, Editing, Node, size_of
 
 logger = logging.getLogger("savegame")
 
@@ -141,6 +142,8 @@ class Engine:
         self.compress = compress
         self.cache = Cache(cache_bytes)
         self.after_keyframe: Callable[[Engine, ThreadKey, int | None], None] | None = None
+        self.largest = STATE_TO + STATE_TO // 4
+        """How many bytes a state may have that is loaded."""
         self.pinned: Callable[[ThreadKey, Collection[str | None]], Collection[str]] = lambda key, agents: ()
         """The ids of checkpoints that those of these agents name: retention and pruning leave them in their threads."""
         self._locks: dict[int, threading.RLock] = {}
@@ -297,32 +300,41 @@ class Engine:
     def _replay(self, key: ThreadKey, chain: Chain, cached: Point | None) -> Node | None:
         if chain.keyframe is None and chain.keyframe_seq:
             assert cached is not None
-            return deltas.apply_stored(
-                cached.node, (op for body in chain.deltas for op in deltas.parse(self._payload(key, body)))
-            )
+            editing = Editing(cached.node)
+            for body in chain.deltas:
+                deltas.make_stored(editing, deltas.parse(self._payload(key, body)))
+                deltas.refuse_large(0 if editing.node is None else size_of(editing.node), self.largest)
+            return editing.node
         bodies = chain.deltas if chain.keyframe is None else [chain.keyframe, *chain.deltas]
-        plain = [body if body.startswith(PLAIN) else PLAIN + self._payload(key, body) for body in bodies]
-        return deltas.replay(plain, skip=len(PLAIN))
+        plain = (body if body.startswith(PLAIN) else PLAIN + self._payload(key, body) for body in bodies)
+        return deltas.replay(plain, skip=len(PLAIN), most=self.largest)
 
     def _payload(self, key: ThreadKey, body: bytes) -> bytes:
         """The logical delta of a stored body, with its large values put back."""
         flags, payload = unwrap(body)
         if not flags & WITH_BLOBS:
             return payload
-        return deltas.dump(put_back_ops(deltas.parse(payload), self.fetcher(key)))
+        contents: dict[bytes, bytes] = {}
+        size = len(payload)
 
-    def fetcher(self, key: ThreadKey) -> Callable[[bytes], bytes]:
-        """Reads large values of a thread by their digest."""
+        def fetch(name: bytes) -> bytes:
+            nonlocal size
+            content = contents.get(name)
+            if content is None:
+                content = contents[name] = self.large_value(key, name)
+            size += len(content)
+            deltas.refuse_large(size, self.largest)  # one of them may stand in many places
+            return content
 
-        def fetch(wanted: bytes) -> bytes:
-            body = self.store.blob(key, wanted)
-            if body is None:
-                raise CorruptionError(
-                    f"a large value ({wanted.hex()[:12]}) is missing", place=f"large value {wanted.hex()[:12]}"
-                )
-            return unwrap(body)[1]
+        return deltas.dump(put_back_ops(deltas.parse(payload), fetch))
 
-        return fetch
+    def large_value(self, key: ThreadKey, name: bytes) -> bytes:
+        """A large value of a thread by its digest."""
+        body = self.store.blob(key, name)
+        if body is None:
+            place = f"large value {name.hex()[:12]}"
+            raise CorruptionError(f"a large value ({name.hex()[:12]}) is missing", place=place)
+        return unwrap(body)[1]
 
     # -- saving ------------------------------------------------------------------------------------
 
@@ -399,6 +411,10 @@ class Engine:
             agent = base_agent
             details = {**details, "agent_id": agent}
         step, size = base_step + 1, size_of(node)
+        if size > STATE_TO:
+            raise InvalidState(
+                f"the state would have about {size} bytes; keep more than {STATE_TO} elsewhere, and its name here", path=""
+            )
         packed = metadata_of(base_id, step, store.clock(), size, details, blobs)
         id = chosen_id or store.new_id(key)  # noqa: A001 - one word per idea
         meta = digest(base_meta[:DIGEST_BYTES], key.id, id, packed, payload) + packed

@@ -30,7 +30,7 @@ from savegame.errors import (
     ThreadNotFound,
     UnavailableError,
 )
-from savegame.frames import PLAIN, WITH_BLOBS, references, unwrap, wrap
+from savegame.frames import PLAIN, WITH_BLOBS, movable, references, unwrap, wrap
 from savegame.lineage import everything
 from savegame.model import Frame, ThreadKey, ThreadRow, checked_id
 from savegame.text import to_text
@@ -205,7 +205,7 @@ def _write_thread(engine: Engine, row: ThreadRow, places: list[Place], writer: _
         _write_frame(engine, row.key, frame, ids[base], large, writer)
     for kind in engine.store.kinds(row.key):
         for record in records(engine, row.key, kind):
-            writer.write({"record": record.name, "kind": kind, "value": to_text("value", record.value)})
+            writer.write({"record": record.name, "kind": kind, "value": to_text("value", movable(record.value))})
     writer.write({"head": row.head_id})
 
 
@@ -216,7 +216,7 @@ def _write_frame(engine: Engine, key: ThreadKey, frame: Frame, base: str | None,
     for name in references(body):
         if name not in large:
             large.add(name)
-            writer.write({"large": name.hex(), "content": to_text("content", PLAIN + engine.fetcher(key)(name))})
+            writer.write({"large": name.hex(), "content": to_text("content", PLAIN + engine.large_value(key, name))})
     writer.write(
         {
             "checkpoint": frame.id,

@@ -23,7 +23,7 @@ from ormsgpack import packb
 
 from savegame.codec import MAX_DEPTH, pack_raw, unpack_raw
 from savegame.delta import APPEND, SET, SPLICE, Op, parse
-from savegame.errors import CorruptionError, UnsupportedError
+from savegame.errors import CorruptionError, SavegameError, UnsupportedError
 from savegame.leaves import BLOB, MAP, OBJECT, TUPLE, RawExt
 from savegame.nesting import inside_out
 
@@ -36,24 +36,39 @@ DIGEST_BYTES: Final = 32
 BLOB_FROM: Final = 8192
 """Texts and bytes of this size or more are kept once per thread."""
 
+EXPANDS_BY: Final = 100
+EXPANDS_TO: Final = 256 * 1024 * 1024
+"""What stored bytes may become: so many times as many, or so many bytes if that is more. Made up ones end there."""
+
+MOVED_TO: Final = 1024 * 1024
+"""Instead of EXPANDS_TO, for records that come with an export."""
+
+STATE_TO: Final = 4 * 1024 * 1024 * 1024
+"""How many bytes a state may have, encoded. One that is read may have a quarter more: they are not counted exactly."""
+
 _local = threading.local()
 
 
 # -- envelope --------------------------------------------------------------------------------------
 
 
+def most_from(stored: int, to: int | None = None) -> int:
+    """How many bytes so many stored ones may become."""
+    return max(EXPANDS_TO if to is None else to, EXPANDS_BY * stored)
+
+
 def wrap(payload: bytes, *, compress: bool, level: int = 1, with_blobs: bool = False, least: int = 0) -> bytes:
-    """The stored body of a payload, which stays as it is below `least` bytes."""
+    """The stored body of a payload, which stays as it is below `least` bytes, and where it would expand too far."""
     flags = WITH_BLOBS if with_blobs else 0
     if compress and len(payload) >= least:
         smaller = _compressor(level).compress(payload)
-        if len(smaller) < len(payload) * 0.9:
+        if len(smaller) < len(payload) * 0.9 and len(payload) <= most_from(len(smaller)):
             return bytes((flags | COMPRESSED, 0)) + smaller
     return bytes((flags, 0)) + payload
 
 
-def unwrap(body: bytes) -> tuple[int, bytes]:
-    """The flags and the payload of a stored body."""
+def unwrap(body: bytes, to: int | None = None) -> tuple[int, bytes]:
+    """The flags and the payload of a stored body. Raises CorruptionError, also for one that would expand too far."""
     if len(body) < 2 or body[0] > (COMPRESSED | WITH_BLOBS):
         raise CorruptionError("a stored body has no valid header")
     if body[1]:
@@ -61,9 +76,21 @@ def unwrap(body: bytes) -> tuple[int, bytes]:
     if not body[0] & COMPRESSED:
         return body[0], body[2:]
     try:
+        size = zstandard.frame_content_size(body[2:20])
+        if size > most_from(len(body) - 2, to):
+            raise CorruptionError(f"a stored body of {len(body)} bytes would become one of {size}: somebody made it up")
         return body[0], _decompressor().decompress(memoryview(body)[2:])
     except zstandard.ZstdError as error:
         raise CorruptionError(f"a stored body does not decompress: {error}") from error
+
+
+def movable(body: bytes) -> bytes:
+    """The body of a record as an export may hold it: uncompressed where it would expand too far for that."""
+    try:
+        flags, payload = unwrap(body)
+    except SavegameError:  # not one of ours: a record may hold anything
+        return body
+    return body if len(payload) <= most_from(len(body) - 2, MOVED_TO) else bytes((flags & ~COMPRESSED, 0)) + payload
 
 
 def recode(body: bytes) -> bytes:

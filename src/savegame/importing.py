@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from savegame._export_lines import Beside, Head, Large, Part, Point, Reader, opened
 from savegame.engine import Engine
 from savegame.errors import AlreadyExistsError, ConflictError, CorruptionError
-from savegame.frames import DIGEST_BYTES, WITH_BLOBS, digest, load_meta, references, unwrap
+from savegame.frames import DIGEST_BYTES, WITH_BLOBS, digest, load_meta, most_from, references, unwrap
 from savegame.lineage import everything
 from savegame.model import Frame, Record, ThreadKey
 from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
@@ -215,6 +215,7 @@ class _Bringing:
         """After the last checkpoint: load the state at the end of every new line. If one does not load, all go again."""
         self._flush()
         engine = self._engine.without_cache()
+        engine.largest = min(engine.largest, most_from(self._reader.size))
         try:
             for seq in self._ends.values():
                 engine.point(self._key, seq)

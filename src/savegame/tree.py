@@ -554,7 +554,9 @@ def array_count(data: bytes) -> int:
     if 0x90 <= first <= 0x9F:
         return first & 0x0F
     if first in (0xDC, 0xDD):
-        return int.from_bytes(data[1 : _header_length(first)], "big")
+        count = int.from_bytes(data[1 : _header_length(first)], "big")
+        if count < len(data):  # each has a byte at least
+            return count
     raise CorruptionError("stored items are not a list")
 
 

@@ -135,6 +135,7 @@ def checked(total: int, body: bytes, salt: int, a: int = 0, b: int = 0) -> bytes
 def unwrap(body: bytes) -> bytes:
     assert body[0] < 4
     assert body[1] == 0
+    assert not body[0] & 1 or zstandard.frame_content_size(body[2:]) <= max(256 << 20, 100 * (len(body) - 2)), "made up"
     return zstandard.ZstdDecompressor().decompress(body[2:]) if body[0] & 1 else body[2:]
 
 

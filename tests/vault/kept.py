@@ -62,5 +62,5 @@ def _thread(vault: Vault, key: ThreadKey) -> Any:
 
 def _frame(vault: Vault, key: ThreadKey, frame: Frame, ids: dict[int, Any]) -> Any:
     body = frame.delta or b""
-    large = {name: vault._engine.fetcher(key)(name) for name in references(body)}
+    large = {name: vault._engine.large_value(key, name) for name in references(body)}
     return frame.id, ids[frame.base], frame.meta, frame.note, unwrap(body)[1], large
