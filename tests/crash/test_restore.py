@@ -59,7 +59,9 @@ def test_a_killed_restore_is_whole_or_not_there(store: str, address_of: Callable
     first, second = prepared(address)
     chance = random.Random()
     seen = set()
-    for _ in range(ROUNDS):
+    for number in range(10 * ROUNDS):
+        if number >= ROUNDS and len(seen) == 2:  # on a busy machine it may take longer to see both
+            break
         with Child(restore_for_ever, address, first, second) as child:
             assert child.next() == ["begins"]
             time.sleep(chance.uniform(0, 0.1))
