@@ -282,7 +282,7 @@ def test_a_chain_in_a_store(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(vault._engine, "largest", 20 * MIB)
     vault._engine.cache.clear()
     assert vault.thread("replaced").state() == {"k": "x" * (6 * MIB) + "9"}
-    for name in ("kept", "list"):
+    for name in ("kept",) if vault.store.readable else ("kept", "list"):  # what is not compressed is as large as it is
         with little_memory(8 * FEW), pytest.raises(CorruptionError, match="somebody made it up"):
             vault.thread(name).latest()
 
