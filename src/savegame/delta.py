@@ -129,10 +129,11 @@ def replay(deltas: Iterable[bytes], skip: int = 0, most: int | None = None) -> N
     opening, tail = b"", Tail(0, 0, [])
     size = 0
     for data in deltas:
-        size += len(data)
-        if most is not None and size > most:  # much of it may have been replaced: count what there is
-            size = len(data) + sum(map(len, tail.bodies)) + (0 if editing.node is None else size_of(_resized(editing.node)))
-            refuse_large(size, most)
+        if most is not None:
+            size += len(data)
+            if size > most:  # much of it may have been replaced: count what there is
+                size = len(data) + sum(map(len, tail.bodies)) + (0 if editing.node is None else size_of(_resized(editing.node)))
+                refuse_large(size, most)
         if growing is not None and data.startswith(opening):
             tail.bodies.append(data)
             continue

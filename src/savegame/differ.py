@@ -342,14 +342,31 @@ class _Update:
         if type(items) not in (list, tuple):
             raise InvalidInputError(f"append takes a list of items for {format_path(path)!r}, not {type(items).__name__}")
         items = items if type(items) is list else list(items)
+        if len(path) == 1 and not self.ops and self._append_at_once(path, items):
+            return
         path, parent = self._resolved(path, missing=True)
         child = parent.children.get(pack_raw(path[-1])) if isinstance(parent, Dict) else None
-        try:
-            data = self.codec.encode(items, path, len(path))
-        except InvalidState:
-            encoded_items(self.codec, items, path, 0 if child is None else count_of(child) or 0)  # names the item by its place
-            raise
+        data = self._encoded(path, items, child)
         self._make(Op(SET if isinstance(parent, Dict) and child is None else APPEND, path, data))
+
+    def _append_at_once(self, path: Path, items: list[Any]) -> bool:
+        """The usual case, a list right inside the state and nothing before it, without a walk. Whether it is that case."""
+        node, name = self.editing.node, pack_raw(path[0])
+        child = node.children.get(name) if type(node) is Dict and node.plain else None
+        if type(node) is not Dict or type(child) is not List:
+            return False
+        data = self._encoded(path, items, child)
+        self.ops.append(Op(APPEND, path, data))
+        self.editing.node = node.with_longer(name, data)
+        return True
+
+    def _encoded(self, path: Path, items: list[Any], child: Node | None) -> bytes:
+        """Items for the list at a path, which `child` is. Raises InvalidState naming the item by its place there."""
+        try:
+            return self.codec.encode(items, path, len(path))
+        except InvalidState:
+            encoded_items(self.codec, items, path, 0 if child is None else count_of(child) or 0)
+            raise
 
     def delete(self, path: Path) -> None:
         """Remove one place, which must be there."""
@@ -384,6 +401,9 @@ class _Update:
 
         With `missing`, dicts on the way are made where they are missing.
         """
+        root = self.editing.node
+        if missing and len(path) == 1 and type(path[0]) is str and type(root) is Dict and root.plain and not self._indexes:
+            return path, root  # the usual case, without a walk
         way: list[Any] = []
         found: list[Node] = []
 

@@ -308,6 +308,8 @@ class Engine:
                 deltas.refuse_large(0 if editing.node is None else size_of(editing.node), self.largest)
             return editing.node
         bodies = chain.deltas if chain.keyframe is None else [chain.keyframe, *chain.deltas]
+        if all(body.startswith(PLAIN) for body in bodies):  # then it becomes no more than was read
+            return deltas.replay(bodies, skip=len(PLAIN))
         plain = (body if body.startswith(PLAIN) else PLAIN + self._payload(key, body) for body in bodies)
         return deltas.replay(plain, skip=len(PLAIN), most=self.largest)
 

@@ -239,6 +239,23 @@ def test_a_keyframe_in_a_store(vault: Vault) -> None:
         thread.latest()
 
 
+@pytest.mark.parametrize("inner", ["[" * 20_000 + "]" * 20_000, "nothing"], ids=["nested", "no JSON"])
+def test_a_line_of_a_journal(tmp_path: Path, inner: str) -> None:
+    with savegame.open(f"file:{tmp_path}") as vault:
+        vault.thread("t").save(1)
+    (journal,) = tmp_path.glob("*/*/journal.jsonl")
+    with journal.open("ab") as file:
+        text = b'{"note":1,"text":' + inner.encode()
+        total = frames.checksum(text, frames.thread_salt(*KEY), file.tell())
+        file.write(text + b',"sum":"%08x"}\n' % total)
+    with savegame.open(f"file:{tmp_path}") as vault:
+        assert not vault.verify().ok
+        with pytest.raises(CorruptionError, match="line at byte"):
+            vault.thread("t").latest()
+        assert vault.repair().ok
+        assert vault.thread("t").state() == 1
+
+
 def test_large_values_in_a_store(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     name = bytes(32)
     reference = ormsgpack.packb(ormsgpack.Ext(BLOB, b"b" + name))
@@ -265,7 +282,7 @@ def test_a_chain_in_a_store(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(vault._engine, "largest", 20 * MIB)
     vault._engine.cache.clear()
     assert vault.thread("replaced").state() == {"k": "x" * (6 * MIB) + "9"}
-    for name in ("kept", "list"):
+    for name in ("kept",) if vault.store.readable else ("kept", "list"):  # what is not compressed is as large as it is
         with little_memory(8 * FEW), pytest.raises(CorruptionError, match="not written by savegame"):
             vault.thread(name).latest()
 
