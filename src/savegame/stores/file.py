@@ -33,7 +33,7 @@ from savegame.stores._file_disk import SEARCH, Disk, checked_root, hashed, hashe
 from savegame.stores._file_ids import new_id
 from savegame.stores._file_journal import Journal, Reader, new_journal
 from savegame.stores._file_keyframes import keyframes_of, read_keyframe
-from savegame.stores._file_lock import Lock
+from savegame.stores._file_lock import OPENINGS, Lock
 from savegame.stores._file_threads import Threads
 from savegame.stores._file_write import BATCH, Writer
 from savegame.stores._fts import FtsIndex
@@ -268,7 +268,7 @@ class FileStore(Store):
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Nobody writes; everything is read at one moment."""
-        while True:
+        for _ in range(OPENINGS):
             with translated(self.path), self._lock.held(alone=False):
                 if not os.path.lexists(self._batch):
                     yield
@@ -279,6 +279,7 @@ class FileStore(Store):
                 )
             with self._alone():
                 pass
+        raise UnavailableError(f"{self.path}: changes to several threads keep being interrupted; retry once their writers run")
 
     @contextmanager
     def _bodies(self, key: ThreadKey) -> Iterator[tuple[Journal, Reader]]:
