@@ -20,13 +20,11 @@ from savegame import delta as deltas
 from savegame.codec import check_nesting
 from savegame.delta import DELETE, EDIT
 from savegame.errors import (
-    TOO_MANY_FILES,
     CorruptionError,
     SavegameError,
     StoreNotFound,
-    UnavailableError,
     UnsupportedError,
-    lacks_descriptors,
+    of_system,
 )
 from savegame.exporting import FORMAT, Line, sum_of
 from savegame.frames import COMPRESSED, DIGEST_BYTES, MOVED_TO, Meta, dump_note, load_meta, load_note, pack_meta, unwrap
@@ -107,8 +105,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
         with open(real, "rb") as file:
             yield file
     except OSError as error:
-        advice = TOO_MANY_FILES if lacks_descriptors(error) else f"{error.strerror}; check the disk and the permissions"
-        raise UnavailableError(f"{path}: cannot be read: {advice}") from error
+        raise of_system(error, f"{path}: cannot be read", "check the disk and the permissions") from error
 
 
 class Reader:

@@ -417,7 +417,8 @@ class Engine:
         step, size = base_step + 1, size_of(node)
         if size > STATE_TO:
             raise InvalidState(
-                f"the state would have about {size} bytes; keep more than {STATE_TO} elsewhere, and its name here", path=""
+                f"the state would have about {size} bytes, and one may have {STATE_TO}; keep large parts in files",
+                path="",
             )
         packed = metadata_of(base_id, step, store.clock(), size, details, blobs)
         id = chosen_id or store.new_id(key)  # noqa: A001 - one word per idea

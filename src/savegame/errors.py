@@ -216,6 +216,14 @@ def lacks_descriptors(error: Exception) -> bool:
     return isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error)
 
 
+def of_system(error: OSError, what: str, advice: str) -> SavegameError:
+    """Our error for one of the system's, about `what` failed: OutOfSpace for a full disk, else UnavailableError."""
+    if lacks_descriptors(error):
+        advice = TOO_MANY_FILES
+    kind = OutOfSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
+    return kind(f"{what} ({error.strerror}); {advice}")
+
+
 @contextmanager
 def needs_descriptors(what: str) -> Iterator[None]:
     """Raise UnavailableError about `what` if it fails because too many files are open; importing modules opens some, too."""

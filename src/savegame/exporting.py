@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import errno
 import hashlib
 import json
 import os
@@ -23,16 +22,13 @@ from savegame import beside
 from savegame.beside import STAY
 from savegame.engine import Engine
 from savegame.errors import (
-    TOO_MANY_FILES,
     AlreadyExistsError,
     CheckpointNotFound,
     ConflictError,
     CorruptionError,
     InvalidInputError,
-    OutOfSpace,
     ThreadNotFound,
-    UnavailableError,
-    lacks_descriptors,
+    of_system,
 )
 from savegame.frames import PLAIN, WITH_BLOBS, movable, references, unwrap, wrap
 from savegame.lineage import everything
@@ -115,9 +111,7 @@ def _new_file(target: str) -> Iterator[BinaryIO]:
     except FileExistsError as error:
         raise _taken(target) from error
     except OSError as error:
-        kind = OutOfSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
-        advice = TOO_MANY_FILES if lacks_descriptors(error) else f"{error.strerror}; make room, or choose another place"
-        raise kind(f"{target}: the export cannot be written: {advice}") from error
+        raise of_system(error, f"{target}: the export cannot be written", "make room, or choose another place") from error
 
 
 def _taken(target: str) -> AlreadyExistsError:

@@ -1,6 +1,6 @@
 """Values that are neither plain data nor containers, each as a MessagePack extension with one of the tags below, and back.
 
-Touches foreign.
+Touches foreign and errors.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import decimal
+import functools
+import os
 import pathlib
 import uuid
 import zoneinfo
@@ -16,6 +18,7 @@ from typing import Any, Final
 
 import ormsgpack
 
+from savegame.errors import needs_descriptors
 from savegame.foreign import Foreign
 
 TUPLE, SET, FROZENSET, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID, BIGINT, PATH, MAP, OBJECT, ENUM, BLOB, FOREIGN = range(
@@ -62,10 +65,23 @@ def _read_zone(zone: Any) -> dt.tzinfo | None:
     key, offset, *fixed = zone
     if fixed:
         return dt.timezone(dt.timedelta(microseconds=offset), key)
-    try:
-        return zoneinfo.ZoneInfo(key)
-    except (zoneinfo.ZoneInfoNotFoundError, OSError):  # this machine does not know the zone: keep the instant
-        return dt.timezone(dt.timedelta(microseconds=offset), key)
+    named = _zone_named(key)
+    return dt.timezone(dt.timedelta(microseconds=offset), key) if named is None else named  # unknown here: keep the instant
+
+
+@functools.lru_cache(maxsize=1024)
+def _zone_named(key: str) -> zoneinfo.ZoneInfo | None:
+    """The zone, or None if this machine does not know it.
+
+    ZoneInfo is asked only for keys that exist: for any other it would import a module of the package tzdata by that name.
+    """
+    with needs_descriptors(f"the time zone {key!r} cannot be read"):
+        if any(os.path.isfile(os.path.join(root, key)) for root in zoneinfo.TZPATH) or key in _listed_zones():
+            return zoneinfo.ZoneInfo(key)
+    return None
+
+
+_listed_zones = functools.cache(zoneinfo.available_timezones)
 
 
 def _write_datetime(value: dt.datetime) -> ormsgpack.Ext:

@@ -31,6 +31,7 @@ from savegame.model import ThreadKey
 from savegame.store import DeleteThread, MoveHead, PutKeyframe, PutNote, PutRecord, Rewrite, Store
 from savegame.stores._file_disk import hashed, thread_directory
 from savegame.stores._file_threads import WORTH_KEEPING
+from savegame.stores._file_write import _dump_batch
 from savegame.stores.file import FileStore
 from savegame.testing import StoreContract
 from savegame.testing.contract import A, B, C, appended, everything, grown, state
@@ -246,6 +247,26 @@ def test_a_directory_that_was_taken_away_under_a_store_is_made_anew(store: FileS
     assert store.thread(A) is None
     grown(store, A, 1)
     assert state(FileStore(str(root)), A, 1) == b"1."
+
+
+def test_reading_between_writers_that_keep_dying_ends(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a reader has finished an interrupted batch, the next one is there."""
+    grown(store, A, 1)
+    finish = store._writer.finish
+
+    def leave_one() -> None:
+        Path(store._batch).write_bytes(_dump_batch([]))
+
+    def finish_and_find_the_next() -> None:
+        finish()
+        leave_one()
+
+    monkeypatch.setattr(store._writer, "finish", finish_and_find_the_next)
+    leave_one()
+    with pytest.raises(UnavailableError, match="keep being interrupted"):
+        store.thread(A)
+    monkeypatch.undo()
+    assert store.thread(A) is not None
 
 
 def test_a_fork_inside_an_operation_refuses_in_the_child(store: FileStore) -> None:

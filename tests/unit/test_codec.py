@@ -119,18 +119,13 @@ def test_the_name_of_a_fixed_zone_is_kept(codec: Codec) -> None:
     assert trip(codec, named).tzname() == "CET"
 
 
-def test_an_unknown_zone_keeps_the_instant(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_zone_keeps_the_instant(codec: Codec) -> None:
     moment = dt.datetime(2024, 7, 1, 12, tzinfo=BERLIN)
-    data = codec.encode(moment)
-
-    class Nowhere(zoneinfo.ZoneInfo):
-        def __new__(cls, key: str) -> Nowhere:
-            raise zoneinfo.ZoneInfoNotFoundError(key)
-
-    monkeypatch.setattr(zoneinfo, "ZoneInfo", Nowhere)
+    data = codec.encode(moment).replace(b"Europe/Berlin", b"Mars0/Olympus")
     found = codec.decode(data)
     assert found == moment.astimezone(UTC)
     assert found.utcoffset() == dt.timedelta(hours=2)
+    assert found.tzname() == "Mars0/Olympus"
 
 
 # -- depth -----------------------------------------------------------------------------------------
@@ -568,7 +563,8 @@ def test_register_refuses_other_things(codec: Codec) -> None:
 
 def test_two_classes_cannot_have_one_name(codec: Codec) -> None:
     codec.register(Point)
-    other = dataclasses.make_dataclass("Point", ["x"], namespace={"__module__": "elsewhere"})
+    other = dataclasses.make_dataclass("Point", ["x"])
+    other.__module__ = "elsewhere"  # newer Pythons take no module from the namespace
     with pytest.raises(InvalidInputError, match="two classes"):
         codec.register(other)
     codec.register(other, name="OtherPoint")

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import apsw
 
-from savegame.errors import TOO_MANY_FILES, CorruptionError, UnavailableError, UnsupportedError, lacks_descriptors
+from savegame.errors import CorruptionError, SavegameError, UnavailableError, UnsupportedError, of_system
 from savegame.index import Entry, Found, Index, Said, damaged, rearranged
 from savegame.model import ThreadKey
 from savegame.stores import _sqlite_file as file
@@ -182,9 +182,8 @@ def _create(path: str) -> None:
         raise _failed(path, "made", error) from error
 
 
-def _failed(path: str, what: str, error: OSError) -> UnavailableError:
-    advice = TOO_MANY_FILES if lacks_descriptors(error) else f"{error.strerror}; check the directory"
-    return UnavailableError(f"{path}: the search index cannot be {what}: {advice}")
+def _failed(path: str, what: str, error: OSError) -> SavegameError:
+    return of_system(error, f"{path}: the search index cannot be {what}", "check the directory")
 
 
 def _lay_out(db: apsw.Connection) -> None:

@@ -20,7 +20,6 @@ from typing import Any, Final, TypeAlias
 import apsw
 
 from savegame.errors import (
-    TOO_MANY_FILES,
     ClosedError,
     CorruptionError,
     InvalidInputError,
@@ -29,7 +28,7 @@ from savegame.errors import (
     StoreNotFound,
     UnavailableError,
     UnsupportedError,
-    lacks_descriptors,
+    of_system,
 )
 from savegame.frames import unpack_id
 from savegame.store import Layout
@@ -305,9 +304,7 @@ def _create(path: str) -> None:
                 os.unlink(fresh)
         sync_directory(os.path.dirname(path))
     except OSError as error:
-        kind = OutOfSpace if error.errno == 28 else UnavailableError
-        advice = TOO_MANY_FILES if lacks_descriptors(error) else f"{error.strerror}; check the directory"
-        raise kind(f"{path}: the file cannot be made: {advice}") from error
+        raise of_system(error, f"{path}: the file cannot be made", "check the directory") from error
     _check_ours(path, read_only=False)
 
 

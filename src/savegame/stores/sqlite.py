@@ -29,6 +29,7 @@ from savegame.errors import (
     SavegameError,
     UnavailableError,
     UnsupportedError,
+    of_system,
 )
 from savegame.frames import checksum, pack_id, thread_salt, unpack_id
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
@@ -487,8 +488,7 @@ class SQLiteStore(Store):
                         os.unlink(made)
             file.sync_directory(os.path.dirname(target))
         except OSError as error:
-            kind = OutOfSpace if error.errno == 28 else UnavailableError
-            raise kind(f"{target}: the backup cannot be written ({error.strerror})") from error
+            raise of_system(error, f"{target}: the backup cannot be written", "make room, or choose another place") from error
         progress(1, 1)
 
     @contextlib.contextmanager
