@@ -204,8 +204,11 @@ class AsyncThread(_Face[Thread]):
     diff = _reads(Thread.diff)
     rewind = _writes(Thread.rewind)
 
-    async def fork(self, id: str, *, at: Ref | None = None) -> AsyncThread:  # noqa: A002 - the design's name
-        """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread."""
+    async def fork(self, id: str | None = None, *, at: Ref | None = None) -> AsyncThread:  # noqa: A002 - the design's name
+        """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread.
+
+        Without an id it gets one of its own.
+        """
         return AsyncThread(await self._write(lambda thread: thread.fork(id, at=at)), self._offload, inline=self._inline)
 
     label = _writes(Thread.label)
@@ -424,7 +427,7 @@ class AsyncVault(_Face[Vault]):
 
     def thread(
         self,
-        id: str,  # noqa: A002 - the design's names
+        id: str | None = None,  # noqa: A002 - the design's names
         *,
         agent: str | None = None,
         type: type | None = None,  # noqa: A002

@@ -74,8 +74,10 @@ class Finding(NamedTuple):
 def examine(address: str, namespace: str) -> Iterator[Finding]:
     """Look at a vault and what it stands on. One that cannot be opened is a finding, not an error; none is made."""
     path = _path_of(address)
-    yield sqlite_library(apsw.sqlite_lib_version())
-    yield sqlite_elsewhere(sqlite3.sqlite_version)
+    if path is not None:  # the file store's search index is an SQLite file, too
+        yield sqlite_library(apsw.sqlite_lib_version())
+    if path is not None and not path.is_dir():
+        yield sqlite_elsewhere(sqlite3.sqlite_version)
     if path is not None and path.exists():
         yield from disk(path)
     try:

@@ -10,6 +10,7 @@ import datetime as dt
 import os
 import re
 import sys
+import uuid
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
@@ -42,6 +43,11 @@ def checked_id(text: object, what: str, longest: int = MAX_ID) -> str:
     except UnicodeEncodeError as error:
         raise InvalidInputError(f"{what} holds a lone surrogate, which is not valid Unicode") from error
     return str(text)
+
+
+def checked_or_new_id(given: str | None) -> str:
+    """The id of a thread as it was given, or a new one. Raises InvalidInputError."""
+    return str(uuid.uuid4()) if given is None else checked_id(given, "a thread's id")
 
 
 def checked_path(path: object) -> str:

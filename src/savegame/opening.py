@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any, Final, ParamSpec, TypeVar
 
 from savegame.aio import Opening
@@ -110,6 +111,11 @@ def open_store(url: str | os.PathLike[str], **options: Any) -> Store:
         raise InvalidInputError(f"a vault's address is a path or a URL, not {url!r}")
     scheme = re.match(r"([a-z][a-z0-9+.-]+):|([A-Za-z][A-Za-z0-9+.-]+)://", text)
     name = scheme[0].partition(":")[0] if scheme else "sqlite"
+    if name in ("file", "sqlite") and find_spec("fcntl") is None:  # as on Windows
+        raise UnsupportedError(
+            f"{text}: files of savegame need Linux or macOS, because their locks and flushes are not known to hold on Windows; "
+            f"use WSL, or a vault at postgresql:// or memory:"
+        )
     with needs_descriptors(f"{shown_address(text)} cannot be opened"):
         store: Store = _built_in(name).open_url(text, **options) if name in BUILT_IN else _installed(name, text, options)
         return store

@@ -41,6 +41,7 @@ from savegame.model import (
     ThreadRow,
     checked_id,
     checked_limit,
+    checked_or_new_id,
 )
 from savegame.retrying import PLANS, TRIES, retried
 from savegame.runs.ledger import CALL, GENERATION, LEDGER, ROOT, RUN, STEP, for_fork, generation, generation_made, reply_of
@@ -471,9 +472,12 @@ class Thread:
         wanted = before + 1 if rerun_tools else made
         return [] if wanted == before else [self._record(RUN, GENERATION + reply[1], wanted or None)]
 
-    def fork(self, id: str, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
-        """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread."""
-        key = ThreadKey(self._key.namespace, checked_id(id, "a thread's id"))
+    def fork(self, id: str | None = None, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
+        """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread.
+
+        Without an id it gets one of its own.
+        """
+        key = ThreadKey(self._key.namespace, checked_or_new_id(id))
         return retried(partial(self._fork, key, "head" if at is None else at), tries=PLANS)
 
     def _fork(self, key: ThreadKey, at: Ref) -> Thread:

@@ -42,6 +42,7 @@ from savegame.model import (
     checked_id,
     checked_limit,
     checked_number,
+    checked_or_new_id,
     checked_path,
 )
 from savegame.objects import Upcast
@@ -137,13 +138,13 @@ class Vault:
 
     def thread(
         self,
-        id: str,  # noqa: A002 - the design's names
+        id: str | None = None,  # noqa: A002 - the design's names
         *,
         agent: str | None = None,
         type: type | None = None,  # noqa: A002
         foreign: Callable[[str, bytes], Any] | None = None,
     ) -> Thread:
-        """A handle on a thread, which need not exist yet. With `type`, states come back as objects of that class.
+        """A handle on a thread, which need not exist yet; without an id on a new one. With `type`, states are of that class.
 
         `foreign` is for adapters: how leaves that a framework serialised come back; else they are shown as plain data.
         """
@@ -151,7 +152,7 @@ class Vault:
             checked_id(agent, "the agent's id")
         if type is not None and not self.codec.knows(type):
             self.codec.register(type)
-        return Thread(self._engine, ThreadKey(self.namespace, checked_id(id, "a thread's id")), agent, type, foreign)
+        return Thread(self._engine, ThreadKey(self.namespace, checked_or_new_id(id)), agent, type, foreign)
 
     def register(self, cls: type, *, schema_version: int = 1, upcast: Upcast | None = None, name: str | None = None) -> None:
         """Let objects of a class be given back as objects; `upcast(fields, version)` brings older ones to its shape."""

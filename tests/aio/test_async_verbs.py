@@ -34,6 +34,7 @@ async def test_saving_and_reading(vault: AsyncVault) -> None:
     assert await vault.load(first.id) == first
     assert len(await thread.diff(1, 2)) == len(await vault.diff(first.id, second.id)) == 2
     assert [info.id async for info in vault.threads(agent="helper")] == ["t"]
+    assert len({"t", vault.thread().id, (await thread.fork()).id}) == 3
 
 
 @on_a_loop

@@ -51,6 +51,7 @@ def test_a_sound_vault_has_no_problem(any_store: str) -> None:
     told = run("doctor", "--store", any_store).out
     assert "✓ store" in told
     assert "! runs" in told, "one is stale"
+    assert ("SQLite of the system" in told) == any_store.startswith("sqlite:"), "of the store that is looked at, only"
 
 
 def test_what_others_may_read_is_a_problem(path: Path) -> None:

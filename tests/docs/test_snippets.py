@@ -81,6 +81,14 @@ def test_snippets_run(path: Path, tmp_path: Path) -> None:
             check_output(f"{name_of(path)}:{block.line}", printed[block.line], after.code)
 
 
+@pytest.mark.parametrize("path", [ROOT / "README.md", DOCS / "quickstart.md"], ids=name_of)
+def test_first_steps_can_be_taken_twice(path: Path, tmp_path: Path) -> None:
+    """As a newcomer does, in the same directory."""
+    script = script_of(path, list(blocks(path)))
+    run_script(script, tmp_path, name_of(path))
+    run_script(script, tmp_path, name_of(path))
+
+
 def script_of(path: Path, found: list[Block]) -> str:
     """The page as a script whose line numbers are those of the page."""
     lines = [""] * len(path.read_text(encoding="utf-8").splitlines())
@@ -95,7 +103,7 @@ def run_script(script: str, directory: Path, name: str) -> str:
     place = directory / "page.py"
     place.write_text(script, encoding="utf-8")
     work = directory / "work"
-    work.mkdir()
+    work.mkdir(exist_ok=True)
     command = [sys.executable, "-W", "error", "-X", "utf8", "-u", str(place)]
     done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"{name}: a snippet failed (line numbers are those of the page)\n{done.stderr}"

@@ -324,6 +324,15 @@ def test_fork(vault: Vault) -> None:
     assert infos == {"what-if": "t", "again": "what-if"}
 
 
+def test_threads_and_forks_without_an_id_get_one(vault: Vault) -> None:
+    thread, other = vault.thread(), vault.thread()
+    thread.save({"n": 1})
+    forks = [thread.fork(), thread.fork(at=1)]
+    assert len({thread.id, other.id, *(fork.id for fork in forks)}) == 4
+    assert vault.thread(thread.id).state() == vault.thread(forks[1].id).state() == {"n": 1}
+    assert vault.thread(other.id).state() is None
+
+
 # -- notes -----------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.model import Kind
+from savegame.opening import shown_address
 from savegame.thread import Thread
 from savegame.vault import Vault
 
@@ -144,8 +145,13 @@ class OldFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
+        if "://" in self.path:
+            raise UnsupportedError(
+                f"{shown_address(self.path)}: is no file, and only files of LangGraph's SqliteSaver are read; first copy the "
+                f"threads into one: put and put_writes what the list of the other saver gives"
+            )
         if not Path(self.path).is_file():
-            raise StoreNotFound(f"{self.path}: there is no such file")
+            raise StoreNotFound(f"{self.path}: there is no such file; give the path of a file of LangGraph's SqliteSaver")
         with self._errors("the file"):
             self._db = self._open()
             self._writes = _WRITES if "task_path" in self._columns("writes") else _WRITES_WITHOUT_PATH

@@ -42,7 +42,7 @@ def import_file(
 
 @import_.command("langgraph")
 def import_langgraph(
-    old: Annotated[Path, typer.Argument(metavar="OLD.db", help="A file of LangGraph's SqliteSaver; it is only read.")],
+    old: Annotated[str, typer.Argument(metavar="OLD.db", help="A file of LangGraph's SqliteSaver; it is only read.")],
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
@@ -56,7 +56,7 @@ def import_langgraph(
     adapter = import_module("savegame.adapters.langgraph_import")  # here, because the extra may not be installed
     with adapter.OldFile(old):
         pass  # what is not such a file is refused before a new store is made
-    done: shapes.ImportedGraphs = {"path": str(old), "threads": 0, "checkpoints": 0, "imported": 0, "failed": []}
+    done: shapes.ImportedGraphs = {"path": old, "threads": 0, "checkpoints": 0, "imported": 0, "failed": []}
     failed: list[SavegameError] = []
     with opened(store, namespace, make=True) as vault, bar("importing") as progress:
         for outcome in adapter.import_file(old, vault, progress):

@@ -26,8 +26,25 @@ class _Warned(logging.Handler):
         warn(self.format(record))
 
 
+class _ReaderGone(Exception):
+    """The program that read our output has seen enough, as `head` does."""
+
+
+class _Output(io.FileIO):
+    """Standard output. Its BrokenPipeError has a name of its own: rich and typer would end with 1 on the other."""
+
+    def write(self, data: Any, /) -> Any:
+        try:
+            return super().write(data)
+        except BrokenPipeError as error:
+            raise _ReaderGone from error
+
+
 def run() -> None:
     """Run the command line; errors of ours become one line, with `--json` a document, and their exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        raw = io.BufferedWriter(_Output(sys.stdout.fileno(), "wb", closefd=False))
+        sys.stdout = io.TextIOWrapper(raw, sys.stdout.encoding, line_buffering=sys.stdout.line_buffering)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # where the terminal has no such letter
@@ -43,9 +60,9 @@ def run() -> None:
         _end(error, as_json=as_json)
     except WRONG_USE as error:  # else shown by typer, with a box around it
         _end(InvalidInputError(error.format_message()), as_json=as_json)
-    except BrokenPipeError:  # whoever read our output has gone
+    except _ReaderGone:
         _drop_output()
-        sys.exit(1)
+        sys.exit(0)
     except OSError as error:  # the disk that our output goes to is full, and the like
         _drop_output()
         _end(SavegameError(f"{error.filename or 'standard output'}: {error.strerror or error}"), as_json=as_json)
