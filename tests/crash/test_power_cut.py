@@ -88,7 +88,7 @@ def cut_over_and_over(ground: Ground, cuts: int, *, mode: str, only: str = "") -
 @pytest.mark.timeout(3600)
 def test_100_power_cuts_lose_nothing(ground: Ground) -> None:
     figures = cut_over_and_over(ground, 100, mode="power")
-    assert figures["acked"] > 500
+    assert figures["acked"] > 2 * figures["cuts"], "writers were cut off in the middle of their work"
     assert (figures["lost"], figures["damaged"]) == (0, 0)
 
 
