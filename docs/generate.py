@@ -252,6 +252,8 @@ def _help(command: Any) -> Iterator[str]:
 def _options(command: Any) -> str:
     rows = []
     for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
         if "--help" not in parameter.opts:
             given = ", ".join([*parameter.opts, *parameter.secondary_opts])
             argument = parameter.metavar if parameter.required else f"[{parameter.metavar}]"

@@ -37,12 +37,10 @@ from savegame.showing import size_text
 from savegame.transcript import messages_in
 from savegame.vault import Vault
 
-Full = Annotated[bool, typer.Option("--full", help="Cut nothing: long texts and lists, too.")]
+Full = Annotated[bool, typer.Option("--full", help="Do not shorten long texts and lists.")]
 ThreadOrCheckpoint = Annotated[
     str,
-    typer.Argument(
-        metavar="THREAD", help="The thread, or the whole id of a checkpoint of any thread.", autocompletion=complete_thread
-    ),
+    typer.Argument(metavar="THREAD", help="Thread id, or the full id of any checkpoint.", autocompletion=complete_thread),
 ]
 
 
@@ -56,7 +54,7 @@ def show(
 ) -> None:
     """Show a checkpoint: details, conversation, state.
 
-    Without REF, the head.
+    REF defaults to the head.
 
     Example: savegame show support-42 head~2
     """
@@ -103,10 +101,10 @@ def diff(
     thread: ThreadOrCheckpoint,
     old: Annotated[
         str | None,
-        typer.Argument(metavar="FROM", help=f"{REFERENCE} Without it, the one before the head.", autocompletion=complete_ref),
+        typer.Argument(metavar="FROM", help=f"{REFERENCE} Default: before the head.", autocompletion=complete_ref),
     ] = None,
     new: Annotated[
-        str | None, typer.Argument(metavar="TO", help="The same; without it, the head.", autocompletion=complete_ref)
+        str | None, typer.Argument(metavar="TO", help="Same forms as FROM. Defaults to the head.", autocompletion=complete_ref)
     ] = None,
     full: Full = False,
     store: Store = None,
@@ -115,7 +113,7 @@ def diff(
 ) -> None:
     """Show what changed between two checkpoints, by path.
 
-    Two whole ids instead of a thread compare checkpoints of any two threads.
+    To compare checkpoints of different threads, pass their full ids instead of a thread.
 
     Example: savegame diff support-42 "before refund" head
     """

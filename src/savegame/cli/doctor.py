@@ -15,9 +15,9 @@ MARKS: Final = {Level.OK: ("✓ ", "green"), Level.NOTE: ("! ", "bold yellow"), 
 
 
 def doctor(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Check what the vault stands on, and say what to do.
+    """Check the environment of the vault, with advice.
 
-    The store, SQLite, file system, modes, clock, PostgreSQL's settings. Ends with 1 if something is a problem.
+    Checks the store, file system, permissions, clock and server settings. Exits with 1 if there is a problem.
 
     Example: savegame doctor --store agents.db
     """

@@ -29,9 +29,9 @@ def stats(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show how much there is, and where the bytes are.
+    """Show counts and sizes.
 
-    Counts are those of the namespace, sizes those of the whole store.
+    Counts are for the namespace, sizes for the whole store.
 
     Example: savegame stats --by agent
     """
@@ -86,9 +86,9 @@ def _usage_cells(usage: Usage) -> tuple[str | Text, ...]:
 
 
 def verify(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Read every byte and check it.
+    """Read and check all stored data.
 
-    Ends with the exit code of damaged data (8) if something is damaged.
+    Exits with 8 if data is damaged.
 
     Example: savegame verify --store agents.db
     """
@@ -100,9 +100,9 @@ def verify(store: Store = None, namespace: Namespace = "default", as_json: AsJso
 def repair(
     yes: Yes = False, dry_run: DryRun = False, store: Store = None, namespace: Namespace = "default", as_json: AsJson = False
 ) -> None:
-    """Set aside what is damaged, keep all the rest.
+    """Set damaged data aside and keep the rest.
 
-    Nothing is deleted, and what can be kept is kept. Shows what is damaged and asks first. Make a backup before.
+    Deletes nothing. Lists the damage and asks first. Make a backup before you repair.
 
     Example: savegame repair --dry-run
     """

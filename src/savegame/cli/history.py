@@ -21,23 +21,23 @@ from savegame.thread import Thread
 from savegame.transcript import messages_in
 from savegame.vault import Vault
 
-Count = Annotated[int | None, typer.Option("--number", "-n", min=0, help="At most so many, the newest.")]
+Count = Annotated[int | None, typer.Option("--number", "-n", min=0, help="Show only the newest N checkpoints.")]
 
 
 def log(
     thread: AnyThread,
-    graph: Annotated[bool, typer.Option("--graph", "-g", help="Draw the tree, branches too.")] = False,
-    branches: Annotated[bool, typer.Option("--branches", "-b", help="Branches that were rewound past, too.")] = False,
+    graph: Annotated[bool, typer.Option("--graph", "-g", help="Draw the tree, with branches.")] = False,
+    branches: Annotated[bool, typer.Option("--branches", "-b", help="Include branches left behind by rewind.")] = False,
     number: Count = None,
-    tag: Annotated[str | None, typer.Option(help="Only those with this tag.")] = None,
-    label: Annotated[str | None, typer.Option(help="Only those with this label.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Filter by tag.")] = None,
+    label: Annotated[str | None, typer.Option(help="Filter by label.")] = None,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
     """List the checkpoints of a thread, newest first.
 
-    Of each: id, step, age, kind, label and tags, how it ended, what it cost.
+    Shows id, step, age, kind, label, tags, status and cost.
 
     Example: savegame log support-42 --graph
     """
@@ -55,15 +55,15 @@ def log(
 
 def tail(
     thread: AnyThread,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until interrupted.")] = False,
-    number: Annotated[int, typer.Option("--number", "-n", min=0, help="Begin with so many, the newest.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new checkpoints until interrupted.")] = False,
+    number: Annotated[int, typer.Option("--number", "-n", min=0, help="Start with the newest N checkpoints.")] = 10,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show what was said last in a thread, and follow it.
+    """Show the latest messages of a thread, and follow it.
 
-    The newest checkpoints, oldest first, each with the messages that came with it. With -f, more as anybody saves them.
+    Prints the newest checkpoints, oldest first, each with its new messages. With -f, waits for more.
 
     Example: savegame tail support-42 -f
     """

@@ -14,19 +14,19 @@ from savegame.cli.vaults import AsJson, Namespace, Store, opened
 from savegame.errors import SavegameError
 from savegame.importing import check_first_line
 
-import_ = typer.Typer(no_args_is_help=True, help="Bring in an exported file, or what LangGraph's SqliteSaver kept.")
+import_ = typer.Typer(no_args_is_help=True, help="Import an exported file, or a LangGraph SqliteSaver file.")
 
 
 @import_.command("file")
 def import_file(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that savegame export wrote; it is only read.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="File written by savegame export; opened read-only.")],
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Bring the threads of an exported file.
+    """Import the threads of an exported file.
 
-    The whole file is checked first; the vault is made if it is not there. Run again after a crash, it carries on.
+    Checks the whole file first; creates the vault if missing. Run it again to resume after a crash.
 
     Example: savegame import file all.jsonl --store elsewhere.db
     """
@@ -42,14 +42,14 @@ def import_file(
 
 @import_.command("langgraph")
 def import_langgraph(
-    old: Annotated[str, typer.Argument(metavar="OLD.db", help="A file of LangGraph's SqliteSaver; it is only read.")],
+    old: Annotated[str, typer.Argument(metavar="OLD.db", help="LangGraph SqliteSaver file; opened read-only.")],
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Bring every thread of a file of LangGraph's SqliteSaver.
+    """Import all threads of a LangGraph SqliteSaver file.
 
-    Each is read back and compared. Run again after a crash, it carries on.
+    Compares each thread with the source. Run it again to resume after a crash.
 
     Example: savegame import langgraph checkpoints.sqlite --store agents.db
     """

@@ -31,12 +31,10 @@ from savegame.naming import left_behind
 def rewind(
     thread: ThreadName,
     ref: RefName,
-    discard: Annotated[
-        bool, typer.Option("--discard", help="Delete what came after, and every branch; else it stays as a branch.")
-    ] = False,
+    discard: Annotated[bool, typer.Option("--discard", help="Delete all later checkpoints and branches.")] = False,
     rerun_tools: Annotated[
         bool,
-        typer.Option("--rerun-tools", help="Make tool calls anew that were made after this point; else results are reused."),
+        typer.Option("--rerun-tools", help="Re-run tool calls made after this point instead of reusing their results."),
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -44,9 +42,9 @@ def rewind(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Go back to a checkpoint: the next save continues there.
+    """Move the head back to a checkpoint; the next save continues from there.
 
-    What came after stays as a branch, unless --discard deletes it; only that is asked about.
+    Later checkpoints stay as a branch. Only --discard deletes them, and asks first.
 
     Example: savegame rewind support-42 "before refund"
     """
@@ -94,15 +92,15 @@ def _fate(left: int, *, discard: bool, dry_run: bool) -> str:
 
 def fork(
     thread: ThreadName,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The id of the new thread.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Id of the new thread.")],
     at: Annotated[str, typer.Option(metavar="REF", help=REFERENCE, autocompletion=complete_ref)] = "head",
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Begin a new thread with a copy of a checkpoint.
+    """Start a new thread from a checkpoint.
 
-    The old thread stays as it is, and may be deleted later.
+    The source thread stays unchanged and can be deleted later.
 
     Example: savegame fork support-42 what-if --at "before refund"
     """
@@ -121,17 +119,17 @@ def fork(
 def label(
     thread: ThreadName,
     ref: RefName,
-    name: Annotated[str | None, typer.Argument(metavar="LABEL", help="The label; it replaces the one that is there.")] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the label away.")] = False,
-    tag: Annotated[list[str] | None, typer.Option(help="Add a tag; may be given several times.")] = None,
-    untag: Annotated[list[str] | None, typer.Option(help="Take a tag away; may be given several times.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="LABEL", help="New label; replaces an existing one.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the label.")] = False,
+    tag: Annotated[list[str] | None, typer.Option(help="Add a tag; repeatable.")] = None,
+    untag: Annotated[list[str] | None, typer.Option(help="Remove a tag; repeatable.")] = None,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Pin a label or tags on a checkpoint, or take them away.
+    """Add or remove the label and tags of a checkpoint.
 
-    Labelled checkpoints are spared by prune.
+    prune keeps labelled checkpoints.
 
     Example: savegame label support-42 head~1 "before refund" --tag risky
     """

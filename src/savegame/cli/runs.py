@@ -33,14 +33,14 @@ HOW: Final = {
 
 CallKey = Annotated[
     str | None,
-    typer.Argument(metavar="CALL", help="The call's key or a unique beginning of it; not needed if there is only one."),
+    typer.Argument(metavar="CALL", help="Key of the call, or a unique prefix. Optional if only one call matches."),
 ]
 
 
 def stale(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """List runs that stopped in the middle.
+    """List runs that crashed.
 
-    They are not done, and nobody holds them any more: call your agent again for each, it carries on.
+    These runs are unfinished and no process holds them. Call your agent again for each to resume it.
 
     Example: savegame stale --json | jq -r '.[].thread_id'
     """
@@ -60,15 +60,15 @@ def _cells(run: StaleRun) -> tuple[str | Text, ...]:
 
 def calls(
     thread: Annotated[
-        str | None, typer.Argument(metavar="THREAD", help="Of this thread, all of them.", autocompletion=complete_thread)
+        str | None, typer.Argument(metavar="THREAD", help="Show all calls of this thread.", autocompletion=complete_thread)
     ] = None,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List tool calls, above all those that need a person.
+    """List tool calls, first of all those that need a person.
 
-    Of a thread, all; without one, those of unfinished threads that are not settled and that nobody is making right now.
+    Without THREAD, lists the unsettled calls of all unfinished threads that no process is working on.
 
     Example: savegame calls support-42
     """
@@ -134,16 +134,16 @@ def _open_calls(vault: Vault, held: Container[str]) -> Iterator[tuple[str, CallE
 def answer(
     thread: ThreadName,
     call: CallKey = None,
-    approve: Annotated[bool, typer.Option("--approve", help="Let the call be made.")] = False,
-    reject: Annotated[str | None, typer.Option(metavar="WHY", help="Refuse it; the model is told why.")] = None,
-    comment: Annotated[str | None, typer.Option(metavar="TEXT", help="What the ledger keeps beside an approval.")] = None,
+    approve: Annotated[bool, typer.Option("--approve", help="Approve the call.")] = False,
+    reject: Annotated[str | None, typer.Option(metavar="WHY", help="Reject the call; the model gets the reason.")] = None,
+    comment: Annotated[str | None, typer.Option(metavar="TEXT", help="Comment to record with the approval.")] = None,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Approve or reject a call that waits for a person.
+    """Approve or reject a tool call that waits for a person.
 
-    The first answer counts. No process needs to run; the agent goes on when it is called again.
+    The first answer counts. No process needs to be running; the agent continues when it is called again.
 
     Example: savegame answer invoice-7 --reject "not before Friday"
     """
@@ -160,19 +160,17 @@ def answer(
 def resolve(
     thread: ThreadName,
     call: CallKey = None,
-    result: Annotated[
-        str | None, typer.Option(metavar="JSON", help="It happened: what the tool would have given, as JSON.")
-    ] = None,
+    result: Annotated[str | None, typer.Option(metavar="JSON", help="The call took effect: its result, as JSON.")] = None,
     error: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="It did not happen, or failed: what the model is told.")
+        str | None, typer.Option(metavar="TEXT", help="The call failed or never happened: the error that the model gets.")
     ] = None,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Say what became of a call whose outcome is unknown.
+    """Record the outcome of a call that crashed in the middle.
 
-    For example after a crash in the middle of it: find out, then say it here, and the run can go on.
+    Find out whether the call took effect, record it here, and the run can continue.
 
     Example: savegame resolve support-42 --result '{"refunded": 4900}'
     """

@@ -11,20 +11,20 @@ import typer
 from savegame.cli.printing import err, out
 from savegame.cli.vaults import Namespace, Store, opened, shown
 
-ReadOnly = Annotated[bool, typer.Option("--read-only", help="Offer nothing that changes something.")]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Disable everything that makes changes.")]
 
 
 def ui(
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 for any that is free.")] = 0,
-    host: Annotated[str, typer.Option(help="The address; only ones of this machine are allowed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 picks a free one.")] = 0,
+    host: Annotated[str, typer.Option(help="Address; must be local.")] = "127.0.0.1",
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
     read_only: ReadOnly = False,
     store: Store = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Show the vault as a web page on this machine.
+    """Open the vault as a web page on this machine.
 
-    Threads, timelines, runs, the store; until Ctrl-C. Needs the extra web.
+    Runs until Ctrl-C. Needs the web extra: pip install 'savegame[web]'.
 
     Example: savegame ui --store agents.db
     """
@@ -49,14 +49,14 @@ def _tell(hint: str, link: str) -> None:
 
 
 def mcp(
-    answer_chars: Annotated[int, typer.Option(min=16_000, help="How long an answer may be; more is shown in pages.")] = 40_000,
+    answer_chars: Annotated[int, typer.Option(min=16_000, help="Maximum characters per answer; the rest is paged.")] = 40_000,
     read_only: ReadOnly = False,
     store: Store = None,
     namespace: Namespace = "default",
 ) -> None:
     """Serve the vault to an MCP client.
 
-    Over standard input and output; the vault is made if it is not there. Needs the extra mcp.
+    Uses standard input and output; creates the vault if missing. Needs the mcp extra: pip install 'savegame[mcp]'.
 
     Example: savegame mcp --store agents.db
     """

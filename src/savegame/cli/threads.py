@@ -34,24 +34,24 @@ MARKS: Final = ("\ue000", "\ue001")
 
 NOTHING: Final = "nothing found in the messages at the head of any thread; earlier checkpoints and branches are not searched"
 
-Agent = Annotated[str | None, typer.Option(help="Only threads of this agent.")]
+Agent = Annotated[str | None, typer.Option(help="Filter by agent.")]
 
 
 def ls(
     agent: Agent = None,
     status: Annotated[
-        str | None, typer.Option(help="Only threads whose head is so: in_progress, completed, failed or halted.")
+        str | None, typer.Option(help="Filter by status of the head: in_progress, completed, failed or halted.")
     ] = None,
-    tag: Annotated[str | None, typer.Option(help="Only threads with a checkpoint that has this tag.")] = None,
-    recent: Annotated[bool, typer.Option("--recent", "-r", help="What was saved last first, not by id.")] = False,
-    number: Annotated[int | None, typer.Option("--number", "-n", min=0, help="At most so many.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Filter by tag of any checkpoint.")] = None,
+    recent: Annotated[bool, typer.Option("--recent", "-r", help="Sort by most recently saved.")] = False,
+    number: Annotated[int | None, typer.Option("--number", "-n", min=0, help="Maximum number of threads.")] = None,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
     """List the threads of a vault.
 
-    Of each: steps, saved checkpoints, size of the newest state, status, last activity.
+    Shows steps, checkpoints, size of the newest state, status and last activity.
 
     Example: savegame ls --agent helper --recent -n 10
     """
@@ -86,19 +86,16 @@ def _cells(info: ThreadInfo) -> list[str | Text]:
 
 
 def search(
-    query: Annotated[
-        str, typer.Argument(metavar="WORDS", help='Words, or beginnings of words; "quoted words" stand together.')
-    ],
+    query: Annotated[str, typer.Argument(metavar="WORDS", help='Words or word prefixes; "quoted words" stand together.')],
     agent: Agent = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=0, help="At most so many threads.")] = 20,
+    number: Annotated[int, typer.Option("--number", "-n", min=0, help="Maximum number of threads.")] = 20,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Find threads by what was said in them.
+    """Search the messages of all threads.
 
-    Searched are the messages at the head of every thread; the best hit comes first. What is new is indexed before; the
-    index is kept beside the store.
+    Searches the messages at the head of every thread, best match first. Updates the search index first.
 
     Example: savegame search "refund parcel"
     """

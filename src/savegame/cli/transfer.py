@@ -17,19 +17,19 @@ from savegame.vault import Vault
 
 
 def export(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="The new file of JSON lines; never overwritten.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="New file; never overwrites.")],
     thread: Annotated[
         list[str] | None,
-        typer.Option(help="Export this thread only; may be given several times.", autocompletion=complete_thread),
+        typer.Option(help="Export only this thread; repeatable.", autocompletion=complete_thread),
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Export the threads of this agent only.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Export only threads of this agent.")] = None,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Write threads with their whole history to one file.
+    """Export threads with their full history to a file.
 
-    JSON lines, checksummed, that people and other programs can read.
+    Writes checksummed JSON lines that other programs can read.
 
     Example: savegame export all.jsonl --store agents.db
     """
@@ -43,18 +43,18 @@ def export(
 
 
 def copy(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="The vault to copy, a path or URL; it is only read.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The vault to copy to, on any store; made if it is not there.")],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="Source vault: a path or URL; opened read-only.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="Target vault, on any store; created if missing.")],
     namespace: Annotated[
         list[str] | None, typer.Option(help="A namespace to copy; may be given several times. [default: default]")
     ] = None,
-    into: Annotated[str | None, typer.Option(help="Copy the namespace into one of another name.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Compare everything again, not only what is new.")] = False,
+    into: Annotated[str | None, typer.Option(help="Namespace in the target.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Compare everything again, not only new data.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy every thread from any store to any other.
+    """Copy all threads from one store to another.
 
-    What came is compared with the source. Again brings what is new, also after a crash.
+    Compares the copy with the source. Run it again to copy what is new, or to resume after a crash.
 
     Example: savegame copy agents.db postgresql://localhost/agents
     """
@@ -80,9 +80,9 @@ def migrate(
     address: Annotated[str, typer.Argument(metavar="STORE", envvar=ENVIRONMENT, help="A path or URL.")],
     as_json: AsJson = False,
 ) -> None:
-    """Bring the tables of a store up to date, or make them.
+    """Create or upgrade the tables of a store.
 
-    Opening it does the same; this is for doing it at another time.
+    Opening a store does the same; use this to do it ahead of time.
 
     Example: savegame migrate agents.db
     """

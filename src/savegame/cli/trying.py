@@ -14,11 +14,11 @@ from savegame.cli import demo as demo_command
 
 
 def demo(
-    keep: Annotated[Path | None, typer.Option(help="Keep the demo's file in this directory, to look at afterwards.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Keep the demo's vault in this directory.")] = None,
 ) -> None:
     """Watch an agent crash, carry on, and travel in time.
 
-    It is killed, carries on, is rewound, forked and compared; takes a few seconds.
+    The agent is killed, resumes, is rewound, forked and compared. Takes a few seconds.
 
     Example: savegame demo --keep try-it
     """

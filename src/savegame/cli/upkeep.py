@@ -63,14 +63,16 @@ def duration(text: str) -> dt.timedelta:
 
 def prune(
     thread: Annotated[
-        str | None, typer.Argument(metavar="THREAD", help="This thread only; else every one.", autocompletion=complete_thread)
+        str | None,
+        typer.Argument(metavar="THREAD", help="Prune only this thread.", autocompletion=complete_thread),
     ] = None,
-    keep: Annotated[int | None, typer.Option(min=1, help="Keep the newest so many of each thread.")] = None,
+    keep: Annotated[int | None, typer.Option(min=1, help="Keep the newest N checkpoints of each thread.")] = None,
     older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Delete only what is older: 30min, 12h, 30d, 2w.")
+        str | None, typer.Option(metavar="AGE", help="Delete only checkpoints older than this: 30min, 12h, 30d, 2w.")
     ] = None,
     include_labelled: Annotated[
-        bool, typer.Option("--include-labelled", help="Labelled ones too, and those that checkpoints of agents name.")
+        bool,
+        typer.Option("--include-labelled", help="Also delete labelled checkpoints and those of agent checkpoints."),
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -80,7 +82,7 @@ def prune(
 ) -> None:
     """Delete old checkpoints.
 
-    The head, the newest --keep, younger and labelled ones stay, with their whole states. Shows what goes and asks first.
+    Keeps the head, the newest --keep, recent and labelled checkpoints, with their full states. Lists what goes and asks first.
 
     Example: savegame prune --keep 50 --older-than 30d --dry-run
     """
@@ -159,7 +161,7 @@ def _cells(name: str, entries: list[Checkpoint]) -> tuple[str | Text, ...]:
 
 
 def erase(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="The person or customer, as attached to threads.")],
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject (person, customer) attached to threads.")],
     yes: Yes = False,
     dry_run: DryRun = False,
     store: Store = None,
@@ -198,9 +200,9 @@ def erase(
 
 
 def compact(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Make the store as small as it can be.
+    """Compress the store and free unused space.
 
-    Every checkpoint stays. May need twice the size of the store as free space meanwhile.
+    Keeps every checkpoint. May need free disk space of twice the store's size.
 
     Example: savegame compact --store agents.db
     """
@@ -217,14 +219,14 @@ def compact(store: Store = None, namespace: Namespace = "default", as_json: AsJs
 
 
 def backup(
-    path: Annotated[str, typer.Argument(metavar="FILE", help="The new file or directory; never overwritten.")],
+    path: Annotated[str, typer.Argument(metavar="FILE", help="New file or directory; never overwrites.")],
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Copy the whole store to a new one of its kind.
+    """Back up the whole store.
 
-    All namespaces, of one consistent moment, while others write. The copy opens like any other vault.
+    Copies all namespaces at one consistent moment, while others write. The backup opens like any vault.
 
     Example: savegame backup /backups/agents-monday.db
     """

@@ -222,16 +222,16 @@ Store = Annotated[
         metavar="URL",
         envvar=ENVIRONMENT,
         show_default="agents.db in the platform's data directory",
-        help="The vault: a path (SQLite), file:DIRECTORY or postgresql://…",
+        help="Vault: path (SQLite), file:DIRECTORY or postgresql://…",
     ),
 ]
-Namespace = Annotated[str, typer.Option(help="The namespace to work in.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
-ThreadName = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.", autocompletion=complete_thread)]
+Namespace = Annotated[str, typer.Option(help="Namespace.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, change nothing.")]
+ThreadName = Annotated[str, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=complete_thread)]
 AnyThread = Annotated[
-    str, typer.Argument(metavar="THREAD", help="The thread's id, or a unique beginning of it.", autocompletion=complete_thread)
+    str, typer.Argument(metavar="THREAD", help="Thread id, or a unique prefix of it.", autocompletion=complete_thread)
 ]
-REFERENCE: Final = "An id or the first 6 or more characters of it, a label, head~2, a step, or latest."
+REFERENCE: Final = "Checkpoint id (6 or more characters), label, step, head~2 or latest."
 RefName = Annotated[str, typer.Argument(metavar="REF", help=REFERENCE, autocompletion=complete_ref)]
