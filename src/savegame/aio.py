@@ -432,9 +432,11 @@ class AsyncVault(_Face[Vault]):
         agent: str | None = None,
         type: type | None = None,  # noqa: A002
         foreign: Callable[[str, bytes], Any] | None = None,
+        child_of: str | None = None,
+        copy_of: str | None = None,
     ) -> AsyncThread:
         """A handle on a thread, as `Vault.thread` gives it. Nothing is read, so it is not awaited."""
-        thread = self._sync.thread(id, agent=agent, type=type, foreign=foreign)
+        thread = self._sync.thread(id, agent=agent, type=type, foreign=foreign, child_of=child_of, copy_of=copy_of)
         return AsyncThread(thread, self._offload, inline=_never_waits(self._sync))
 
     def register(self, cls: type, *, schema_version: int = 1, upcast: Upcast | None = None, name: str | None = None) -> None:

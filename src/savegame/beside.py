@@ -1,31 +1,106 @@
-"""What records beside a thread say, decoded and checked in one place. Touches runs.ledger, codec, frames, model, errors.
+"""Records beside a thread: what they say, and what becomes of them when the thread is forked, copied or removed.
 
 A store keeps records as bytes, and its checksums say only that these are the bytes that were written. Code that acts on a
 record reads it here: a wrong shape raises CorruptionError with the thread, the kind and the name. Unknown kinds are decoded
-without a check.
+without a check. `policy_of` is the only place that decides, by its kind, what happens to a record.
+Touches runs.ledger, codec, frames, model, errors.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
 
 from savegame.codec import Codec
 from savegame.errors import CorruptionError
-from savegame.frames import unwrap
+from savegame.frames import PLAIN, unwrap
 from savegame.model import Record, ThreadKey
 from savegame.runs import ledger
 
 COPIED: Final = "copied"
-"""The kind of records by which a copy knows what it has; they belong to that one copy, and are neither copied nor exported."""
+"""The kind of records by which a copy knows what it has; they belong to that one copy."""
 
 ASIDE: Final = "set aside"
-"""The kind to which a repair moves records of the wrong shape; neither copied nor exported."""
-
-STAY: Final = frozenset((COPIED, ASIDE))
-"""Kinds that describe this store: neither copied, exported nor imported."""
+"""The kind to which a repair moves records of the wrong shape."""
 
 WRITES: Final = "writes "
 """The start of the kinds of the LangGraph adapter's pending writes; the checkpoint's id follows."""
+
+SUBJECT: Final = "subject"
+SOURCE: Final = "forked from"
+FORK: Final = "forked as"
+PARENT: Final = "child of"
+CHILD: Final = "parent of"
+
+MARK: Final = PLAIN + b"\xc3"
+"""The value of a subject or link: only its name matters."""
+
+
+class Way(Enum):
+    """What a fork or a copy gets of a kind of records."""
+
+    DROP = auto()
+    """Nothing."""
+    CARRY = auto()
+    """What the source has; a copy that is brought up to date also loses what the source has lost."""
+    ADD = auto()
+    """What the source has, besides its own."""
+    SETTLED = auto()
+    """Answers to calls that are settled there."""
+    LEDGER = auto()
+    """What its ledger needs, or does not know better."""
+
+
+class Follow(Enum):
+    """Which removals of a thread also take the threads that it names."""
+
+    NEVER = auto()
+    ERASE = auto()
+    ALWAYS = auto()
+    """Delete and erase."""
+
+
+class Policy(NamedTuple):
+    """What happens to a kind of records. `twin` is the kind of the other half where a record is one half of a link."""
+
+    fork: Way = Way.DROP
+    copy: Way = Way.CARRY
+    follow: Follow = Follow.NEVER
+    twin: str | None = None
+
+
+_POLICIES: Final = {
+    SUBJECT: Policy(fork=Way.CARRY, copy=Way.ADD),
+    SOURCE: Policy(copy=Way.ADD, twin=FORK),
+    FORK: Policy(copy=Way.ADD, twin=SOURCE, follow=Follow.ERASE),
+    PARENT: Policy(copy=Way.ADD, twin=CHILD),
+    CHILD: Policy(copy=Way.ADD, twin=PARENT, follow=Follow.ALWAYS),
+    ledger.CALL: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    ledger.ANSWER: Policy(fork=Way.LEDGER, copy=Way.SETTLED),
+    ledger.STEP: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    ledger.RUN: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    COPIED: Policy(copy=Way.DROP),
+    ASIDE: Policy(copy=Way.DROP),
+}
+"""Every kind but those of users and adapters, whose records are dropped by forks and carried by copies."""
+
+
+WITH_DELETE: Final = frozenset(kind for kind, policy in _POLICIES.items() if policy.follow is Follow.ALWAYS)
+"""The kinds of links to threads that go when a thread is deleted."""
+WITH_ERASE: Final = frozenset(kind for kind, policy in _POLICIES.items() if policy.follow is not Follow.NEVER)
+"""The kinds of links to threads that go when a thread is erased."""
+
+
+def policy_of(kind: str) -> Policy:
+    """What happens to the records of a kind."""
+    return _POLICIES.get(kind, Policy())
+
+
+def twin_of(kind: str) -> str:
+    """The kind of the other half of a link."""
+    twin = policy_of(kind).twin
+    assert twin is not None, kind
+    return twin
 
 
 def is_checked(kind: str) -> bool:

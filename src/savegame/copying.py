@@ -1,4 +1,4 @@
-"""Copying every thread of a vault to another one, whatever their stores. Touches subjects, importing, upkeep, engine, frames.
+"""Copying every thread of a vault to another one, whatever their stores. Touches importing, upkeep, engine, frames.
 
 A thread is brought in batches that leave its head where it was; the head moves last, so that a thread appears, or goes on,
 whole. Then the copy is read back and compared with the source. What was compared gets a *mark*, a record in the
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import blake3
 
 from savegame import beside
-from savegame.beside import COPIED, STAY
+from savegame.beside import COPIED, MARK, Way, policy_of
 from savegame.codec import pack_raw
 from savegame.engine import Engine
 from savegame.errors import (
@@ -37,9 +37,8 @@ from savegame.lineage import PAGE, everything
 from savegame.model import Frame, Record, ThreadKey, ThreadRow
 from savegame.runs.ledger import ANSWER
 from savegame.store import Append, MoveHead, PutNote, PutRecord, Store, StoreChange
-from savegame.subjects import MARK
 from savegame.tree import to_bytes
-from savegame.upkeep import COPY_TRIES, FORK, ONLY_ADDED, SOURCE, Progress, carried_answers, gives_way, records, remove
+from savegame.upkeep import COPY_TRIES, Progress, carried_answers, gives_way, records, remove
 
 logger = logging.getLogger("savegame")
 
@@ -336,13 +335,13 @@ class _Bringing:
         kinds = {*self._source.store.kinds(self._row.key), *(self._target.store.kinds(self._key) if self._there else ())}
         theirs = records(self._source, self._row.key, ANSWER) if ANSWER in kinds else ()
         answers = {record.name: record.value for record in theirs}
-        for kind in sorted(kinds - STAY - {ANSWER}):
+        for kind in sorted(kind for kind in kinds if policy_of(kind).copy not in (Way.DROP, Way.SETTLED)):
             ours = {record.name: record for record in records(self._target, self._key, kind)} if self._there else {}
             for record in records(self._source, self._row.key, kind):
                 copy = ours.pop(record.name, None)
                 if copy is None or copy.value != record.value:
                     self._put_record(record, copy)
-            for name, copy in ({} if kind in ONLY_ADDED else ours).items():
+            for name, copy in ({} if policy_of(kind).copy is Way.ADD else ours).items():
                 if gives_way(self._target, self._key, copy, None):
                     self._put(PutRecord(self._key, kind, name, None), 0)
         for change in carried_answers(self._target, self._key, answers, self._batch):
@@ -358,8 +357,8 @@ class _Bringing:
             self._put_other_half(record.kind, record.name)
 
     def _put_other_half(self, kind: str, name: str) -> None:
-        """A link between a fork and its source is two records: in the copy, either thread may have been deleted since."""
-        half = {SOURCE: FORK, FORK: SOURCE}.get(kind)
+        """A link between two threads is two records: in the copy, either thread may have been deleted since."""
+        half = policy_of(kind).twin
         other = ThreadKey(self._key.namespace, name)
         if half is not None and self._target.store.thread(other) is not None:
             twin = ThreadKey(self._row.key.namespace, name)

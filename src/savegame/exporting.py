@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Final
 
 from savegame import beside
-from savegame.beside import STAY
+from savegame.beside import Way, policy_of
 from savegame.engine import Engine
 from savegame.errors import (
     AlreadyExistsError,
@@ -86,7 +86,12 @@ def _chosen(engine: Engine, namespace: str, threads: Sequence[str] | None, agent
 
 def _is_worth_it(engine: Engine, row: ThreadRow | None) -> bool:
     """Whether there is anything of a thread besides a lease, which stays where it is."""
-    return row is not None and bool(row.frames or set(engine.store.kinds(row.key)) - STAY)
+    return row is not None and bool(row.frames or _kinds(engine, row.key))
+
+
+def _kinds(engine: Engine, key: ThreadKey) -> list[str]:
+    """The kinds of records beside a thread that are exported."""
+    return [kind for kind in engine.store.kinds(key) if policy_of(kind).copy is not Way.DROP]
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -202,7 +207,7 @@ def _write_thread(engine: Engine, row: ThreadRow, places: list[Place], writer: _
             )
         ids[seq] = frame.id
         _write_frame(engine, row.key, frame, ids[base], large, writer)
-    for kind in sorted(set(engine.store.kinds(row.key)) - STAY):
+    for kind in _kinds(engine, row.key):
         for record in records(engine, row.key, kind):
             if beside.is_checked(kind):
                 beside.read(engine.codec, row.key, record)

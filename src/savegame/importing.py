@@ -14,15 +14,14 @@ from typing import Final, NamedTuple
 
 from savegame import beside
 from savegame._export_lines import Beside, Head, Large, Part, Point, Reader, opened
-from savegame.beside import STAY
+from savegame.beside import Way, policy_of
 from savegame.engine import Engine
 from savegame.errors import AlreadyExistsError, ConflictError, CorruptionError
 from savegame.frames import DIGEST_BYTES, WITH_BLOBS, digest, load_meta, most_from, references, unwrap
 from savegame.lineage import everything
 from savegame.model import Frame, Record, ThreadKey
-from savegame.runs.ledger import ANSWER
 from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
-from savegame.upkeep import ONLY_ADDED, Progress, carried_answers, gives_way, records, remove
+from savegame.upkeep import Progress, carried_answers, gives_way, records, remove
 
 BATCH: Final = 64
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -62,9 +61,9 @@ def check_first_line(path: str) -> None:
 
 def _add_links(engine: Engine, key: ThreadKey, items: Iterator[Part]) -> None:
     """Add what `erase` goes by to a thread that is left alone: a fork of it that was deleted here may be brought again."""
-    named = [(item.kind, item.name, item.value) for item in items if isinstance(item, Beside) and item.kind in ONLY_ADDED]
-    there = {(kind, record.name) for kind in ONLY_ADDED for record in (records(engine, key, kind) if named else ())}
-    new = [PutRecord(key, *record) for record in named if record[:2] not in there]
+    given = [item for item in items if isinstance(item, Beside) and policy_of(item.kind).copy is Way.ADD]
+    there = {(kind, record.name) for kind in {item.kind for item in given} for record in records(engine, key, kind)}
+    new = [PutRecord(key, item.kind, item.name, item.value) for item in given if (item.kind, item.name) not in there]
     if new:
         engine.store.commit(new)
 
@@ -214,11 +213,10 @@ class _Bringing:
             self._notes.append(PutNote(self._key, frame.seq, point.note, frame.note))
 
     def _put_record(self, record: Beside) -> None:
-        kind = record.kind
-        if kind == ANSWER:  # decided once every call is there
+        kind, way = record.kind, policy_of(record.kind).copy
+        if way is Way.SETTLED:  # decided once every call is there
             self._answers[record.name] = record.value
-            return
-        if kind in STAY:
+        if way in (Way.SETTLED, Way.DROP):
             return
         if kind not in self._records:
             self._records[kind] = {found.name: found for found in records(self._engine, self._key, kind)}

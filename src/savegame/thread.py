@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from savegame import beside, differ, lineage, pruning, subjects, upkeep
+from savegame import beside, derived, differ, lineage, pruning, subjects, upkeep
 from savegame.autosave import Autosave
 from savegame.changes import Diff, changes_between
 from savegame.delta import Op, whole
@@ -44,7 +44,7 @@ from savegame.model import (
     checked_or_new_id,
 )
 from savegame.retrying import PLANS, TRIES, retried
-from savegame.runs.ledger import CALL, GENERATION, LEDGER, ROOT, RUN, STEP, for_fork, generation, generation_made, reply_of
+from savegame.runs.ledger import CALL, GENERATION, ROOT, RUN, STEP, for_fork, generation, generation_made, reply_of
 from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
 from savegame.tree import Node, Shared, to_bytes, value_of
 from savegame.watch import Watcher, follow
@@ -68,8 +68,10 @@ class Thread:
         agent: str | None,
         type: type | None,  # noqa: A002
         foreign: Callable[[str, bytes], Any] | None = None,
+        origins: Mapping[str, ThreadKey] | None = None,
     ) -> None:
         self._engine = engine
+        self._origins = origins
         self._codec = engine.codec if foreign is None else engine.codec.reading(foreign)
         self._key = key
         self._type = type
@@ -252,6 +254,8 @@ class Thread:
             if twin is not None:
                 return twin
         base = None if parent is None else self._point(self._resolve(parent))
+        if self._origins:
+            make, beside = self._tied(make, beside)
         # An autosave of this handle looks at both, the head and what we know of it.
         with self._engine.alone(self._key) as alone:
             try:
@@ -268,6 +272,18 @@ class Thread:
             self._known = point.id if alone else _NOTHING_KNOWN
             self._step = point.step if alone else None
         return self._saved(point, draft.note)
+
+    def _tied(
+        self, make: Callable[[Node | None], tuple[list[Op], Node]], beside: Sequence[StoreChange]
+    ) -> tuple[Callable[[Node | None], tuple[list[Op], Node]], Sequence[StoreChange]]:
+        """The same, with what makes the thread derive from others: looked at again with every attempt to save."""
+        with_ties: list[StoreChange] = []
+
+        def made(node: Node | None) -> tuple[list[Op], Node]:
+            with_ties[:] = [*beside, *derived.ties(self._engine, self._key, self._origins or {})]
+            return make(node)
+
+        return made, with_ties
 
     def _saved(self, point: Point, note: bytes | None) -> Checkpoint:
         """What a save gives back."""
@@ -493,7 +509,7 @@ class Thread:
         made = Thread(self._engine, key, meta.agent_id, self._type)
         made._codec = self._codec
         start = EMPTY._replace(id=point.id, meta=point.meta)
-        beside = [*subjects.inherited(self._engine, self._key, frame, key), *self._ledger_for(made, point)]
+        beside = [*derived.inherited(self._engine, self._key, frame, key), *self._ledger_for(made, point)]
         begun = self._engine.append(key, start, whole(point.node), point.node, draft, expect=None, beside=beside)
         logger.info("forked thread %r at %s as %r", self.id, frame.id, key.id)
         made._known, made._step = begun.id, 1
@@ -503,7 +519,9 @@ class Thread:
         """What of the ledger a run on a fork needs."""
         assert point.node is not None
         kept: dict[str, dict[str, Any]] = {
-            kind: self.records(kind) for kind in LEDGER if kind in self._engine.store.kinds(self._key)
+            kind: self.records(kind)
+            for kind in self._engine.store.kinds(self._key)
+            if beside.policy_of(kind).fork is beside.Way.LEDGER
         }
         said = lineage.messages_in(self._engine, point.node) if kept else []
         before = {frame.id for frame in lineage.line(self._engine, self._key, point.seq)} if STEP in kept else set()
@@ -558,7 +576,12 @@ class Thread:
                 raise InvalidInputError(f"a record is put by (kind, name), not by {place!r}")
             checked_id(place[0], "a record's kind")
             checked_id(place[1], "a record's name", LONGEST_NAME)
-        self._engine.store.commit([self._record(kind, name, value) for (kind, name), value in records.items()])
+        changes = [self._record(kind, name, value) for (kind, name), value in records.items()]
+        if not self._origins:
+            self._engine.store.commit(changes)
+            return
+        origins = self._origins
+        retried(lambda: self._engine.store.commit([*derived.held(self._engine, self._key, origins), *changes]), tries=PLANS)
 
     def _record(self, kind: str, name: str, value: Any, *, epoch: int | None = None, absent: bool = False) -> PutRecord:
         data = None if value is None else self._engine.codec.encode(value, (kind, name))
@@ -612,7 +635,7 @@ class Thread:
         return [self._checkpoint(frame) for frame in rule(self._engine, self._key)]
 
     def delete(self) -> bool:
-        """Delete the thread with everything beside it. True if there was one."""
+        """Delete the thread with everything beside it and its child threads, all or none. True if there was one."""
         found = subjects.delete(self._engine, [self._key]).threads
         self._known, self._step = _NOTHING_KNOWN, None
         logger.info("deleted thread %r", self.id)

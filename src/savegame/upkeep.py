@@ -45,12 +45,6 @@ logger = logging.getLogger("savegame")
 COPY_TRIES: Final = 20
 """How often a thread is read again that is pruned while it is copied or exported."""
 
-SUBJECT: Final = "subject"
-SOURCE: Final = "forked from"
-FORK: Final = "forked as"
-ONLY_ADDED: Final = frozenset((SUBJECT, SOURCE, FORK))
-"""The kinds of records that `erase` goes by: a copy may have subjects and forks of its own, and loses none."""
-
 Progress = Callable[[int, int], None]
 
 

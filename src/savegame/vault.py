@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from savegame import copying, exporting, importing, lineage, subjects, upkeep
 from savegame.agents import AgentAutosave, AgentInfo, Agents
+from savegame.beside import PARENT, SOURCE
 from savegame.changes import Diff, changes_between
 from savegame.codec import Codec
 from savegame.conversations import ConversationInfo, Conversations
@@ -143,16 +144,26 @@ class Vault:
         agent: str | None = None,
         type: type | None = None,  # noqa: A002
         foreign: Callable[[str, bytes], Any] | None = None,
+        child_of: str | None = None,
+        copy_of: str | None = None,
     ) -> Thread:
         """A handle on a thread, which need not exist yet; without an id on a new one. With `type`, states are of that class.
 
-        `foreign` is for adapters: how leaves that a framework serialised come back; else they are shown as plain data.
+        The others are for adapters. `foreign`: how leaves that a framework serialised come back; else they are shown as
+        plain data. `child_of`: the thread that what is written here belongs to; deleting that deletes this. `copy_of`: the
+        thread that it is copied from; erasing that erases this.
         """
         if agent is not None:
             checked_id(agent, "the agent's id")
         if type is not None and not self.codec.knows(type):
             self.codec.register(type)
-        return Thread(self._engine, ThreadKey(self.namespace, checked_or_new_id(id)), agent, type, foreign)
+        key = ThreadKey(self.namespace, checked_or_new_id(id))
+        origins = {
+            kind: ThreadKey(self.namespace, checked_id(origin, "a thread's id"))
+            for kind, origin in ((PARENT, child_of), (SOURCE, copy_of))
+            if origin is not None
+        }
+        return Thread(self._engine, key, agent, type, foreign, origins)
 
     def register(self, cls: type, *, schema_version: int = 1, upcast: Upcast | None = None, name: str | None = None) -> None:
         """Let objects of a class be given back as objects; `upcast(fields, version)` brings older ones to its shape."""
@@ -295,7 +306,10 @@ class Vault:
         return self._agents.load(agent_id)
 
     def delete_agent(self, agent_id: str) -> bool:
-        """Delete an agent with its conversations and every other thread of it, all or none. True if there was anything."""
+        """Delete an agent with its conversations, every other thread of it and their child threads, all or none.
+
+        True if there was anything.
+        """
         return self._agents.delete(agent_id)
 
     def agents(self) -> Iterator[AgentInfo]:
@@ -327,7 +341,7 @@ class Vault:
         return self._conversations.add_message(conversation_id, message, id)
 
     def delete_conversation(self, conversation_id: str) -> bool:
-        """Delete a conversation with everything beside it. True if there was one."""
+        """Delete a conversation with everything beside it and its child threads. True if there was one."""
         return self._conversations.delete(conversation_id)
 
     def conversations(
@@ -459,7 +473,9 @@ class Vault:
         return self._runner.supervise(resume, poll=poll, give_up_after=give_up_after, stop=stop, once=once)
 
     def erase(self, subject: str, *, dry_run: bool = False) -> Erased:
-        """Delete every thread of a subject and all that were forked from them; says what it could not reach.
+        """Delete every thread of a subject, its child threads, and all forks and copies of them.
+
+        Says what it could not reach.
 
         With `dry_run`, nothing is deleted: `threads` are those that would be.
         """

@@ -72,6 +72,29 @@ def test_it_can_be_gone_on_with(format_name: str, store: str, place: Place) -> N
         assert vault.erase("person-7").complete
 
 
+@pytest.mark.parametrize("verb", ["delete", "erase"])
+@pytest.mark.parametrize("store", LASTING)
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_the_subgraphs_of_a_graph_go_with_it(format_name: str, store: str, verb: str, place: Place) -> None:
+    """Early versions noted them beside the graph's thread instead of linking both."""
+    with savegame.open(place(format_name, store)) as vault:
+        nested = [info.id for info in vault.threads() if info.id.startswith("graph␟")]
+        assert nested
+        vault.thread("graph␟of a user").save({"text": "not LangGraph's"})
+        if verb == "delete":
+            vault.thread("graph").delete()
+        else:
+            vault.thread("graph").attach_subject("ann")
+            assert vault.thread(nested[0]).subjects() == ["ann"]
+            erased = vault.erase("ann")
+            assert erased.threads == ("graph", *nested)
+            assert [what.partition(":")[0] for what in erased.unreached] == [
+                "thread 'graph␟of a user' may be a child of an erased thread, 'graph'"
+            ]
+        left = [thread_id for thread_id, _ in vault.store.heads("default") if thread_id.startswith("graph")]
+        assert left == ["graph␟of a user"]
+
+
 @pytest.mark.parametrize("store", LASTING)
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_the_other_reader_finds_the_same(format_name: str, store: str, place: Place) -> None:

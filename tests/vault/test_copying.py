@@ -13,7 +13,7 @@ from kept import filled, kept
 
 import savegame
 from savegame import Busy, ConflictError, CorruptionError, InvalidInputError, SavegameError, Toolbox
-from savegame.beside import COPIED
+from savegame.beside import COPIED, FORK
 from savegame.codec import pack_raw, unpack_raw
 from savegame.copying import COPIES
 from savegame.frames import PLAIN, unwrap
@@ -21,7 +21,6 @@ from savegame.model import Frame, ThreadKey
 from savegame.store import Append, MoveHead, PutRecord, Store, StoreChange
 from savegame.stores.memory import MemoryStore
 from savegame.testing import same
-from savegame.upkeep import FORK
 from savegame.vault import Vault
 
 Opener = Callable[..., Vault]

@@ -1,10 +1,10 @@
 """LangGraph on a vault: `graph.compile(checkpointer=SavegameSaver(vault))`. Needs `pip install "savegame[langgraph]"`.
 
-A LangGraph thread is a thread of the vault, and each subgraph namespace of it another one. A checkpoint's state is
+A LangGraph thread is a thread of the vault, and each subgraph namespace of it a child thread. A checkpoint's state is
 LangGraph's own dict with every item of a list or dict channel as a leaf of its own: plain data as it is, everything else
 as LangGraph's serializer wrote it. So a growing `messages` channel costs what is new, and people without LangGraph can
-read it. Pending writes are records beside the thread. Touches the vault, aio, foreign, errors and
-`_langgraph_messages.py`; never a store.
+read it. Pending writes are records beside the thread. Touches the vault, aio, derived, beside, foreign,
+errors and `_langgraph_messages.py`; never a store.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import blake3
 import ormsgpack
 
 from savegame.aio import AsyncVault
+from savegame.beside import CHILD
+from savegame.derived import NOTED, SEPARATOR, framework_id, unescaped
 from savegame.errors import (
     AlreadyExistsError,
     CheckpointNotFound,
@@ -68,7 +70,6 @@ SLICE: Final = 64
 
 PAGE: Final = 50
 REMEMBERED: Final = 1024
-SEPARATOR: Final = "\u241f"
 _OURS: Final = ("thread_id", "checkpoint_ns", "parent_id")
 """What a state holds besides LangGraph's checkpoint."""
 
@@ -103,18 +104,26 @@ class Place(NamedTuple):
     def from_id(cls, thread_id: str) -> Place:
         """The opposite of `id`."""
         root, _, namespace = thread_id.partition(SEPARATOR)
-        return cls(_unescaped(root), namespace)
+        return cls(unescaped(root), namespace)
+
+    @property
+    def root(self) -> str:
+        """The id of the vault's thread for the graph itself."""
+        return self.thread_id.replace("\u241b", "\u241b0").replace(SEPARATOR, "\u241b1")
 
     @property
     def id(self) -> str:
         """The id of the vault's thread."""
-        root = self.thread_id.replace("\u241b", "\u241b0").replace(SEPARATOR, "\u241b1")
-        return f"{root}{SEPARATOR}{self.namespace}" if self.namespace else root
+        return f"{self.root}{SEPARATOR}{self.namespace}" if self.namespace else self.root
+
+    @property
+    def parent(self) -> str | None:
+        """The id of the vault's thread that this one is a child of."""
+        return self.root if self.namespace else None
 
     def checkpoint(self, external_id: str) -> str:
         """Our id for a checkpoint of LangGraph's: the same for the same, so that a retry is found out."""
-        text = "\0".join((self.thread_id, self.namespace, external_id)).encode()
-        return blake3.blake3(text).hexdigest(length=16)
+        return framework_id(self.thread_id, self.namespace, external_id)
 
     def made(self, found: Saved) -> bool:
         """Whether a checkpoint is one of LangGraph's, and of this place."""
@@ -159,7 +168,6 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         self._latest: OrderedDict[Place, Known] = OrderedDict()
         self._chosen: OrderedDict[tuple[Place, str], None] = OrderedDict()
         self._empty: OrderedDict[Place, None] = OrderedDict()
-        self._namespaces: OrderedDict[Place, None] = OrderedDict()
 
     # -- putting -----------------------------------------------------------------------------------
 
@@ -172,7 +180,6 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         its id: then it is a branch.
         """
         place, external_id = Place.of(config), checkpoint["id"]
-        self._note_namespace(place)
         parent = config["configurable"].get("checkpoint_id")
         thread = self._thread(place, Foreign)
         known = self._known(place, thread, parent) if parent else None
@@ -306,7 +313,6 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """Keep what a task wrote beside a checkpoint. A write that is there already stays, unless it is a special one."""
         place, kind = Place.of(config), _writes_kind(config["configurable"]["checkpoint_id"])
-        self._note_namespace(place)
         thread = self._thread(place, Foreign)
         plain = {number: write for number, write in enumerate(writes) if write[0] not in WRITES_IDX_MAP}
         special = {WRITES_IDX_MAP[channel]: (channel, value) for channel, value in writes if channel in WRITES_IDX_MAP}
@@ -435,9 +441,11 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     # -- removing and copying ----------------------------------------------------------------------
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread with all its namespaces and pending writes."""
-        for place in self._places(Place(str(thread_id), "").config(None), everything=True):
-            self._thread(place, Foreign).delete()
+        """Delete a thread with all its namespaces and pending writes, all or none."""
+        root = Place(str(thread_id), "")
+        places = list(self._places(root.config(None), everything=True))
+        self._thread(root, Foreign).delete()
+        for place in places:
             self._forget(place)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -480,11 +488,10 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
                     missing -= set(found.state["channel_values"])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy every checkpoint, namespace and pending write of a thread to another."""
+        """Copy every checkpoint, namespace and pending write of a thread to another, which erasing the first erases."""
         for place in self._places(Place(str(source_thread_id), "").config(None), everything=True):
             source, target = self._thread(place, Foreign), Place(str(target_thread_id), place.namespace)
-            self._note_namespace(target)
-            copy = self._thread(target, Foreign)
+            copy = self.vault.thread(target.id, foreign=Foreign, child_of=target.parent, copy_of=place.id)
             for found in source.replay(self._made(source, place)):
                 state = {**found.state, "thread_id": target.thread_id}
                 parent = target.checkpoint(state["parent_id"]) if state["parent_id"] else None
@@ -575,7 +582,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     # -- helpers -----------------------------------------------------------------------------------
 
     def _thread(self, place: Place, foreign: Callable[[str, bytes], Any]) -> Thread:
-        return self.vault.thread(place.id, foreign=foreign)
+        return self.vault.thread(place.id, foreign=foreign, child_of=place.parent)
 
     def _find(self, thread: Thread, place: Place, external_id: str) -> Saved | None:
         try:
@@ -618,14 +625,11 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             yield place
             return
         root = Place(place.thread_id, "")
-        yield from [Place(root.thread_id, name) for name in self._thread(root, Foreign).records("namespaces")]
-        yield root  # last: whoever deletes still finds the others if it is killed half-way
-
-    def _note_namespace(self, place: Place) -> None:
-        if place.namespace and place not in self._namespaces:
-            self._thread(Place(place.thread_id, ""), Foreign).put_records({("namespaces", place.namespace): True})
-            self._namespaces[place] = None
-            _bound(self._namespaces)
+        thread = self._thread(root, Foreign)
+        children = {Place.from_id(child) for child in thread.records(CHILD)}
+        noted = {Place(root.thread_id, name) for name in thread.records(NOTED)}
+        yield from sorted(one for one in children | noted if one.thread_id == root.thread_id and one.namespace)
+        yield root
 
     def _remember(self, place: Place, known: Known) -> None:
         self._latest.pop(place, None)
@@ -635,16 +639,11 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     def _forget(self, place: Place) -> None:
         self._latest.pop(place, None)
         self._empty.pop(place, None)
-        self._namespaces.pop(place, None)
 
 
 def _bound(remembered: OrderedDict[Any, Any]) -> None:
     while len(remembered) > REMEMBERED:
         remembered.popitem(last=False)
-
-
-def _unescaped(text: str) -> str:
-    return text.replace("\u241b1", SEPARATOR).replace("\u241b0", "\u241b")
 
 
 def _writes_kind(external_id: str) -> str:

@@ -292,7 +292,9 @@ class _Mover:
 
     def move(self, place: Place) -> int:
         """Import one place and compare it; the number of checkpoints that were not there before."""
-        thread = self._vault.thread(place.id, foreign=lambda kind, data: SEALED.loads_typed((kind, data)))
+        thread = self._vault.thread(
+            place.id, foreign=lambda kind, data: SEALED.loads_typed((kind, data)), child_of=place.parent
+        )
         wanted = self._old.ids(place)
         there = {entry.external_id for entry in thread.history(branches=True)}
         gone_on = bool(there - set(wanted))
@@ -305,7 +307,6 @@ class _Mover:
         for external_id in new:
             self._old.read(place, external_id)  # a thread with a damaged row is not begun
             self._work.step()
-        self._saver._note_namespace(place)
         for external_id in new:
             try:
                 self._put(thread, place, external_id, there)

@@ -170,7 +170,8 @@ def erase(
 ) -> None:
     """Delete everything about a person.
 
-    Every thread of the subject, and all that were forked from them. Lists them and asks first; says what is out of reach.
+    Every thread of the subject, and all that derive from them: forks, copies, subgraphs. Lists them and asks first; says
+    what is out of reach.
 
     Example: savegame erase customer-7 --dry-run
     """
