@@ -17,6 +17,7 @@ import savegame
 from savegame import errors
 from savegame.cli import shapes
 from savegame.cli.app import made
+from savegame.model import NEW_ID
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 WIDTH = 110
@@ -188,7 +189,7 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
 
 def _parameter(parameter: inspect.Parameter) -> str:
     default = parameter.default
-    if callable(default) and hasattr(default, "__name__"):
+    if (callable(default) and hasattr(default, "__name__")) or default is NEW_ID:
         shown = "..."
     elif isinstance(default, Enum):
         shown = repr(default.value)

@@ -24,7 +24,7 @@ from savegame.autosave import AutomaticSaves, Reporting, release
 from savegame.drafting import checked_tags
 from savegame.errors import Busy, ClosedError, ConflictError, Fenced, InvalidInputError, UnsupportedError
 from savegame.lineage import Ref
-from savegame.model import Checkpoint, checked_duration
+from savegame.model import NEW_ID, Checkpoint, checked_duration
 from savegame.objects import Upcast
 from savegame.policy import Strategy
 from savegame.retrying import TRIES, gave_up
@@ -204,7 +204,7 @@ class AsyncThread(_Face[Thread]):
     diff = _reads(Thread.diff)
     rewind = _writes(Thread.rewind)
 
-    async def fork(self, id: str | None = None, *, at: Ref | None = None) -> AsyncThread:  # noqa: A002 - the design's name
+    async def fork(self, id: str = NEW_ID, *, at: Ref | None = None) -> AsyncThread:  # noqa: A002 - the design's name
         """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread.
 
         Without an id it gets one of its own.
@@ -427,7 +427,7 @@ class AsyncVault(_Face[Vault]):
 
     def thread(
         self,
-        id: str | None = None,  # noqa: A002 - the design's names
+        id: str = NEW_ID,  # noqa: A002 - the design's names
         *,
         agent: str | None = None,
         type: type | None = None,  # noqa: A002

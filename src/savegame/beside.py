@@ -8,6 +8,7 @@ Touches runs.ledger, codec, frames, model, errors.
 
 from __future__ import annotations
 
+import datetime as dt
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,9 @@ COPIED: Final = "copied"
 
 ASIDE: Final = "set aside"
 """The kind to which a repair moves records of the wrong shape."""
+
+SPENT: Final = "spent"
+"""The kind of the record that keeps what removed checkpoints cost."""
 
 WRITES: Final = "writes "
 """The start of the kinds of the LangGraph adapter's pending writes; the checkpoint's id follows."""
@@ -49,6 +53,8 @@ class Way(Enum):
     """Answers to calls that are settled there."""
     LEDGER = auto()
     """What its ledger needs, or does not know better."""
+    SUM = auto()
+    """Sums, which `spending` joins."""
 
 
 class Follow(Enum):
@@ -79,6 +85,7 @@ _POLICIES: Final = {
     ledger.ANSWER: Policy(fork=Way.LEDGER, copy=Way.SETTLED),
     ledger.STEP: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
     ledger.RUN: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    SPENT: Policy(copy=Way.SUM),
     COPIED: Policy(copy=Way.DROP),
     ASIDE: Policy(copy=Way.DROP),
 }
@@ -105,7 +112,7 @@ def twin_of(kind: str) -> str:
 
 def is_checked(kind: str) -> bool:
     """Whether the shape of a kind is known."""
-    return kind in ledger.LEDGER or kind == COPIED or kind.startswith(WRITES)
+    return kind in ledger.LEDGER or kind in (COPIED, SPENT) or kind.startswith(WRITES)
 
 
 def read(codec: Codec, key: ThreadKey, record: Record) -> Any:
@@ -128,6 +135,8 @@ def _check(codec: Codec, kind: str, name: str, value: Any) -> None:
         ledger.check(kind, name, value, codec.encode)
     elif kind == COPIED and not _is_mark(value):
         raise ValueError("expected how far a thread was copied")
+    elif kind == SPENT and not _is_spending(value):
+        raise ValueError("expected what removed checkpoints cost")
     elif kind.startswith(WRITES) and not _are_writes(value):
         raise ValueError("expected what a task wrote")
 
@@ -135,6 +144,17 @@ def _check(codec: Codec, kind: str, name: str, value: Any) -> None:
 def _is_mark(value: Any) -> bool:
     kinds = (bytes, int, str | None, int, str | None)
     return isinstance(value, list) and len(value) >= 5 and all(isinstance(*pair) for pair in zip(value, kinds, strict=False))
+
+
+def _is_spending(value: Any) -> bool:
+    """Rows of an agent's id, a date, tokens, cost, and the times of the first and the last checkpoint."""
+    kinds = (str | None, str, int, float, int, int)
+    if not isinstance(value, list):
+        return False
+    rows = [row for row in value if isinstance(row, list) and len(row) == 6 and all(map(isinstance, row, kinds))]
+    for row in rows:
+        dt.date.fromisoformat(row[1])
+    return len(rows) == len(value)
 
 
 def _are_writes(value: Any) -> bool:

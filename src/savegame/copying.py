@@ -36,6 +36,7 @@ from savegame.importing import BATCH, BATCH_BYTES
 from savegame.lineage import PAGE, everything
 from savegame.model import Frame, Record, ThreadKey, ThreadRow
 from savegame.runs.ledger import ANSWER
+from savegame.spending import Carrying
 from savegame.store import Append, MoveHead, PutNote, PutRecord, Store, StoreChange
 from savegame.tree import to_bytes
 from savegame.upkeep import COPY_TRIES, Progress, carried_answers, gives_way, records, remove
@@ -182,6 +183,7 @@ class _Bringing:
         self._batch: list[StoreChange] = []
         self._appended: list[int] = []
         self._bytes, self._before = 0, self.head
+        self._spending = Carrying.from_thread(target, key, source, row)
         self.brought = 0
 
     def bring(self, seen: bytes) -> Mark:
@@ -275,6 +277,7 @@ class _Bringing:
             self._key, frame.id, base, frame.meta, body, frame.note, self._before, agent=self._row.agent, blobs=blobs
         )
         self._put(change, len(body) + sum(len(content) for _, content in blobs))
+        self._spending.bring(frame.meta, is_new=self.mark is not None and frame.seq > self.mark.last)
         self._before = frame.id
         self._last += 1
         self._numbers[frame.seq] = self._last
@@ -335,7 +338,7 @@ class _Bringing:
         kinds = {*self._source.store.kinds(self._row.key), *(self._target.store.kinds(self._key) if self._there else ())}
         theirs = records(self._source, self._row.key, ANSWER) if ANSWER in kinds else ()
         answers = {record.name: record.value for record in theirs}
-        for kind in sorted(kind for kind in kinds if policy_of(kind).copy not in (Way.DROP, Way.SETTLED)):
+        for kind in sorted(kind for kind in kinds if policy_of(kind).copy not in (Way.DROP, Way.SETTLED, Way.SUM)):
             ours = {record.name: record for record in records(self._target, self._key, kind)} if self._there else {}
             for record in records(self._source, self._row.key, kind):
                 copy = ours.pop(record.name, None)
@@ -346,6 +349,7 @@ class _Bringing:
                     self._put(PutRecord(self._key, kind, name, None), 0)
         for change in carried_answers(self._target, self._key, answers, self._batch):
             self._put(change, len(change.value or b""))
+        self._batch += self._spending.changes(is_last=True)
 
     def _put_record(self, record: Record, copy: Record | None) -> None:
         """Put a record that is new, or differs from the copy's."""
@@ -395,7 +399,7 @@ class _Bringing:
         """Make a full batch durable, with the head back where it was: until all is there, nobody sees any of it."""
         if len(self._batch) >= BATCH or self._bytes >= BATCH_BYTES:
             if self._appended:
-                self._batch.append(MoveHead(self._key, self._head, self._before))
+                self._batch += [MoveHead(self._key, self._head, self._before), *self._spending.changes()]
             self._commit()
             self._before = self.head
 

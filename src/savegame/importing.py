@@ -14,12 +14,13 @@ from typing import Final, NamedTuple
 
 from savegame import beside
 from savegame._export_lines import Beside, Head, Large, Part, Point, Reader, opened
-from savegame.beside import Way, policy_of
+from savegame.beside import SPENT, Way, policy_of
 from savegame.engine import Engine
 from savegame.errors import AlreadyExistsError, ConflictError, CorruptionError
-from savegame.frames import DIGEST_BYTES, WITH_BLOBS, digest, load_meta, most_from, references, unwrap
+from savegame.frames import DIGEST_BYTES, WITH_BLOBS, Meta, digest, load_meta, most_from, references, unwrap
 from savegame.lineage import everything
 from savegame.model import Frame, Record, ThreadKey
+from savegame.spending import Carrying, Spending, of_record, spent_by, together
 from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
 from savegame.upkeep import Progress, carried_answers, gives_way, records, remove
 
@@ -27,29 +28,35 @@ BATCH: Final = 64
 BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
-class Waiting(NamedTuple):
-    """A thread that has something to bring, and the head that it has in the store."""
+class Plan(NamedTuple):
+    """A thread whose lines were checked: the head that it has in the store, and whether the file has something to bring.
+
+    `spent` is what the thread of the file has cost, with what was removed from it if it `is_pruned`.
+    """
 
     head: str | None
+    is_behind: bool
+    spent: Spending
+    is_pruned: bool
 
 
 def import_file(engine: Engine, namespace: str, path: str, progress: Progress) -> int:
     """Bring every thread of a file; what is there already is passed over. Gives the number of checkpoints brought."""
     with opened(path) as file:
-        plan: dict[str, Waiting | None] = {}
+        plans: dict[str, Plan] = {}
         reader = Reader(file, path, progress, 0)
         for thread, items in reader.threads():
-            if thread.id in plan:
+            if thread.id in plans:
                 raise reader.damaged(f"thread {thread.id!r} begins a second time")
-            plan[thread.id] = _check(engine, ThreadKey(namespace, thread.id), items, reader)
+            plans[thread.id] = _check(engine, ThreadKey(namespace, thread.id), items, reader)
         brought = 0
         reader = Reader(file, path, progress, 1)
         for thread, items in reader.threads():
-            waiting = plan[thread.id]
-            if waiting is None:
-                _add_links(engine, ThreadKey(namespace, thread.id), items)
+            key, plan = ThreadKey(namespace, thread.id), plans[thread.id]
+            if plan.is_behind:
+                brought += _Bringing(engine, key, thread.agent, plan, reader).bring(items)
             else:
-                brought += _Bringing(engine, ThreadKey(namespace, thread.id), thread.agent, waiting, reader).bring(items)
+                _add_beside(engine, key, plan, items)
         return brought
 
 
@@ -59,25 +66,37 @@ def check_first_line(path: str) -> None:
         Reader(file, path, lambda done, total: None, 0)
 
 
-def _add_links(engine: Engine, key: ThreadKey, items: Iterator[Part]) -> None:
-    """Add what `erase` goes by to a thread that is left alone: a fork of it that was deleted here may be brought again."""
+def _add_beside(engine: Engine, key: ThreadKey, plan: Plan, items: Iterator[Part]) -> None:
+    """Add what `erase` goes by to a thread that is left alone: a fork of it that was deleted here may be brought again.
+
+    What the thread has cost is carried too.
+    """
     given = [item for item in items if isinstance(item, Beside) and policy_of(item.kind).copy is Way.ADD]
     there = {(kind, record.name) for kind in {item.kind for item in given} for record in records(engine, key, kind)}
-    new = [PutRecord(key, item.kind, item.name, item.value) for item in given if (item.kind, item.name) not in there]
+    new: list[StoreChange] = [
+        PutRecord(key, item.kind, item.name, item.value) for item in given if (item.kind, item.name) not in there
+    ]
+    new += _carrying(engine, key, plan).changes(is_last=True)
     if new:
         engine.store.commit(new)
+
+
+def _carrying(engine: Engine, key: ThreadKey, plan: Plan) -> Carrying:
+    return Carrying(engine, key, lambda: plan.spent, needed=plan.is_pruned)
 
 
 # -- checking --------------------------------------------------------------------------------------
 
 
-def _check(engine: Engine, key: ThreadKey, items: Iterator[Part], reader: Reader) -> Waiting | None:
-    """Check one thread, against itself and against what is there; None if it has nothing to bring."""
+def _check(engine: Engine, key: ThreadKey, items: Iterator[Part], reader: Reader) -> Plan:
+    """Check one thread, against itself and against what is there."""
     there = {frame.id: frame.meta[:DIGEST_BYTES] for frame in everything(engine, key)}  # the newest first
     digests: dict[str | None, bytes] = {None: b""}
     large: set[bytes] = set()
     head: str | None = None
     is_after = False
+    spent: Spending = {}
+    removed: Spending = {}
     for item in items:
         if is_after and isinstance(item, (Large, Point)):
             raise reader.damaged("it comes after a record, where no checkpoint may be")
@@ -85,11 +104,13 @@ def _check(engine: Engine, key: ThreadKey, items: Iterator[Part], reader: Reader
             case Large():
                 large.add(item.name)
             case Point():
-                _check_point(key, item, digests, large, reader)
+                spent = together(spent, spent_by([_check_point(key, item, digests, large, reader)]))
                 _check_place(engine, key, item, there.get(item.id))
             case Beside():
                 is_after = True
                 _check_record(engine, key, item, reader)
+                if item.kind == SPENT:
+                    removed = together(removed, of_record(engine.codec, key, Record(item.kind, item.name, item.value)))
             case Head():
                 head = item.id
     if head not in digests:
@@ -105,11 +126,12 @@ def _check(engine: Engine, key: ThreadKey, items: Iterator[Part], reader: Reader
             found=found,
         )
     went_on = next(iter(there), None) not in digests  # and if its head is in the file, somebody moved it back there
-    is_behind = found in digests and found != head and head is not None and not went_on
-    return Waiting(found) if missing or found is None or is_behind else None
+    moved = found in digests and found != head and head is not None and not went_on
+    is_behind = bool(missing) or found is None or moved
+    return Plan(found, is_behind, together(spent, removed), bool(removed))
 
 
-def _check_point(key: ThreadKey, point: Point, digests: dict[str | None, bytes], large: set[bytes], reader: Reader) -> None:
+def _check_point(key: ThreadKey, point: Point, digests: dict[str | None, bytes], large: set[bytes], reader: Reader) -> Meta:
     if point.id in digests:
         raise reader.damaged(f"checkpoint {point.id} comes a second time")
     if point.base not in digests:
@@ -122,6 +144,7 @@ def _check_point(key: ThreadKey, point: Point, digests: dict[str | None, bytes],
     if is_original and digest(digests[point.base], key.id, point.id, packed, payload) != meta.digest:
         raise reader.damaged(f"the history of checkpoint {point.id} does not add up to its digest")
     digests[point.id] = meta.digest
+    return meta
 
 
 def _check_record(engine: Engine, key: ThreadKey, record: Beside, reader: Reader) -> None:
@@ -157,12 +180,12 @@ def _check_place(engine: Engine, key: ThreadKey, point: Point, there: bytes | No
 class _Bringing:
     """Brings one thread whose lines were checked."""
 
-    def __init__(self, engine: Engine, key: ThreadKey, agent: str | None, waiting: Waiting, reader: Reader) -> None:
+    def __init__(self, engine: Engine, key: ThreadKey, agent: str | None, plan: Plan, reader: Reader) -> None:
         self._engine, self._key, self._agent, self._reader = engine, key, agent, reader
         row = engine.store.thread(key)
         self._head, self._head_id, self._last = (row.head, row.head_id, row.last) if row else (0, None, 0)
-        if self._head_id != waiting.head:
-            raise _changed(key, waiting.head, self._head_id)
+        if self._head_id != plan.head:
+            raise _changed(key, plan.head, self._head_id)
         self._there = {frame.id: frame for frame in everything(engine, key)}
         self._numbers: dict[str | None, int] = {None: 0} | {name: frame.seq for name, frame in self._there.items()}
         self._large: dict[bytes, int] = {}
@@ -173,6 +196,7 @@ class _Bringing:
         self._batch: list[StoreChange] = []
         self._bytes, self._before = 0, self._head_id
         self._new: dict[str, int] = {}
+        self._spending = _carrying(engine, key, plan)
 
     def bring(self, items: Iterator[Part]) -> int:
         """Append what is missing, load the new states, set notes and records, and move the head. Gives how many are new."""
@@ -193,6 +217,7 @@ class _Bringing:
                 case Head():
                     self._settle()
                     self._batch.extend(carried_answers(self._engine, self._key, self._answers, self._batch))
+                    self._batch.extend(self._spending.changes(is_last=True))
                     self._finish(item.id)
         return len(self._new)
 
@@ -203,6 +228,7 @@ class _Bringing:
         base, blobs, expect = self._numbers[point.base], self._engine.wrapped(contents), self._before
         change = Append(self._key, point.id, base, point.meta, body, point.note, expect, agent=self._agent, blobs=blobs)
         self._put(change, len(body) + sum(map(len, contents.values())))
+        self._spending.bring(point.meta, is_new=False)
         self._before = point.id
         self._last += 1
         self._numbers[point.id] = self._new[point.id] = self._ends[point.id] = self._last
@@ -216,7 +242,7 @@ class _Bringing:
         kind, way = record.kind, policy_of(record.kind).copy
         if way is Way.SETTLED:  # decided once every call is there
             self._answers[record.name] = record.value
-        if way in (Way.SETTLED, Way.DROP):
+        if way in (Way.SETTLED, Way.DROP, Way.SUM):
             return
         if kind not in self._records:
             self._records[kind] = {found.name: found for found in records(self._engine, self._key, kind)}
@@ -232,7 +258,7 @@ class _Bringing:
         """Make the batch durable, with the head back where it was: until all is there, nobody sees any of it."""
         appended = [change.id for change in self._batch if isinstance(change, Append)]
         if appended:
-            self._batch.append(MoveHead(self._key, self._head, self._before))
+            self._batch += [MoveHead(self._key, self._head, self._before), *self._spending.changes()]
         if self._batch:
             made = self._engine.store.commit(self._batch)
             if [seq for seq in made if seq] != [self._new[name] for name in appended]:  # their bases are wrong, too
@@ -257,7 +283,8 @@ class _Bringing:
     def _take_away(self) -> None:
         frames = list(everything(self._engine, self._key))
         new = {frame.seq for frame in frames if frame.id in self._new}
-        remove(self._engine, self._key, frames, new, expect=self._head_id)
+        undo = self._spending.undo()
+        remove(self._engine, self._key, frames, new, expect=self._head_id, along=lambda _: undo)
 
     def _finish(self, head: str | None) -> None:
         self._flush()

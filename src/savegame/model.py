@@ -28,6 +28,10 @@ MAX_KIND: Final = 64
 T = TypeVar("T")
 
 
+NEW_ID: Final = "\0new"
+"""Where no id is given; no id can be like it. None is not that: a variable that was never set is a mistake."""
+
+
 def checked_id(text: object, what: str, longest: int = MAX_ID) -> str:
     """An id as it was given, if it is safe in every store. Raises InvalidInputError."""
     if not isinstance(text, str):
@@ -45,9 +49,9 @@ def checked_id(text: object, what: str, longest: int = MAX_ID) -> str:
     return str(text)
 
 
-def checked_or_new_id(given: str | None) -> str:
-    """The id of a thread as it was given, or a new one. Raises InvalidInputError."""
-    return str(uuid.uuid4()) if given is None else checked_id(given, "a thread's id")
+def checked_or_new_id(given: str) -> str:
+    """The id of a thread as it was given, or a new one for NEW_ID. Raises InvalidInputError."""
+    return str(uuid.uuid4()) if given is NEW_ID else checked_id(given, "a thread's id")
 
 
 def checked_path(path: object) -> str:

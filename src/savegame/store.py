@@ -124,6 +124,9 @@ class Rewrite(NamedTuple):
     stand in the way, so that a busy thread can be pruned: they stay, with the blobs that `refers(delta)` names for each, or
     go with `drop_newer`. ConflictError if one of them builds on a frame that goes, if somebody removed frames meanwhile, or
     if the head has moved to where it would go.
+
+    `along(metas)` returns changes to records and expectations that belong to the same commit; `metas` is the metadata of the
+    newer frames that go. It is called before anything is removed, and may be called more than once.
     """
 
     key: ThreadKey
@@ -140,6 +143,7 @@ class Rewrite(NamedTuple):
     seen: int | None = None
     refers: Callable[[bytes], Iterable[bytes]] | None = None
     drop_newer: bool = False
+    along: Callable[[Sequence[bytes]], Sequence[PutRecord | Expect]] | None = None
 
 
 class Expect(NamedTuple):

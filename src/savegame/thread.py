@@ -32,6 +32,7 @@ from savegame.frames import Meta, details_of, dump_note, load_meta, load_note, r
 from savegame.lineage import Ref
 from savegame.model import (
     IN_PROGRESS,
+    NEW_ID,
     Checkpoint,
     Frame,
     Kind,
@@ -488,7 +489,7 @@ class Thread:
         wanted = before + 1 if rerun_tools else made
         return [] if wanted == before else [self._record(RUN, GENERATION + reply[1], wanted or None)]
 
-    def fork(self, id: str | None = None, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
+    def fork(self, id: str = NEW_ID, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
         """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread.
 
         Without an id it gets one of its own.

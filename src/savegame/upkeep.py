@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from savegame import beside, differ
+from savegame import beside, differ, spending
 from savegame import delta as deltas
 from savegame.beside import ASIDE
 from savegame.codec import unpack_raw
@@ -37,7 +37,7 @@ from savegame.runs.ledger import (
     reply_of,
     stand_ins,
 )
-from savegame.store import ANY, Capability, PutRecord, Rewrite, StoreChange
+from savegame.store import ANY, Capability, Expect, PutRecord, Rewrite, StoreChange
 from savegame.tree import Shared, to_bytes
 
 logger = logging.getLogger("savegame")
@@ -128,19 +128,22 @@ def remove(
     epoch: int | None = None,
     with_ledger: bool = False,
     drop_newer: bool = False,
+    along: Callable[[Sequence[bytes]], Sequence[PutRecord | Expect]] | None = None,
 ) -> int:
     """Remove frames so that the others keep their states; free their bytes. Returns how many there were.
 
     `frames` are all of the thread as they were when `drop` was chosen. What was appended since stays too, or goes with
     `drop_newer`. ConflictError if a frame that goes was removed, labelled or built upon meanwhile. With `with_ledger`, what
-    runs have kept of these frames goes too, as far as no checkpoint that stays can ever need it.
+    runs have kept of these frames goes too, as far as no checkpoint that stays can ever need it. What they cost stays known,
+    unless `along` says what goes into the same commit instead.
     """
     if not drop:
         return 0
     try:
         change = _removal(engine, key, sorted(frames), drop)
         noted = frozenset(drop) if drop_newer else change.noted
-        change = change._replace(expect=expect, epoch=epoch, head=head, noted=noted, drop_newer=drop_newer)
+        along = along or spending.removal(engine, key, frames, drop, drop_newer=drop_newer)
+        change = change._replace(expect=expect, epoch=epoch, head=head, noted=noted, drop_newer=drop_newer, along=along)
         unneeded = _unneeded(engine, key, sorted(frames), drop, drop_newer=drop_newer) if with_ledger else ()
         engine.store.commit([change, *unneeded])
     except CheckpointNotFound as error:  # the thread is not the one that was planned for

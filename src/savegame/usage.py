@@ -1,29 +1,41 @@
-"""What work cost: tokens and money of the checkpoints of a namespace, added up by agent or by day.
+"""What work cost: tokens and money of the checkpoints of a namespace, added up by agent, by day or by thread.
 
-Reads metadata only, page by page, never a state. Touches upkeep, lineage and what is below them.
+Reads metadata only, page by page, never a state. Touches spending, lineage and what is below them.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
 
+from savegame import spending
 from savegame.engine import Engine
 from savegame.errors import CorruptionError, InvalidInputError
-from savegame.frames import Meta, load_meta
+from savegame.frames import load_meta
 from savegame.lineage import everything, visible
-from savegame.model import ThreadRow
-from savegame.upkeep import thread_rows
+from savegame.model import ThreadKey
+from savegame.spending import Slot, Spending
 
 logger = logging.getLogger("savegame")
 
 Key = str | dt.date | None
 
+KEYS: Final[dict[str, Callable[[ThreadKey, Slot], Key]]] = {
+    "agent": lambda thread, slot: slot.agent,
+    "day": lambda thread, slot: slot.day,
+    "thread": lambda thread, slot: thread.id,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Sums over the checkpoints of one agent (`key` is its id; None: without one) or of one day (`key` is its date in UTC)."""
+    """Sums for one agent (`key` is its id; None: without one), one day (its date in UTC) or one thread (its id).
+
+    Tokens and cost include those of checkpoints that were removed since; `checkpoints` and `state_bytes` do not.
+    """
 
     key: str | dt.date | None
     checkpoints: int
@@ -37,39 +49,55 @@ class Usage:
 
 
 def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
-    """Usage by "agent" or by "day", in the order of the keys, None last."""
-    if by not in ("agent", "day"):
-        raise InvalidInputError(f"usage by {by!r} is unknown; one of: agent, day")
+    """Usage by "agent", "day" or "thread", in the order of the keys, None last."""
+    if by not in KEYS:
+        raise InvalidInputError(f"usage by {by!r} is unknown; one of: {', '.join(KEYS)}")
     found: dict[Key, Usage] = {}
-    damaged: set[str] = set()
-    for row in thread_rows(engine, namespace, damaged):
+    damaged: list[str] = []
+    for thread_id, _ in engine.store.heads(namespace):
         try:
-            used = _of_thread(engine, row, by)
+            used = _of_thread(engine, ThreadKey(namespace, thread_id), by)
         except CorruptionError:
-            damaged.add(row.key.id)
+            damaged.append(thread_id)
             continue
-        for key, one in used.items():
-            found[key] = _sum(found[key], one) if key in found else one
+        for one in used.values():
+            _add(found, one)
     if damaged:
         logger.warning("damaged threads are left out of the usage: %s; verify says more", ", ".join(sorted(damaged)))
     return sorted(found.values(), key=lambda usage: (usage.key is None, usage.key))
 
 
-def _of_thread(engine: Engine, row: ThreadRow, by: str) -> dict[Key, Usage]:
+def _of_thread(engine: Engine, thread: ThreadKey, by: str) -> dict[Key, Usage]:
+    """Checkpoints that are shown, and what others cost that retention hides or that were removed."""
+    kept, (found, hidden) = spending.steadily(engine, thread, lambda: _of_checkpoints(engine, thread, by))
+    for slot, spent in spending.together(kept, hidden).items():
+        times = _at(spent.first_us), _at(spent.last_us)
+        _add(found, Usage(KEYS[by](thread, slot), 0, spent.tokens, spent.cost, 0, *times))
+    return {key: replace(one, threads=1) for key, one in found.items()}
+
+
+def _of_checkpoints(engine: Engine, thread: ThreadKey, by: str) -> tuple[dict[Key, Usage], Spending]:
+    row = engine.store.thread(thread)
     found: dict[Key, Usage] = {}
-    for frame in everything(engine, row.key, newest_first=False):
-        if visible(engine, row, frame):
-            meta = load_meta(frame.meta)
-            key = meta.agent_id if by == "agent" else meta.created_at.date()
-            one = _of(meta, key, threads=0 if key in found else 1)
-            found[key] = _sum(found[key], one) if key in found else one
-    return found
+    hidden: Spending = {}
+    for frame in () if row is None else everything(engine, thread, newest_first=False):
+        meta = load_meta(frame.meta)
+        if row is None or not visible(engine, row, frame):
+            hidden = spending.together(hidden, spending.spent_by([meta]))
+            continue
+        # What a fork begins with is a copy: its tokens were used once, where it was copied from.
+        spent = (0, 0.0) if meta.forked_from is not None else (meta.tokens_used or 0, meta.cost or 0.0)
+        key = KEYS[by](thread, Slot(meta.agent_id, meta.created_at.date()))
+        _add(found, Usage(key, 1, *spent, 0, meta.created_at, meta.created_at, meta.size_bytes))
+    return found, hidden
 
 
-def _of(meta: Meta, key: Key, *, threads: int) -> Usage:
-    # What a fork begins with is a copy: its tokens were used once, where it was copied from.
-    spent = (0, 0.0) if meta.forked_from is not None else (meta.tokens_used or 0, meta.cost or 0.0)
-    return Usage(key, 1, *spent, threads, meta.created_at, meta.created_at, meta.size_bytes)
+def _at(us: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=us)
+
+
+def _add(found: dict[Key, Usage], one: Usage) -> None:
+    found[one.key] = _sum(found[one.key], one) if one.key in found else one
 
 
 def _sum(a: Usage, b: Usage) -> Usage:

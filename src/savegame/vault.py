@@ -32,6 +32,7 @@ from savegame.errors import (
 )
 from savegame.frames import load_meta, load_note, recode
 from savegame.model import (
+    NEW_ID,
     Checkpoint,
     CheckpointId,
     Kind,
@@ -139,7 +140,7 @@ class Vault:
 
     def thread(
         self,
-        id: str | None = None,  # noqa: A002 - the design's names
+        id: str = NEW_ID,  # noqa: A002 - the design's names
         *,
         agent: str | None = None,
         type: type | None = None,  # noqa: A002
@@ -500,9 +501,10 @@ class Vault:
         )
 
     def usage(self, *, by: str = "agent") -> list[Usage]:
-        """Tokens and cost by "agent" or by "day" (UTC): the sums over all checkpoints, branches too, in the order of the keys.
+        """Tokens and cost by "agent", by "day" (UTC) or by "thread", in the order of the keys.
 
         `tokens_used` of a checkpoint counts as what was used for that checkpoint alone, not up to it; likewise `cost`.
+        Branches count, and so does what was pruned, discarded or hidden by retention; deleting a thread removes its usage.
         Damaged threads are left out, and named on the logger `savegame`.
         """
         return usage(self._engine, self.namespace, by)

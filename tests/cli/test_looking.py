@@ -48,6 +48,8 @@ def test_people_see_what_was_said_what_was_found_and_how_much_there_is(store: st
     counted = run("stats", "--by", "agent", "-s", store).out
     assert "  6 threads   11 checkpoints   2 conversations with " in counted, "those of the two runs"
     assert [line.split()[:4] for line in counted.splitlines() if line.startswith("helper")] == [["helper", "5", "2", "120"]]
+    by_thread = run("stats", "--by", "thread", "-s", store).out
+    assert [line.split()[:4] for line in by_thread.splitlines() if "120" in line] == [["support-42", "4", "1", "120"]]
 
 
 def test_messages_are_counted_where_there_are_conversations(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ PARTS: Final = ("deltas", "keyframes", "blobs", "metadata", "notes", "records", 
 
 def stats(
     by: Annotated[
-        str | None, typer.Option(metavar="agent|day", help="What it cost, too: tokens and money by agent or by day (UTC).")
+        str | None,
+        typer.Option(metavar="agent|day|thread", help="What it cost, too: tokens and money by agent, day (UTC) or thread."),
     ] = None,
     store: Store = None,
     namespace: Namespace = "default",

@@ -196,8 +196,12 @@ class Changes:
         self._check_head(journal.row, change.epoch, change.expect)
         if not journal.entries:
             raise ThreadNotFound(f"thread {change.key.id!r} has no checkpoints to rewrite")
+        newer = [] if change.newest is None else _newer(journal, change.newest)
         if change.newest is not None:
-            change = caught_up(change, journal.row.frames, _newer(journal, change.newest))
+            change = caught_up(change, journal.row.frames, [(frame.seq, frame.base, frame.delta or b"") for frame in newer])
+        if change.along is not None:
+            for beside in change.along([frame.meta for frame in newer] if change.drop_newer else []):
+                _MAKE[type(beside)](self, beside)
         draft.whole = True
         for seq in change.drop:
             if seq in journal.entries:
@@ -326,13 +330,13 @@ def _rebase(journal: Journal, seq: int, base: int, delta: bytes) -> None:
     journal.entries[seq] = entry._replace(base=base, place=Place(op=op))
 
 
-def _newer(journal: Journal, newest: int) -> list[tuple[int, int, bytes]]:
-    """Number, base and delta of the frames after one."""
-    newer = sorted((seq, entry) for seq, entry in journal.entries.items() if seq > newest)
+def _newer(journal: Journal, newest: int) -> list[Frame]:
+    """The frames after one, with their deltas."""
+    newer = sorted(seq for seq in journal.entries if seq > newest)
     if not newer:
         return []
     with journal.reading() as reader:
-        return [(seq, entry.base, from_text("delta", reader.op(entry.place)["delta"])) for seq, entry in newer]
+        return [journal.frame(reader, seq, delta=True) for seq in newer]
 
 
 def _with_head(journal: Journal, change: Rewrite, head: int) -> ThreadRow:

@@ -131,9 +131,14 @@ class RowChanges(ABC, Generic[Db]):
     def _rewrite(self, db: Db, change: Rewrite, row: Row) -> int:
         key = change.key
         _check_head(change, row)
+        newer: list[tuple[int, int, bytes]] = []
         if change.newest is not None:
             newer = list(self._newer(db, key, row, change.newest)) if row.last > change.newest else []
             change = caught_up(change, row.frames, newer)
+        if change.along is not None:
+            gone = self.metas(db, key, row, [seq for seq, _, _ in newer]) if newer and change.drop_newer else {}
+            for beside in change.along([meta for _, meta, _, _ in gone.values()]):
+                self.make(db, beside, row)
         head = row.head if change.head is None else change.head
         if head in change.drop:
             raise headless(change, head)

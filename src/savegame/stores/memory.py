@@ -264,10 +264,7 @@ class MemoryStore(Store):
         thread = self._look(change.key)
         if not thread.frames:
             raise ThreadNotFound(f"thread {change.key.id!r} has no checkpoints to rewrite")
-        if change.newest is not None:
-            newer = [frame for seq, frame in sorted(thread.frames.items()) if seq > change.newest]
-            deltas = [(frame.seq, frame.base, frame.delta or b"") for frame in newer]
-            change = caught_up(change, thread.row.frames, deltas)
+        change = self._caught_up(batch, thread, change)
         aside = [*thread.aside]
         for seq in change.drop:
             if seq in thread.frames:
@@ -288,6 +285,17 @@ class MemoryStore(Store):
             batch.set(thread, "aside", aside)
         head = thread.row.head if change.head is None else change.head
         batch.set(thread, "row", _with_head(thread, change, head))
+
+    def _caught_up(self, batch: _Batch, thread: _Thread, change: Rewrite) -> Rewrite:
+        """A rewrite that covers newer frames too; makes the changes that go along."""
+        newest = thread.row.last if change.newest is None else change.newest
+        newer = [frame for seq, frame in sorted(thread.frames.items()) if seq > newest]
+        if change.newest is not None:
+            deltas = [(frame.seq, frame.base, frame.delta or b"") for frame in newer]
+            change = caught_up(change, thread.row.frames, deltas)
+        for beside in change.along([frame.meta for frame in newer] if change.drop_newer else []) if change.along else ():
+            self._apply(batch, beside)
+        return change
 
     def _drop_frame(self, batch: _Batch, thread: _Thread, seq: int) -> Frame:
         frame = thread.frames[seq]

@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -731,6 +731,22 @@ class StoreContract:
         assert (row.head, row.last, row.frames, seqs(store.frames(A))) == (1, 5, 1, [1])
         assert store.find(SPACE, "a-4") is None
         assert list(store.check(SPACE)) == []
+
+    def test_a_rewrite_takes_changes_of_records_along(self, store: Store) -> None:
+        """What `along` returns belongs to the same commit. It sees the metadata of newer frames only if they go too."""
+        grown(store, A, 3)
+        store.commit([PutRecord(A, "kind", "old", b"1"), appended(A, 4, 3), appended(A, 5, 4)])
+        seen: list[list[bytes]] = []
+
+        def along(metas: Sequence[bytes]) -> list[PutRecord | Expect]:
+            seen.append(sorted(metas))
+            return [Expect(A, kind="kind", names=frozenset(("old",))), PutRecord(A, "kind", "old", None)]
+
+        store.commit([Rewrite(A, drop=(1,), rebase=((2, 0, b"1.2."),), newest=3, seen=3, along=along)])
+        assert (seen[-1], store.kinds(A)) == ([], [])
+        with pytest.raises(ConflictError):
+            store.commit([Rewrite(A, drop=(3,), head=2, newest=3, seen=2, drop_newer=True, along=along)])
+        assert (seen[-1], seqs(store.frames(A))) == ([b"meta 4", b"meta 5"], [2, 3, 4, 5])
 
     def test_what_is_expected_and_so_changes_nothing(self, store: Store) -> None:
         """Also under somebody's lease, and for a thread that never was."""
