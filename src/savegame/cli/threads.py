@@ -89,6 +89,9 @@ def search(
     query: Annotated[
         str, typer.Argument(metavar="WORDS", help='Words, or beginnings of words; "quoted words" stand together.')
     ],
+    match: Annotated[
+        str, typer.Option(metavar="words|substring", help="Look for words, or for the text anywhere, inside words too.")
+    ] = "words",
     agent: Agent = None,
     number: Annotated[int, typer.Option("--number", "-n", min=0, help="At most so many threads.")] = 20,
     store: Store = None,
@@ -106,7 +109,7 @@ def search(
     with opened(store, namespace, change=True) as vault:  # the index is kept
         with bar("indexing") as progress:
             marks = ("[", "]") if as_json else MARKS
-            hits = vault.search(query, agent=agent, limit=number, markers=marks, progress=progress)
+            hits = vault.search(query, agent=agent, limit=number, match=match, markers=marks, progress=progress)
         if as_json:
             print_json({"hits": [shapes.hit(hit) for hit in hits], "skipped": list(hits.skipped)})
             return
