@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, overload
 
 from savegame import words
@@ -27,6 +28,11 @@ from savegame.showing import written
 from savegame.tree import Dict, Node, open_node, value_of
 
 logger = logging.getLogger("savegame")
+
+WORDS: Final = "words"
+SUBSTRING: Final = "substring"
+MATCHES: Final = (WORDS, SUBSTRING)
+"""What a query may mean: words that a message has, or a text that is somewhere in it."""
 
 MANY_TERMS: Final = 64
 """A query of more is looked for as it stands."""
@@ -98,24 +104,28 @@ def search(
     *,
     agent: str | None,
     limit: int | None,
+    match: str,
     markers: Markers,
     progress: Progress,
 ) -> Hits:
     """Bring the index up to date, then look. An index that is damaged is dropped and built anew."""
     if not isinstance(query, str):
         raise InvalidInputError(f"a query is text, not {type(query).__name__}")
+    if match not in MATCHES:
+        raise InvalidInputError(f"match {match!r} is unknown; one of: {', '.join(MATCHES)}")
     limit = checked_limit(limit)
     index = engine.store.index()
+    look = partial(_search, engine, index, namespace, query, agent, limit, match, markers, progress)
     if limit == 0 or not _is_unicode(query):  # no message can hold that
         return Hits()
     try:
-        return _search(engine, index, namespace, query.strip(), agent, limit, markers, progress)
+        return look()
     except CorruptionError as error:
         if error.place != PLACE:
             raise
         logger.warning("%s; it is built anew", error)
         index.drop()
-        return _search(engine, index, namespace, query.strip(), agent, limit, markers, progress)
+        return look()
 
 
 def _search(
@@ -125,20 +135,24 @@ def _search(
     query: str,
     agent: str | None,
     limit: int | None,
+    match: str,
     markers: Markers,
     progress: Progress,
 ) -> Hits:
     skipped = _catch_up(engine, index, namespace, agent, progress)
-    terms = words.terms_of(query)
     most = -1 if limit is None else limit
+    terms = words.terms_of(query) if match == WORDS else []
     found = index.find(namespace, terms, agent=agent, limit=most) if 0 < len(terms) <= MANY_TERMS else []
-    pattern = words.pattern_of(terms) if found else words.literal_pattern(query)
-    found = found or index.contains(namespace, query, agent=agent, limit=most)
-    return Hits(tuple(_hit(one, pattern, markers) for one in found), tuple(skipped))
+    if found:
+        shown = partial(words.snippet, pattern=words.pattern_of(terms), markers=markers)
+    else:
+        text = query.strip() if match == WORDS else query
+        found = index.contains(namespace, text, agent=agent, limit=most)
+        shown = partial(words.snippet, pattern=words.literal_pattern(text), markers=markers, exact=True)
+    return Hits(tuple(_hit(one, shown(one.text)) for one in found), tuple(skipped))
 
 
-def _hit(found: Found, pattern: re.Pattern[str], markers: Markers) -> Hit:
-    shown = words.snippet(found.text, pattern, markers)
+def _hit(found: Found, shown: str) -> Hit:
     head = CheckpointId(found.head)
     return Hit(found.thread_id, found.agent_id, head, found.message, found.role, shown, found.score, found.matches)
 

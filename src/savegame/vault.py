@@ -278,16 +278,21 @@ class Vault:
         *,
         agent: str | None = None,
         limit: int | None = 20,
+        match: str = "words",
         markers: tuple[str, str] = ("[", "]"),
         progress: Callable[[int, int], None] = _quiet,
     ) -> Hits:
         """Threads by the words of their messages, best first; what is new is indexed first.
 
         Every word must be in one message, or begin one of its words; "quoted words" stand together. If there is none such,
-        the text is looked for as it stands, inside words too. An empty query finds every thread with a message.
+        the text is looked for as it stands, inside words too. With `match="substring"` it always is: every thread with a
+        message that has the query somewhere, in upper or lower case, newest first. An empty query finds every thread with a
+        message.
         """
         wanted = None if agent is None else checked_id(agent, "the agent's id")
-        return search(self._engine, self.namespace, query, agent=wanted, limit=limit, markers=markers, progress=progress)
+        return search(
+            self._engine, self.namespace, query, agent=wanted, limit=limit, match=match, markers=markers, progress=progress
+        )
 
     def drop_search_index(self) -> None:
         """Remove the index that `search` made beside the store; the next search makes it anew."""

@@ -24,6 +24,7 @@ _ALONE: Final = re.compile(f"[{_NO_SPACES}]")
 _WORD: Final = re.compile(rf"[{_NO_SPACES}]|(?:[^\W_{_NO_SPACES}])+")
 _TERM: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
 _NOTHING: Final = re.compile(r"(?!)")
+_SPACE: Final = re.compile(r"\s")
 
 WIDTH: Final = 80
 """Characters of a snippet: about a dozen words."""
@@ -78,8 +79,8 @@ def pattern_of(terms: Sequence[Term]) -> re.Pattern[str]:
 
 
 def literal_pattern(text: str) -> re.Pattern[str]:
-    """Finds a text, as it stands, in folded text."""
-    return re.compile(f"({re.escape(_folded(text)[0])})") if text else _NOTHING
+    """Finds a text, as it stands but for case, in a text that is folded with `exact`."""
+    return re.compile(f"({re.escape(_SPACE.sub(' ', text).casefold())})") if text else _NOTHING
 
 
 def _term_pattern(term: Term) -> str:
@@ -89,10 +90,13 @@ def _term_pattern(term: Term) -> str:
     return begin + r"[\W_]*".join(map(re.escape, words)) + end
 
 
-def snippet(text: str, pattern: re.Pattern[str], markers: tuple[str, str]) -> str:
-    """The stretch of a text where most of what was looked for stands together, with the found words marked."""
-    text = re.sub(r"\s", " ", text)
-    folded, places = _folded(text)
+def snippet(text: str, pattern: re.Pattern[str], markers: tuple[str, str], *, exact: bool = False) -> str:
+    """The stretch of a text where most of what was looked for stands together, with the found words marked.
+
+    With `exact`, accents count, as they do for a `literal_pattern`.
+    """
+    text = _SPACE.sub(" ", text)
+    folded, places = _folded(text, exact=exact)
     matches = islice((match for match in pattern.finditer(folded) if match.group()), MANY)
     spans = [(places[match.start()], places[match.end()], match.lastindex) for match in matches]
     low, high = _stretch(text, max(spans, key=lambda span: _terms_near(spans, span[0]), default=(0, 0, 0))[:2])
@@ -122,11 +126,15 @@ def _stretch(text: str, span: tuple[int, int]) -> tuple[int, int]:
     return low, min(high, len(text))
 
 
-def _folded(text: str) -> tuple[str, Sequence[int]]:
-    """Text in lower case without accents, and for each of its characters (and its end) the place that it came from."""
+def _folded(text: str, *, exact: bool = False) -> tuple[str, Sequence[int]]:
+    """Text in lower case without accents, and for each of its characters (and its end) the place that it came from.
+
+    With `exact`, accents stay.
+    """
     if text.isascii():
         return text.lower(), range(len(text) + 1)
-    plain = [_plain(character) for character in text]
+    fold = str.casefold if exact else _plain
+    plain = [fold(character) for character in text]
     places = [place for place, part in enumerate(plain) for _ in part]
     return "".join(plain), [*places, len(text)]
 

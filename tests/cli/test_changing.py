@@ -271,6 +271,7 @@ def test_what_makes_no_sense_is_refused(on_disk: str) -> None:
         ["prune", "--older-than", "soon"],
         ["prune", "--older-than", "999999999w"],
         ["stats", "--by", "hour"],
+        ["search", "parcel", "--match", "prefix"],
         ["ls", "--status", "asleep"],
         ["resolve", "invoice-8"],
     ):

@@ -42,6 +42,7 @@ def test_people_see_what_was_said_what_was_found_and_how_much_there_is(store: st
     assert [line.strip() for line in told[1::2]] == ["assistant  I refund it.", "assistant  A new one is on its way."]
     found = run("search", "parcel", "-s", store).out
     assert "support-42  message 1  user\n    My [parcel] 1017 never came.\n" in found
+    assert "support-42  message 1  user\n    My p[arce]l" in run("search", "arce", "--match", "substring", "-s", store).out
     assert run("search", "nobody said this", "-s", store).out.startswith(
         "nothing found in the messages at the head of any thread"
     )

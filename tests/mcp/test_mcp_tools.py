@@ -127,6 +127,7 @@ def test_conversations_are_found_by_their_words(stdio: Desk) -> None:
     (hit,) = stdio.give("conversation_search", query="refund", agent_id="helper")["hits"]
     assert (hit["conversation_id"], hit["message"], hit["snippet"]) == ("order-0", 1, "Where is my [refund]?")
     assert stdio.give("conversation_search", query="refund", agent_id="somebody else")["hits"] == []
+    assert len(stdio.give("conversation_search", query="efun", match="substring")["hits"]) == 1
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
@@ -148,6 +149,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("conversation_list", {"after": "yesterday"}, "invalid-input: after: 'yesterday' is not what"),
     ("conversation_list", {"after": "2026-01-01 x"}, "invalid-input: after: "),
     ("conversation_search", {"query": 7}, "invalid-input: query: "),
+    ("conversation_search", {"query": "x", "match": "prefix"}, "invalid-input: match: "),
     ("conversation_search", {"query": "x", "after": "-1"}, "invalid-input: after: '-1' is not what"),
     ("checkpoint_create", {"agent_id": "nobody"}, "not-found: Agent not found: 'nobody'"),
     ("checkpoint_create", {"agent_id": "helper", "kind": "holiday"}, "invalid-input: kind: Input should be 'manual'"),

@@ -344,6 +344,7 @@ def test_search_is_for_one_agent_whatever_the_case_and_up_to_a_limit(vault: Vaul
     begun(vault, "world", agent_id="agent-2")
     assert {hit.thread_id for hit in vault.search("HELLO", agent="agent-1")} < mine
     assert [hit.snippet for hit in vault.search("nworl", agent="agent-1")] == ["u[nworl]dly"]
+    assert {hit.thread_id for hit in vault.search("WORLD", agent="agent-1", match="substring")} == mine
     assert {hit.thread_id for hit in vault.search("", agent="agent-1")} == mine
     assert [len(vault.search("", agent="agent-1", limit=limit)) for limit in (0, 1)] == [0, 1]
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import apsw
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
@@ -119,6 +121,73 @@ def test_signs_are_found_as_they_stand(vault: Vault, query: str) -> None:
 
 def test_an_empty_query_finds_every_thread_with_a_message_newest_first(chats: Vault) -> None:
     assert found(chats, "") == found(chats, "  ") == ["chinese", "résumé", "order"]
+
+
+# -- inside words ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("world", ["under", "whole"]),
+        (" world", ["whole"]),
+        ("WORLD", ["under", "whole"]),
+        ("50%", ["signs"]),
+        ("5%", []),
+        ("%", ["signs"]),
+        ("a_b", ["signs"]),
+        ("a b", []),
+        ('"x*"', ["signs"]),
+        ("x*", ["signs"]),
+        ("\\", ["signs"]),
+        ("lo wo", ["whole"]),
+        ("straße", ["german"]),
+        ("STRASSE", ["german"]),
+        ("cafe", []),
+        ("CAFÉ", ["german"]),
+        ("nowhere", []),
+    ],
+)
+def test_a_substring_is_found_inside_words_and_its_signs_mean_nothing(vault: Vault, query: str, wanted: list[str]) -> None:
+    say(vault, "whole", "Hello world")
+    say(vault, "german", "Ein Café in der Hauptstraße")
+    say(vault, "signs", '50% of a_b, "x*" and C:\\')
+    say(vault, "under", "The Underworld")
+    assert found(vault, query, match="substring") == wanted
+    assert found(vault, query, match="words") == found(vault, query)
+    assert found(vault, "world") == ["whole"], "words alone, where a message has them"
+
+
+def test_a_substring_is_shown_where_it_stands(vault: Vault) -> None:
+    say(vault, "t", "first cafe, then " + "words " * 40 + "a\nCAFÉ, straße", "un-CAFÉ-like", agent="x")
+    (hit,) = vault.search("fé, Strasse", match="substring", agent="x")
+    assert (hit.message, hit.matches, hit.score) == (0, 1, 0.0)
+    assert "a CA[FÉ, straße]" in hit.snippet
+    assert vault.search("a\nc", match="substring")[0].snippet.endswith("[a C]AFÉ, straße")
+    assert vault.search("café", match="substring", markers=("<", ">"))[0].matches == 2
+    assert vault.search("café", match="substring", agent="y").hits == ()
+    assert found(vault, "", match="substring") == ["t"]
+    assert found(vault, "café", match="substring", limit=0) == []
+
+
+@pytest.mark.parametrize("wrong", ["", "word", "Words", None, 1, ["words"]])
+def test_another_match_is_refused_and_the_choices_are_named(vault: Vault, wrong: Any) -> None:
+    with pytest.raises(InvalidInputError, match="one of: words, substring"):
+        vault.search("x", match=wrong)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(st.text(st.sampled_from("aBß%_*\"' \n\0é\u0301İ退"), max_size=8), min_size=1, max_size=8),
+    queries=st.lists(st.text(st.sampled_from("abSs%_*\"' é退"), max_size=3), min_size=1, max_size=8),
+)
+def test_substrings_are_found_exactly(vault: Vault, texts: list[str], queries: list[str]) -> None:
+    for number in range(8):
+        said = [{"role": "user", "content": text} for text in texts[number : number + 1]]
+        vault.thread(f"t{number}").save({"messages": said})
+    for query in queries:
+        wanted = {f"t{number}" for number, text in enumerate(texts) if query.casefold() in text.casefold()}
+        assert set(found(vault, query, match="substring", limit=None)) == wanted
 
 
 def test_better_hits_come_first_and_newer_ones_among_equals(vault: Vault) -> None:

@@ -87,6 +87,9 @@ def _cells(info: ThreadInfo) -> list[str | Text]:
 
 def search(
     query: Annotated[str, typer.Argument(metavar="WORDS", help='Words or word prefixes; "quoted words" stand together.')],
+    match: Annotated[
+        str, typer.Option(metavar="words|substring", help="Match whole words and prefixes, or the text anywhere.")
+    ] = "words",
     agent: Agent = None,
     number: Annotated[int, typer.Option("--number", "-n", min=0, help="Maximum number of threads.")] = 20,
     store: Store = None,
@@ -103,7 +106,7 @@ def search(
     with opened(store, namespace, change=True) as vault:  # the index is kept
         with bar("indexing") as progress:
             marks = ("[", "]") if as_json else MARKS
-            hits = vault.search(query, agent=agent, limit=number, markers=marks, progress=progress)
+            hits = vault.search(query, agent=agent, limit=number, match=match, markers=marks, progress=progress)
         if as_json:
             print_json({"hits": [shapes.hit(hit) for hit in hits], "skipped": list(hits.skipped)})
             return

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import dropwhile, islice
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -245,13 +245,17 @@ class Tools:
         query: Annotated[
             str, Field(description='Words that one message must hold, in any order; "quoted words" stand together.')
         ],
+        match: Annotated[
+            Literal["words", "substring"],
+            Field(description="substring: find the query as it stands, inside words too, newest first."),
+        ] = "words",
         agent_id: Annotated[str | None, Field(description="Only those of this agent.")] = None,
         limit: Limit = 20,
         after: After = None,
     ) -> shapes.HitPage:
         """Search conversations by content, other threads too: whose messages hold the words, best first, with the words."""
         first = _number(after)
-        hits = self._vault.search(query, agent=agent_id, limit=first + limit + 1)
+        hits = self._vault.search(query, agent=agent_id, limit=first + limit + 1, match=match)
         entries, more = self.page(hits[first:], limit, _hit_entry)
         return shapes.HitPage(
             hits=entries, skipped=list(hits.skipped[:SKIPPED]), next=str(first + len(entries)) if more else None
