@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from inspect import isclass
 from itertools import islice
 from typing import Any, Final
 
-from savegame import copying, exporting, importing, lineage, subjects, upkeep
+from savegame import copying, exporting, importing, lineage, states, subjects, upkeep
 from savegame.agents import AgentAutosave, AgentInfo, Agents
 from savegame.changes import Diff, changes_between
 from savegame.codec import Codec
@@ -45,7 +46,7 @@ from savegame.model import (
     checked_path,
 )
 from savegame.objects import Upcast
-from savegame.plain import checked_text, maybe
+from savegame.plain import Plain, checked_text, maybe
 from savegame.policy import Retention, Strategy
 from savegame.runner import RunInfo, Runner, StaleRun
 from savegame.runs.ledger import CallEntry
@@ -115,6 +116,7 @@ class Vault:
         compress = compress and not store.readable
         self._engine = Engine(store, self.codec, retention or Retention(), compress=compress, cache_bytes=cache_bytes)
         self._engine.after_keyframe = upkeep.free_hidden
+        self._engine.about = states.carried
         self._conversations = Conversations(self._engine, self.namespace)
         self._agents = Agents(self._engine, self.namespace, self._conversations)
         self._engine.pinned = self._agents.pinned
@@ -145,11 +147,12 @@ class Vault:
     ) -> Thread:
         """A handle on a thread, which need not exist yet. With `type`, states come back as objects of that class.
 
+        With `type=Conversation` every thread that `load_conversation` reads comes back as that conversation.
         `foreign` is for adapters: how leaves that a framework serialised come back; else they are shown as plain data.
         """
         if agent is not None:
             checked_id(agent, "the agent's id")
-        if type is not None and not self.codec.knows(type):
+        if type is not None and not self.codec.knows(type) and not (isclass(type) and issubclass(type, Plain)):
             self.codec.register(type)
         return Thread(self._engine, ThreadKey(self.namespace, checked_id(id, "a thread's id")), agent, type, foreign)
 
