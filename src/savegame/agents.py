@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ import blake3
 
 from savegame import differ, subjects
 from savegame.autosave import Loop, Reporting, claim, prune_automatic
-from savegame.conversations import AGENT_PREFIX, Conversations
+from savegame.conversations import Conversations
 from savegame.delta import Op
 from savegame.domain import AgentState
 from savegame.engine import Engine
@@ -36,7 +35,6 @@ from savegame.errors import (
 from savegame.frames import load_meta
 from savegame.lineage import everything, listed, visible
 from savegame.model import (
-    MAX_ID,
     Checkpoint,
     CheckpointId,
     Frame,
@@ -47,17 +45,14 @@ from savegame.model import (
     checked_limit,
 )
 from savegame.retrying import retried
+from savegame.states import AGENT, AGENT_PREFIX, about_agent, agent_from, agent_in, kept_agent, own_thread, stored_agent
 from savegame.store import MoveHead
 from savegame.thread import Thread
 from savegame.tree import Node, child_of, value_of
 
 logger = logging.getLogger("savegame")
 
-AGENT: Final = "agent"
 HEADS: Final = "heads"
-REVISION: Final = "revision"
-"""Beside the fields of a stored agent: another text after every save, unlike a version, which a restore brings back."""
-
 MANY_AGENTS: Final = 256
 
 
@@ -92,32 +87,10 @@ class Agents:
     def save(self, agent: AgentState | Mapping[str, Any], *, force: bool) -> Checkpoint:
         """`Vault.save_agent`."""
         given = agent if isinstance(agent, AgentState) else AgentState.from_dict(agent)
-        known = None if force else given.known
-        body = given.to_dict() | {REVISION: os.urandom(8).hex()}
-        body.pop("active_conversations", None)  # told by the conversations themselves
-
-        def make(node: Node | None) -> tuple[list[Op], Node, Mapping[str, Any]]:
-            stored = {} if node is None else self._stored(given.agent_id, node)
-            if known not in (None, stored.get(REVISION)):
-                raise ConflictError(
-                    f"agent {given.agent_id!r} is not as it was when it was loaded: somebody saved it, or went back; "
-                    f"load it, then try again",
-                    expected=known,
-                    found=stored.get(REVISION),
-                )
-            body["version"] = max(stored.get("version", 0) + 1, given.version)
-            ops, after = differ.update(self._engine.codec, node, append={}, set={AGENT: body}, delete=[])
-            return ops, after, {AGENT: _about(body)}
-
-        saved = self._thread(given.agent_id)._change(make)
-        given.version = body["version"]
-        given.known = None if self._engine.store.borrowed() else body[REVISION]
+        kept = kept_agent(self._engine.codec, given, force=force)
+        saved = self._thread(given.agent_id)._change(kept.make)
+        kept.acknowledge(None if self._engine.store.borrowed() else saved.id)
         return saved
-
-    def _stored(self, agent_id: str, node: Node) -> dict[str, Any]:
-        """The agent in the state of its own thread. Raises InvalidInputError if there is another, or something else."""
-        child = child_of(node, AGENT)
-        return _checked(agent_id, None if child is None else value_of(self._engine.codec, child))
 
     def load(self, agent_id: str) -> AgentState | None:
         """`Vault.load_agent`."""
@@ -125,9 +98,7 @@ class Agents:
         return None if found is None else self._agent_from(agent_id, found)
 
     def _agent_from(self, agent_id: str, found: Checkpoint) -> AgentState:
-        stored = _checked(agent_id, found.state.get(AGENT) if isinstance(found.state, dict) else None)
-        agent = AgentState.from_dict({name: value for name, value in stored.items() if name != REVISION})
-        agent.known = stored[REVISION]
+        agent = agent_from(AgentState, agent_in(agent_id, found.state))
         theirs = self._conversations.infos(agent_id, read=False)
         agent.active_conversations = [info.id for info in theirs if not info.archived]
         return agent
@@ -192,10 +163,10 @@ class Agents:
         self, agent_id: str, heads: dict[str, str | None], node: Node | None
     ) -> tuple[list[Op], Node, Mapping[str, Any]]:
         assert node is not None
-        stored = self._stored(agent_id, node)
+        stored = stored_agent(self._engine.codec, agent_id, node)
         named = {_mark(thread_id): head for thread_id, head in heads.items() if head}
         ops, after = differ.update(self._engine.codec, node, append={}, set={HEADS: named}, delete=[])
-        return ops, after, {AGENT: _about(stored), HEADS: len(named)}
+        return ops, after, {AGENT: about_agent(stored), HEADS: len(named)}
 
     def _refuse_pruned(self, agent_id: str, heads: dict[str, str | None], made: Checkpoint) -> None:
         """A checkpoint is of no use if one of the heads that it names was pruned before it was there to keep it."""
@@ -300,7 +271,7 @@ class Agents:
         skip_missing: bool,
     ) -> list[ThreadKey]:
         """Keep where everything is now, and move all heads, in one commit; gives the threads that it touched."""
-        _checked(agent_id, found.state[AGENT])
+        agent_in(agent_id, found.state)
         wanted: dict[str, str] = found.state[HEADS]
         targets = self._targets(found.id, wanted, loaded, skip_missing=skip_missing)
         before, heads = self._moment(agent_id)
@@ -405,23 +376,6 @@ class AgentAutosave(AgentSaves, Loop):
         return self._save_all()
 
 
-def own_thread(agent_id: str) -> str:
-    """The id of an agent's own thread: readable, unless that would be too long."""
-    named = AGENT_PREFIX + agent_id
-    return named if len(named) <= MAX_ID else AGENT_PREFIX + blake3.blake3(agent_id.encode()).hexdigest()
-
-
 def _mark(thread_id: str) -> str:
     """Stands for a thread in an agent's checkpoint, which must not keep the id of one that is erased."""
     return blake3.blake3(thread_id.encode()).hexdigest(length=8)
-
-
-def _checked(agent_id: str, stored: Any) -> dict[str, Any]:
-    """What the own thread of an agent holds, if it is that agent. Raises InvalidInputError."""
-    if not isinstance(stored, dict) or stored.get("agent_id") != agent_id or REVISION not in stored:
-        raise InvalidInputError(f"thread {own_thread(agent_id)!r} does not hold the agent {agent_id!r}, but something else")
-    return stored
-
-
-def _about(agent: dict[str, Any]) -> dict[str, Any]:
-    return {name: agent[name] for name in ("agent_id", "name", "agent_type", "version")}

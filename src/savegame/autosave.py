@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from savegame import differ, upkeep
+from savegame import differ, states, upkeep
 from savegame.engine import Engine
 from savegame.errors import (
     AlreadyExistsError,
@@ -33,6 +33,7 @@ from savegame.frames import load_meta, load_note
 from savegame.lineage import everything
 from savegame.model import Frame, Kind, ThreadKey, checked_duration, checked_number
 from savegame.store import ANY
+from savegame.tree import Node
 
 if TYPE_CHECKING:
     from savegame.thread import Thread
@@ -129,7 +130,7 @@ class AutomaticSaves(Reporting):
         head = self._engine.head(self._key)
         if not head.id and (known == ANY or expected is not None):
             raise ThreadNotFound(f"thread {self._key.id!r} was deleted: its autosave ended; start another to make it anew")
-        if (head.id or None) == expected and not differ.difference(self._engine.codec, head.node, state)[0]:
+        if (head.id or None) == expected and self._is_in(head.node, state):
             return False
         try:
             self._thread.save(state, expect=expected, **self._details)
@@ -139,6 +140,12 @@ class AutomaticSaves(Reporting):
             return False  # the handle's own transaction was committed meanwhile
         self.saved += 1
         return True
+
+    def _is_in(self, node: Node | None, state: Any) -> bool:
+        """Whether there is nothing to save."""
+        codec = self._engine.codec
+        kept = states.kept(codec, self._key.id, state)
+        return not differ.difference(codec, node, state)[0] if kept is None else kept.is_in(node)
 
 
 class Loop(Reporting, ABC):

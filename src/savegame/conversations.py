@@ -2,44 +2,38 @@
 
 What a listing shows (title, number of messages, last message, archived, tags) is kept in the metadata of every checkpoint
 that is made here, so that listing reads no states; for a head that was saved by other means it is read from the state.
-What a state has besides the fields of a conversation stays in it. Touches domain, thread and what is below them.
+What a state has besides the fields of a conversation stays in it. Touches domain, states, thread and what is below them.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, TypeVar
-
-import blake3
+from typing import Any, Final
 
 from savegame import differ
 from savegame.delta import Op
 from savegame.domain import Conversation, Message
 from savegame.engine import Engine
-from savegame.errors import CorruptionError, InvalidInputError, ThreadNotFound
+from savegame.errors import CorruptionError, ThreadNotFound
 from savegame.frames import load_meta
 from savegame.lineage import listed
 from savegame.model import Checkpoint, CheckpointId, Frame, ThreadKey, ThreadRow, checked_id, checked_limit
-from savegame.plain import checked_text, checked_texts, checked_time
-from savegame.runs.views import read_call
+from savegame.plain import checked_time
+from savegame.states import ABOUT, AGENT_PREFIX, about_conversation, no_conversation, peek, refuse_agents_thread
 from savegame.store import ANY
 from savegame.thread import Thread
-from savegame.tree import Node, child_of, count_of, value_of
+from savegame.tree import Node, child_of, count_of
 
 logger = logging.getLogger("savegame")
 
-T = TypeVar("T")
-
-ABOUT: Final = "conversation"
 LISTED_AT_ONCE: Final = 1000
 
-AGENT_PREFIX: Final = "agent:"
-"""How the ids of agents' own threads begin; a conversation's does not."""
-
-FIELDS: Final = frozenset(field.name for field in fields(Conversation) if field.init) - {"extra"}
+INTERNAL: Final = frozenset({"extra", "known"})
+"""Fields that are never written. A state that has all fields and these was saved by an earlier version."""
+FIELDS: Final = frozenset(field.name for field in fields(Conversation)) - INTERNAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +69,8 @@ class Conversations:
                 ops, after = differ.difference(codec, None, plain)
             else:
                 self._refuse_other(given.id, node)
-                gone = [name for name in FIELDS - plain.keys() if child_of(node, name) is not None]
+                there = {name for name in (*FIELDS, *INTERNAL) if child_of(node, name) is not None}
+                gone = (there if there >= FIELDS | INTERNAL else there & FIELDS) - plain.keys()
                 ops, after = differ.update(codec, node, append={}, set=plain, delete=sorted(gone))
             return ops, after, self.about(after)
 
@@ -86,16 +81,10 @@ class Conversations:
 
     def load(self, conversation_id: str) -> Conversation | None:
         """`Vault.load_conversation`."""
-        found = self._thread(conversation_id).latest()
-        if found is None:
-            return None
-        if not isinstance(found.state, dict) or not isinstance(found.state.get("messages"), list):
-            raise _no_conversation(conversation_id)
-        given = {"agent_id": found.agent_id, "created_at": found.created_at, **found.state, "id": found.thread_id}
-        given["messages"] = [_readable(_named(conversation_id, *place)) for place in enumerate(found.state["messages"])]
-        conversation = Conversation.from_dict(given)
-        conversation.known = found.id
-        return conversation
+        found = self._thread(conversation_id, type=Conversation).latest()
+        if found is not None and not isinstance(found.state, Conversation):
+            raise no_conversation(conversation_id)
+        return None if found is None else found.state
 
     def add_message(self, conversation_id: str, message: Message | Mapping[str, Any], given_id: str | None) -> Checkpoint:
         """`Vault.add_message`."""
@@ -107,7 +96,7 @@ class Conversations:
             if node is None:
                 raise ThreadNotFound(f"Conversation not found: {conversation_id!r}; save_conversation begins one")
             self._refuse_other(conversation_id, node)
-            before = self._peek(node, "last_message_at", checked_time)
+            before = peek(codec, node, "last_message_at", checked_time)
             newest = max(time for time in (before, added.timestamp) if time is not None)
             ops, after = differ.update(codec, node, append={"messages": [plain]}, set={"last_message_at": newest}, delete=[])
             return ops, after, self.about(after)
@@ -151,7 +140,7 @@ class Conversations:
         about = self._engine.codec.decode(meta.about).get(ABOUT) if meta.about else None
         if about is None and read and meta.external_id is None and not row.key.id.startswith(AGENT_PREFIX):
             node = self._engine.point(row.key, row.head, frame).node
-            about = None if node is None else self._about(node)
+            about = None if node is None else about_conversation(self._engine.codec, node)
         if about is None:
             return None
         return ConversationInfo(
@@ -168,61 +157,17 @@ class Conversations:
 
     def about(self, node: Node) -> dict[str, Any]:
         """What a checkpoint of a conversation keeps for the listings."""
-        return {ABOUT: self._about(node)}
-
-    def _about(self, node: Node) -> dict[str, Any] | None:
-        """What listings show of a state, which is opened no further than needed; None if it is no conversation."""
-        messages = child_of(node, "messages")
-        count = None if messages is None else count_of(messages)
-        if count is None:
-            return None
-        about = {
-            "messages": count,
-            "title": self._peek(node, "title", checked_text),
-            "created_at": self._peek(node, "created_at", checked_time),
-            "last_message_at": self._peek(node, "last_message_at", checked_time),
-            "archived": self._peek(node, "archived", lambda value, _: value is True),
-            "tags": self._peek(node, "tags", checked_texts),
-        }
-        return {name: value for name, value in about.items() if value}
-
-    def _peek(self, node: Node, name: str, check: Callable[[Any, str], T]) -> T | None:
-        """A field of a state, whoever saved that; None if it is not there, or not what it should be."""
-        child = child_of(node, name)
-        try:
-            return None if child is None else check(value_of(self._engine.codec, child), name)
-        except InvalidInputError:
-            return None
+        return {ABOUT: about_conversation(self._engine.codec, node)}
 
     def _refuse_other(self, conversation_id: str, node: Node) -> None:
         messages = child_of(node, "messages")
         if messages is None or count_of(messages) is None:
-            raise _no_conversation(conversation_id)
+            raise no_conversation(conversation_id)
 
-    def _thread(self, conversation_id: str, agent: str | None = None) -> Thread:
+    def _thread(self, conversation_id: str, agent: str | None = None, type: type | None = None) -> Thread:  # noqa: A002
         key = ThreadKey(self._namespace, checked_id(conversation_id, "a conversation's id"))
-        if conversation_id.startswith(AGENT_PREFIX):
-            raise InvalidInputError(f"{conversation_id!r} is the thread of an agent, not a conversation; choose another id")
-        return Thread(self._engine, key, agent, None)
-
-
-def _named(conversation_id: str, place: int, message: Any) -> Any:
-    """A message that was saved without an id, with one that is the same whenever it is read: what is saved again stays."""
-    if not isinstance(message, Mapping) or "id" in message:
-        return message
-    return {**message, "id": blake3.blake3(f"{place} {conversation_id}".encode()).hexdigest(length=16)}
-
-
-def _readable(message: Any) -> Any:
-    """A message whose calls can all be read: runs keep them as the model gave them, and told it what was wrong."""
-    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
-    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        return message
-    return {**message, "tool_calls": [read_call(call, f"call-{place}") for place, call in enumerate(calls)]}
-
-
-def _no_conversation(thread_id: str) -> InvalidInputError:
-    return InvalidInputError(f"thread {thread_id!r} holds no conversation: its state has no list of messages")
+        refuse_agents_thread(conversation_id)
+        return Thread(self._engine, key, agent, type)
 
 
 def _without_own_marks(message: dict[str, Any]) -> dict[str, Any]:

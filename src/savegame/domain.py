@@ -468,6 +468,11 @@ class AgentState(Plain):
         return self.custom_state.get(key)
 
 
+def plain_messages(messages: list[Any]) -> list[Any]:
+    """The messages of a state as plain data: programs that register Message load objects."""
+    return [message.to_dict() if isinstance(message, Message) else message for message in messages]
+
+
 # -- what a model is shown -------------------------------------------------------------------------
 
 Unit = list[Message]

@@ -70,6 +70,8 @@ class Point(NamedTuple):
     agent: str | None = None
     chosen: bool = False
     """Whether a user chose the id, which another checkpoint may get once this one is gone."""
+    about: bool = False
+    """Whether it says what listings show of its state; then so does what is saved on top of it."""
 
 
 EMPTY = Point(0, "", 0, b"", None, 0, 0)
@@ -147,6 +149,8 @@ class Engine:
         """How many bytes a state may have that is loaded."""
         self.pinned: Callable[[ThreadKey, Collection[str | None]], Collection[str]] = lambda key, agents: ()
         """The ids of checkpoints that those of these agents name: retention and pruning leave them in their threads."""
+        self.about: Callable[[Codec, bytes, Node], bytes] = lambda codec, base_meta, node: b""
+        """What listings show of a state, encoded, on top of a checkpoint with this metadata."""
         self._locks: dict[int, threading.RLock] = {}
         _engines.add(self)
 
@@ -219,7 +223,8 @@ class Engine:
             raise _located(error, key, frame) from error
         begun = cached if cached and chain.keyframe_seq == cached.seq and chain.keyframe is None else EMPTY
         rows, read = begun.rows + len(chain.deltas), begun.bytes + sum(map(len, chain.deltas))
-        return Point(seq, frame.id, meta.step, frame.meta, node, rows, read, meta.agent_id, meta.request is not None)
+        chosen, about = meta.request is not None, bool(meta.about)
+        return Point(seq, frame.id, meta.step, frame.meta, node, rows, read, meta.agent_id, chosen, about)
 
     def remembered(self, key: ThreadKey, seq: int, frame: Frame | None = None) -> Node:
         """The state of a checkpoint, put into the cache although it need not be the head's: see `with_own_cache`."""
@@ -252,8 +257,8 @@ class Engine:
                         node = self.point(key, frame.seq).node
                 except CorruptionError as error:
                     raise _located(error, key, frame) from error
-                chosen = meta.request is not None
-                point = Point(frame.seq, frame.id, meta.step, frame.meta, node, 0, 0, meta.agent_id, chosen)
+                chosen, about = meta.request is not None, bool(meta.about)
+                point = Point(frame.seq, frame.id, meta.step, frame.meta, node, 0, 0, meta.agent_id, chosen, about)
             else:
                 point = self.point(key, frame.seq, frame)
             node, before = point.node, frame.seq
@@ -409,11 +414,13 @@ class Engine:
         """`append`, once its operations are bytes. Written with names of its own: every save comes along here."""
         store = self.store
         details, chosen_id, note = draft
-        base_seq, base_id, base_step, base_meta, _, rows, read, base_agent, _ = base
+        base_seq, base_id, base_step, base_meta, _, rows, read, base_agent, _, base_about = base
         agent = details.get("agent_id")
         if base_agent is not None and agent is None:
             agent = base_agent
             details = {**details, "agent_id": agent}
+        if base_about and "about" not in details:
+            details = {**details, "about": self.about(self.codec, base_meta, node)}
         step, size = base_step + 1, size_of(node)
         if size > STATE_TO:
             raise InvalidState(
@@ -430,7 +437,7 @@ class Engine:
         change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, kept, large, fresh, renew_us, base_id)
         seq = store.commit([change, *beside])[0]
         rows, read = rows + 1, read + len(body)
-        point = Point(seq, id, step, meta, node, rows, read, agent, not fresh)
+        point = Point(seq, id, step, meta, node, rows, read, agent, not fresh, bool(details.get("about")))
         if keyframe_due(size, rows, read):
             point = self._write_keyframe(key, point, epoch)
         self.cache.put(key, point)

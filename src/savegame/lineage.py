@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
+from savegame.domain import plain_messages
 from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, InvalidInputError, ThreadNotFound
 from savegame.frames import Meta, load_meta, load_note
@@ -47,9 +48,9 @@ def line(engine: Engine, key: ThreadKey, seq: int, *, page: int = PAGE, tries: i
 
 
 def messages_in(engine: Engine, node: Node | None, shared: Shared | None = None) -> list[Any]:
-    """What was said in a state; nothing if it is no conversation."""
+    """What was said in a state, as plain data; nothing if it is no conversation."""
     messages = None if node is None else child_of(node, "messages")
-    return [] if messages is None or count_of(messages) is None else value_of(engine.codec, messages, shared)
+    return [] if messages is None or count_of(messages) is None else plain_messages(value_of(engine.codec, messages, shared))
 
 
 def everything(

@@ -1,7 +1,7 @@
 """Objects of the user's classes: which fields they have, and making them again of stored ones, without running their code.
 
 Dataclasses, pydantic models and msgspec structs; only those that are registered in this process come back as objects.
-Touches errors.
+Domain types (Message, ToolCall, ...) are kept as what their own `to_dict` returns. Touches plain and errors.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from savegame.errors import UnsupportedError
+from savegame.plain import Plain
 
 REST: Final = "\0rest"
 """Key beside the fields of a stored object: which were unset and, of a pydantic model, what is private."""
@@ -38,6 +39,8 @@ class Registered(NamedTuple):
 def fields_of(value: Any) -> dict[Any, Any] | None:
     """The fields of a dataclass, pydantic model or msgspec struct, without going deeper; None for everything else."""
     cls = type(value)
+    if isinstance(value, Plain):
+        return value.to_dict()
     if isinstance(value, _OF_PYTHON):  # it holds more than its fields
         return None
     if dataclasses.is_dataclass(cls):
@@ -88,6 +91,8 @@ def _hints(cls: type) -> Iterator[Any]:
 def with_rest(value: Any, fields: dict[Any, Any]) -> dict[Any, Any]:
     """The fields of a registered object and, for a pydantic model, what it holds besides them."""
     cls = type(value)
+    if isinstance(value, Plain):
+        return fields
     if dataclasses.is_dataclass(cls):
         unset = [field.name for field in dataclasses.fields(cls) if field.name not in fields]
         return {**fields, REST: {"unset": unset}} if unset else fields
@@ -103,7 +108,7 @@ def with_rest(value: Any, fields: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
-    """An object of a registered class from stored fields, without running its validators or `__post_init__`."""
+    """An object of a registered class from stored fields, without running the user's validators or `__post_init__`."""
     if type(fields) is not dict:
         raise ValueError(f"fields of {entry.name} are not a dict")
     if version != entry.version:
@@ -130,6 +135,8 @@ def construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
 
 def _made(entry: Registered, fields: Mapping[str, Any], version: int, rest: Any) -> Any:
     cls: Any = entry.cls
+    if issubclass(cls, Plain):
+        return cls.from_dict(fields)
     if dataclasses.is_dataclass(cls):
         made: Any = object.__new__(entry.cls)
         for field in dataclasses.fields(cls):

@@ -46,12 +46,12 @@ class Plain:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read plain data, ours or a provider's. Unknown fields go to `extra`; None stands for a field that is not there.
 
-        Ids that are not there are made up, times may be ISO text or seconds since 1970. Raises InvalidInputError naming
-        the field that is missing or wrong.
+        Ids that are not there are made up, times may be ISO text or seconds since 1970. Takes what `dataclasses.asdict`
+        returns, too. Raises InvalidInputError naming the field that is missing or wrong.
         """
         if not isinstance(data, Mapping):
             raise InvalidInputError(f"a {cls.__name__} is read from a dict, not from {type(data).__name__}")
-        known = cls._renamed(data)
+        known = cls._renamed(_flattened(cls, data))
         given = {}
         for item in _kept(cls):
             if known.get(item.name) is not None:
@@ -119,6 +119,18 @@ class Plain:
 
 def _kept(cls: type[Plain]) -> tuple[Field[Any], ...]:
     return tuple(item for item in fields(cls) if item.init and item.name != "extra")
+
+
+def _flattened(cls: type[Plain], data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Data that holds every field of the class by its name, with `extra` merged in and without fields that are never written.
+
+    `dataclasses.asdict` returns such data, and states saved by earlier versions hold it.
+    """
+    extra = data.get("extra")
+    if not isinstance(extra, Mapping) or any(item.name not in data for item in fields(cls)):
+        return data
+    internal = {item.name for item in fields(cls)} - {item.name for item in _kept(cls)}
+    return {**extra, **{name: value for name, value in data.items() if name not in internal}}
 
 
 def inside(place: str, work: Callable[[], T]) -> T:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from savegame import beside, derived, differ, lineage, pruning, subjects, upkeep
+from savegame import beside, derived, differ, lineage, pruning, states, subjects, upkeep
 from savegame.autosave import Autosave
 from savegame.changes import Diff, changes_between
 from savegame.delta import Op, whole
@@ -44,6 +44,7 @@ from savegame.model import (
     checked_limit,
     checked_or_new_id,
 )
+from savegame.plain import Plain
 from savegame.retrying import PLANS, TRIES, retried
 from savegame.runs.ledger import CALL, GENERATION, ROOT, RUN, STEP, for_fork, generation, generation_made, reply_of
 from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
@@ -121,16 +122,36 @@ class Thread:
         expect: Checkpoint | str | None = None,
         force: bool = False,
     ) -> Checkpoint:
-        """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one."""
+        """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one.
+
+        A Conversation is saved as by `save_conversation`, under this thread's id; an AgentState in its own thread as by
+        `save_agent`. Where this handle expects no head, the one that the object was loaded from is expected.
+        """
         draft = self._draft(
             id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint, external_id
         )
+        kept = states.kept(self._engine.codec, self.id, state, force=force) if isinstance(state, Plain) else None
         if id is not None:
-            draft.details["request"] = request_digest(self._engine.codec.encode(state))
-        with self._engine.alone(self._key):  # an autosave of this handle may be moving the head that we expect
+            draft.details["request"] = request_digest(self._engine.codec.encode(state if kept is None else kept.plain))
+        with self._engine.alone(self._key) as alone:  # an autosave of this handle may be moving the head that we expect
             otherwise = ANY if force or parent is not None else self._known
             wanted = otherwise if expect is None else _id_of(expect)
-            return self._append(lambda node: differ.difference(self._engine.codec, node, state), draft, parent, wanted)
+            if kept is None:
+                return self._append(lambda node: differ.difference(self._engine.codec, node, state), draft, parent, wanted)
+            self._name_agent(draft, kept)
+            free = wanted == ANY and not force and parent is None
+            expected = kept.expect if free and kept.expect is not None else wanted
+            saved = self._append(self._with_about(kept.make, draft), draft, parent, expected)
+            kept.acknowledge(saved.id if alone else None)
+            return saved
+
+    def _name_agent(self, draft: Draft, kept: states.Kept) -> None:
+        """Let a save belong to the agent that its object names. Raises InvalidInputError if this handle names another."""
+        if kept.agent_id is not None and draft.details.setdefault("agent_id", kept.agent_id) != kept.agent_id:
+            raise InvalidInputError(
+                f"thread {self.id!r} was opened with agent={draft.details['agent_id']!r}, but what is saved belongs to agent "
+                f"{kept.agent_id!r}; open the thread without agent=, or change agent_id"
+            )
 
     def update(
         self,
@@ -210,7 +231,7 @@ class Thread:
 
     def _change(
         self,
-        make: Callable[[Node | None], tuple[list[Op], Node, Mapping[str, Any]]],
+        make: Callable[[Node | None], states.Made],
         *,
         asked: Any = None,
         label: str | None = None,
@@ -234,12 +255,17 @@ class Thread:
         if id is not None:
             draft.details["request"] = request_digest(self._engine.codec.encode(asked))
 
+        return self._append(self._with_about(make, draft), draft, None, expect, beside, under)
+
+    def _with_about(
+        self, make: Callable[[Node | None], states.Made], draft: Draft
+    ) -> Callable[[Node | None], tuple[list[Op], Node]]:
         def made(node: Node | None) -> tuple[list[Op], Node]:
             ops, after, about = make(node)
-            draft.details["about"] = self._engine.codec.encode(dict(about), ("about",))
+            draft.details["about"] = self._engine.codec.encode(dict(about), ("about",)) if about else b""
             return ops, after
 
-        return self._append(made, draft, None, expect, beside, under)
+        return made
 
     def _append(
         self,
@@ -437,9 +463,7 @@ class Thread:
             if frame.id != id:
                 raise CheckpointNotFound(f"checkpoint not found: {id!r} is not in thread {self.id!r}")
         for frame, point in self._engine.points(self._key, frames):
-            found = self._checkpoint(frame, node=point.node, shared=shared)
-            _ = found.state
-            yield found
+            yield states.without_expectation(self._checkpoint(frame, node=point.node, shared=shared))
 
     def diff(self, a: Ref, b: Ref) -> Diff:
         """What changed from one checkpoint to another: iterable of (path, old, new); printed, one line per change."""
@@ -464,7 +488,7 @@ class Thread:
             moved = discard and pruning.discard_all_but(self._engine, self._key, frame, expect=wanted)
             head = row.head_id if discard and wanted == ANY else wanted  # what was saved meanwhile has to be discarded too
             changes: list[StoreChange] = [] if moved else [MoveHead(self._key, frame.seq, head, agent=found.agent_id)]
-            self._engine.store.commit([*changes, *self._made_anew(found.state, rerun_tools)])
+            self._engine.store.commit([*changes, *self._made_anew(frame, rerun_tools)])
             return found
 
         found = retried(attempt, gone=True, moved=wanted == ANY, tries=PLANS)
@@ -472,14 +496,14 @@ class Thread:
         self._known, self._step = found.id, found.step
         return found
 
-    def _made_anew(self, state: Any, rerun_tools: bool) -> list[PutRecord]:  # noqa: FBT001 - the public name
+    def _made_anew(self, frame: Frame, rerun_tools: bool) -> list[PutRecord]:  # noqa: FBT001 - the public name
         """What a run has to know that goes on from a state: whether the calls of its newest reply are to be made anew.
 
         If not, their newest outcomes are taken: also where they were once to be made anew, and then were not.
         """
-        said = state.get("messages") if isinstance(state, dict) else None
-        if not isinstance(said, list) or (RUN not in self._engine.store.kinds(self._key) and not rerun_tools):
+        if RUN not in self._engine.store.kinds(self._key) and not rerun_tools:
             return []
+        said = lineage.messages_in(self._engine, self._point(frame).node)
         kept = self.records(RUN)
         reply = reply_of(said, lambda: str(kept.get(ROOT, "")), self._engine.codec.encode)
         if reply is None:
@@ -688,6 +712,7 @@ class Thread:
 
     def _load_seq(self, seq: int, frame: Frame | None = None, *, head: int | None = None) -> Checkpoint:
         """A checkpoint with its state; kept in the cache if it is the head (as far as the caller knows, if it says so)."""
+        as_head = head is not None
         frame = frame or self._engine.frame(self._key, seq)
         point = self._point(frame)
         if head is None:
@@ -698,7 +723,7 @@ class Thread:
         found = self._checkpoint(frame, node=point.node)
         _ = found.state  # decoded now: what does not decode is reported here, not at the first look
         logger.debug("loaded %s: thread %r step %d", frame.id, self.id, point.step)
-        return found
+        return found if as_head else states.without_expectation(found)
 
     def _load_again(self, listed: Frame) -> Checkpoint:
         """An entry of a listing with its state, if it is still there: its thread may have been deleted and made anew."""
@@ -772,12 +797,16 @@ class Thread:
             "forked_from": meta.forked_from,
             "external_id": meta.external_id,
             "_load": lambda: self._load_again(frame),
-            "_decode": None if node is None else lambda: self._value(node, shared),
+            "_decode": None if node is None else lambda: self._value(frame.id, meta, node, shared),
         }
 
-    def _value(self, node: Node, shared: Shared | None) -> Any:
+    def _value(self, checkpoint_id: str, meta: Meta, node: Node, shared: Shared | None) -> Any:
         value = value_of(self._codec, node, shared)
-        return self._codec.restore(self._type, value) if self._type else value
+        if self._type is None:
+            return value
+        if issubclass(self._type, Plain):
+            return states.restored(self._type, value, self.id, checkpoint_id, meta)
+        return self._codec.restore(self._type, value)
 
 
 def _id_of(expect: Checkpoint | str) -> str:

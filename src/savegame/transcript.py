@@ -1,7 +1,7 @@
-"""What the messages of a state say, whichever framework wrote them: who, what, which calls, which files. Pure; touches search.
+"""What the messages of a state say, whichever framework wrote them: who, what, which calls, which files. Pure.
 
 Reads our messages, those of providers and those of LangGraph, and takes nothing for granted: a state may hold anything.
-Nothing is cut, and nothing is left out because it is of no known kind.
+Nothing is cut, and nothing is left out because it is of no known kind. Touches search and plain.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from savegame.plain import Plain
 from savegame.search import PATHS
 
 ROLES: Final = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
@@ -42,7 +43,7 @@ class Said(NamedTuple):
 def messages_in(state: Any) -> Sequence[Any] | None:
     """The messages of a state, None if it holds no conversation."""
     for path in PATHS:
-        found = state
+        found = state.to_dict() if isinstance(state, Plain) else state
         for name in path:
             found = found.get(name) if isinstance(found, Mapping) else None
         if isinstance(found, (list, tuple)):
@@ -52,6 +53,8 @@ def messages_in(state: Any) -> Sequence[Any] | None:
 
 def said_in(message: Any) -> Said:
     """What a message says."""
+    if isinstance(message, Plain):
+        message = message.to_dict()
     if not isinstance(message, Mapping):
         return Said("message", [message], [], [], None, failed=False)
     content = message.get("content", message.get("text"))

@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from inspect import isclass
 from itertools import islice
 from typing import Any, Final
 
-from savegame import copying, exporting, importing, lineage, subjects, upkeep
+from savegame import copying, exporting, importing, lineage, states, subjects, upkeep
 from savegame.agents import AgentAutosave, AgentInfo, Agents
 from savegame.beside import PARENT, SOURCE
 from savegame.changes import Diff, changes_between
@@ -48,7 +49,7 @@ from savegame.model import (
     checked_path,
 )
 from savegame.objects import Upcast
-from savegame.plain import checked_text, maybe
+from savegame.plain import Plain, checked_text, maybe
 from savegame.policy import Retention, Strategy
 from savegame.runner import RunInfo, Runner, StaleRun
 from savegame.runs.ledger import CallEntry
@@ -118,6 +119,7 @@ class Vault:
         compress = compress and not store.readable
         self._engine = Engine(store, self.codec, retention or Retention(), compress=compress, cache_bytes=cache_bytes)
         self._engine.after_keyframe = upkeep.free_hidden
+        self._engine.about = states.carried
         self._conversations = Conversations(self._engine, self.namespace)
         self._agents = Agents(self._engine, self.namespace, self._conversations)
         self._engine.pinned = self._agents.pinned
@@ -150,13 +152,15 @@ class Vault:
     ) -> Thread:
         """A handle on a thread, which need not exist yet; without an id on a new one. With `type`, states are of that class.
 
+        With `type=Conversation` every thread that `load_conversation` reads comes back as that conversation.
+
         The others are for adapters. `foreign`: how leaves that a framework serialised come back; else they are shown as
         plain data. `child_of`: the thread that what is written here belongs to; deleting that deletes this. `copy_of`: the
         thread that it is copied from; erasing that erases this.
         """
         if agent is not None:
             checked_id(agent, "the agent's id")
-        if type is not None and not self.codec.knows(type):
+        if type is not None and not self.codec.knows(type) and not (isclass(type) and issubclass(type, Plain)):
             self.codec.register(type)
         key = ThreadKey(self.namespace, checked_or_new_id(id))
         origins = {

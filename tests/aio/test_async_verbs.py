@@ -12,7 +12,8 @@ from addresses import placeholder
 from held import on_a_loop
 
 import savegame
-from savegame import AsyncVault
+from savegame import AsyncVault, Conversation, Message
+from savegame.errors import ConflictError
 
 
 @dataclass
@@ -244,3 +245,17 @@ async def test_a_closed_memory_vault_is_closed_too() -> None:
         await vault.thread("t").save(2)
     with pytest.raises(savegame.ClosedError):
         await vault.verify()
+
+
+@on_a_loop
+async def test_a_conversation_is_the_same_however_it_was_saved(vault: AsyncVault) -> None:
+    conversation = Conversation("helper", id="talk", messages=[Message.user("hi")])
+    for cls in (None, Conversation):
+        await vault.thread("talk", type=cls).save(conversation, iteration=1)
+        assert await vault.load_conversation("talk") == await vault.thread("talk", type=Conversation).state() == conversation
+    await vault.add_message("talk", Message.user("more"))
+    with pytest.raises(ConflictError):
+        await vault.thread("talk").save(conversation)
+    found = await vault.thread("talk", type=Conversation).modify(lambda state: state.with_system_prompt("be brief"))
+    assert [message.text for message in found.state.context_window()] == ["be brief", "hi", "more"]
+    assert [info.message_count async for info in vault.conversations("helper")] == [3]

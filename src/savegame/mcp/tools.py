@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field
 
-from savegame.agents import AgentInfo, own_thread
+from savegame.agents import AgentInfo
 from savegame.codec import format_path
 from savegame.conversations import ConversationInfo
 from savegame.domain import AgentState, Conversation
@@ -30,6 +30,7 @@ from savegame.retrying import retried
 from savegame.runs.keys import digest_of
 from savegame.runs.ledger import MARKS
 from savegame.search import Hit
+from savegame.states import own_thread
 from savegame.vault import Vault
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from savegame import differ
 from savegame.delta import Op
-from savegame.domain import Message, Role, ToolCall
+from savegame.domain import Conversation, Message, Role, ToolCall, plain_messages
 from savegame.errors import (
     CheckpointNotFound,
     ClosedError,
@@ -118,11 +118,14 @@ class RunCore:
         found = thread.latest()
         self.checkpoint: Checkpoint | None = found
         state = {} if found is None else found.state
+        if isinstance(state, Conversation):
+            state = state.to_dict()
         said = state.get("messages", []) if isinstance(state, dict) else None
-        if not isinstance(said, list) or not all(isinstance(message, dict) for message in said):
+        said = plain_messages(said) if isinstance(said, list) else None
+        if said is None or not all(isinstance(message, dict) for message in said):
             raise InvalidInputError(f"thread {thread.id!r} holds no conversation: its state has no list of messages")
         self.state: dict[str, Any] = {name: value for name, value in state.items() if name != "messages"}
-        self.messages: list[dict[str, Any]] = list(state.get("messages", []))
+        self.messages: list[dict[str, Any]] = said
         self.status = Status("in_progress") if found is None else found.status
         self._noted: dict[str, Any] = thread.records(RUN)
         self._strategy = strategy
