@@ -500,9 +500,14 @@ class Vault:
         found = self.store.sizes()
         return {**found, "search": self.store.index().size()} if Capability.SEARCH in self.store.capabilities else found
 
-    def verify(self, progress: Callable[[int, int], None] = _quiet) -> Report:
-        """Read every byte of this namespace and say what is damaged."""
-        return upkeep.verify(self._engine, self.namespace, progress)
+    def verify(self, thread_id: str | None = None, progress: Callable[[int, int], None] = _quiet) -> Report:
+        """Read every byte of this namespace and say what is damaged; with `thread_id`, of that thread alone.
+
+        Checking one thread costs what that thread costs, and looks at nothing that threads have in common. Raises
+        ThreadNotFound if there is no such thread.
+        """
+        wanted = None if thread_id is None else checked_id(thread_id, "a thread's id")
+        return upkeep.verify(self._engine, self.namespace, progress, wanted)
 
     def repair(self, progress: Callable[[int, int], None] = _quiet) -> Report:
         """Set what is damaged aside, never deleting it; keep what can be kept; say what was done."""
