@@ -223,7 +223,7 @@ class Vault:
             row.agent,
             CheckpointId(row.head_id or ""),
             head.step,
-            row.frames,
+            lineage.shown(self._engine, row),
             head.size_bytes,
             Status(head.status, head.reason),
             first.created_at,
@@ -478,7 +478,7 @@ class Vault:
         conversations = list(self._conversations.infos(None, read=False))
         return Stats(
             threads=sum(row.head > 0 for row in rows),
-            checkpoints=sum(row.frames for row in rows),
+            checkpoints=sum(lineage.shown(self._engine, row) for row in rows),
             agents=sum(1 for _ in self.agents()),
             conversations=len(conversations),
             messages=sum(info.message_count for info in conversations),
