@@ -81,6 +81,21 @@ def visible(engine: Engine, row: ThreadRow, frame: Frame) -> bool:
     )
 
 
+def shown(engine: Engine, row: ThreadRow) -> int:
+    """How many checkpoints of a thread retention still shows, on all branches. Reads only those that it may hide.
+
+    Where one of these is damaged, all are counted.
+    """
+    if engine.retention.keeps_all:
+        return row.frames
+    high = row.floor - 1 if engine.retention.ttl is None else None
+    try:
+        frames = everything(engine, row.key, high=high) if high is None or high > 0 else ()
+        return row.frames - sum(not visible(engine, row, frame) for frame in frames)
+    except CorruptionError:
+        return row.frames
+
+
 def _chosen(engine: Engine, row: ThreadRow, meta: Meta) -> bool:
     """Whether the strategy of a run chose a checkpoint, and it is one of the newest so many that were chosen."""
     mark = _mark(engine, meta)

@@ -316,6 +316,7 @@ class ThreadInfo:
     head: CheckpointId
     step: int
     checkpoints: int
+    """How many `Thread.history(branches=True)` lists: on all branches, without what retention hides."""
     size_bytes: int
     status: Status
     created_at: dt.datetime

@@ -310,8 +310,8 @@ class Store(ABC):
         """How many bytes each kind of row takes, and the files as a whole (`total`)."""
 
     @abstractmethod
-    def check(self, namespace: str) -> Iterator[Problem]:
-        """Read every byte and report what is damaged, row by row."""
+    def check(self, namespace: str, thread_id: str | None = None) -> Iterator[Problem]:
+        """Read every byte and report what is damaged, row by row; with `thread_id`, only what belongs to that thread."""
 
     @abstractmethod
     def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:

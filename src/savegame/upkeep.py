@@ -10,6 +10,7 @@ import datetime as dt
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from savegame import beside, differ, spending
@@ -17,7 +18,7 @@ from savegame import delta as deltas
 from savegame.beside import ASIDE
 from savegame.codec import unpack_raw
 from savegame.engine import Engine
-from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, SavegameError
+from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, SavegameError, ThreadNotFound
 from savegame.frames import DIGEST_BYTES, PLAIN, digest, load_meta, references, take_out_ops, unwrap
 from savegame.lineage import CHOSEN, PAGE, everything, messages_in, visible
 from savegame.model import Frame, Problem, Record, Report, ThreadKey, ThreadRow
@@ -48,21 +49,30 @@ COPY_TRIES: Final = 20
 Progress = Callable[[int, int], None]
 
 
-def thread_rows(engine: Engine, namespace: str, damaged: set[str] | None = None) -> Iterator[ThreadRow]:
-    """Every thread of a namespace that has a checkpoint, those without a head too.
+def thread_rows(
+    engine: Engine, namespace: str, damaged: set[str] | None = None, *, thread_id: str | None = None
+) -> Iterator[ThreadRow]:
+    """Every thread of a namespace that has a checkpoint, those without a head too; or one alone.
 
     Raises CorruptionError for one whose row is damaged; with `damaged`, its id is put there, and the others are gone through.
     """
-    for thread_id, _ in engine.store.heads(namespace):
+    for key in _keys(engine, namespace, thread_id):
         try:
-            row = engine.store.thread(ThreadKey(namespace, thread_id))
+            row = engine.store.thread(key)
         except CorruptionError:
             if damaged is None:
                 raise
-            damaged.add(thread_id)
+            damaged.add(key.id)
             continue
         if row is not None and row.frames:
             yield row
+
+
+def _keys(engine: Engine, namespace: str, thread_id: str | None = None) -> list[ThreadKey]:
+    """Every thread of a namespace, or one alone. Raises CorruptionError if they cannot be listed."""
+    if thread_id is not None:
+        return [ThreadKey(namespace, thread_id)]
+    return [ThreadKey(namespace, name) for name, _ in engine.store.heads(namespace)]
 
 
 def records(engine: Engine, key: ThreadKey, kind: str) -> Iterator[Record]:
@@ -315,17 +325,22 @@ def _is_rebased(engine: Engine, key: ThreadKey, frame: Frame, parent_id: str) ->
 # -- checking --------------------------------------------------------------------------------------
 
 
-def verify(engine: Engine, namespace: str, progress: Progress) -> Report:
-    """Read every byte: checksums, structure, digests, and that every state comes back."""
+def verify(engine: Engine, namespace: str, progress: Progress, thread_id: str | None = None) -> Report:
+    """Read every byte: checksums, structure, digests, and that every state comes back; of one thread, or of all.
+
+    Raises ThreadNotFound if there is no such thread.
+    """
     engine = engine.without_cache()  # what is in memory says nothing about what is stored
+    if thread_id is not None:
+        _refuse_unknown(engine, ThreadKey(namespace, thread_id))
     problems: list[Problem] = []
     try:
-        problems.extend(engine.store.check(namespace))
+        problems.extend(engine.store.check(namespace, thread_id))
     except CorruptionError as error:  # so badly damaged that not even the rest can be looked at
         problems.append(Problem(error.thread_id, error.checkpoint_id, error.place or "store", str(error)))
     broken = {(problem.thread_id, problem.checkpoint_id) for problem in problems}
-    rows = _sound_rows(engine, namespace, problems)
-    problems += _misshapen(engine, namespace).values()
+    rows = _sound_rows(engine, namespace, problems, thread_id)
+    problems += _misshapen(engine, namespace, thread_id).values()
     checkpoints = 0
     for done, row in enumerate(rows, 1):
         checkpoints += row.frames
@@ -339,10 +354,21 @@ def verify(engine: Engine, namespace: str, progress: Progress) -> Report:
     return Report(tuple(problems), len(rows), checkpoints)
 
 
-def _misshapen(engine: Engine, namespace: str) -> dict[tuple[ThreadKey, Record], Problem]:
+def _refuse_unknown(engine: Engine, key: ThreadKey) -> None:
+    """Raise ThreadNotFound if nothing was ever written to a thread; one that is damaged is there."""
+    with suppress(CorruptionError):
+        if engine.store.thread(key) is None:
+            raise ThreadNotFound(f"thread not found: {key.id!r}; list threads with vault.threads()")
+
+
+def _misshapen(engine: Engine, namespace: str, thread_id: str | None = None) -> dict[tuple[ThreadKey, Record], Problem]:
     """Records with sound bytes and the wrong shape for their kind, also beside threads without checkpoints."""
     found: dict[tuple[ThreadKey, Record], Problem] = {}
-    for key in _keys(engine, namespace):
+    try:
+        keys = _keys(engine, namespace, thread_id)
+    except CorruptionError:  # not even the threads can be listed, which the store's own check reports
+        return found
+    for key in keys:
         try:
             kinds = [kind for kind in engine.store.kinds(key) if beside.is_checked(kind)]
             for record in (record for kind in kinds for record in records(engine, key, kind)):
@@ -355,18 +381,11 @@ def _misshapen(engine: Engine, namespace: str) -> dict[tuple[ThreadKey, Record],
     return found
 
 
-def _keys(engine: Engine, namespace: str) -> list[ThreadKey]:
-    try:
-        return [ThreadKey(namespace, thread_id) for thread_id, _ in engine.store.heads(namespace)]
-    except CorruptionError:  # not even the threads can be listed, which the store's own check reports
-        return []
-
-
-def _sound_rows(engine: Engine, namespace: str, problems: list[Problem]) -> list[ThreadRow]:
+def _sound_rows(engine: Engine, namespace: str, problems: list[Problem], thread_id: str | None) -> list[ThreadRow]:
     """The rows of threads that can be looked into; of the others there is a problem already, or is now."""
     damaged: set[str] = set()
     try:
-        rows = list(thread_rows(engine, namespace, damaged))
+        rows = list(thread_rows(engine, namespace, damaged, thread_id=thread_id))
     except CorruptionError:  # it cannot even be told which threads there are
         if problems:
             return []

@@ -240,7 +240,7 @@ class Vault:
             row.agent,
             CheckpointId(row.head_id or ""),
             head.step,
-            row.frames,
+            lineage.shown(self._engine, row),
             head.size_bytes,
             Status(head.status, head.reason),
             first.created_at,
@@ -500,7 +500,7 @@ class Vault:
         conversations = list(self._conversations.infos(None, read=False))
         return Stats(
             threads=sum(row.head > 0 for row in rows),
-            checkpoints=sum(row.frames for row in rows),
+            checkpoints=sum(lineage.shown(self._engine, row) for row in rows),
             agents=sum(1 for _ in self.agents()),
             conversations=len(conversations),
             messages=sum(info.message_count for info in conversations),
@@ -522,9 +522,14 @@ class Vault:
         found = self.store.sizes()
         return {**found, "search": self.store.index().size()} if Capability.SEARCH in self.store.capabilities else found
 
-    def verify(self, progress: Callable[[int, int], None] = _quiet) -> Report:
-        """Read every byte of this namespace and say what is damaged."""
-        return upkeep.verify(self._engine, self.namespace, progress)
+    def verify(self, thread_id: str | None = None, progress: Callable[[int, int], None] = _quiet) -> Report:
+        """Read every byte of this namespace and say what is damaged; with `thread_id`, of that thread alone.
+
+        Checking one thread costs what that thread costs, and looks at nothing that threads have in common. Raises
+        ThreadNotFound if there is no such thread.
+        """
+        wanted = None if thread_id is None else checked_id(thread_id, "a thread's id")
+        return upkeep.verify(self._engine, self.namespace, progress, wanted)
 
     def repair(self, progress: Callable[[int, int], None] = _quiet) -> Report:
         """Set what is damaged aside, never deleting it; keep what can be kept; say what was done."""

@@ -37,6 +37,9 @@ def test_damage_is_found_then_set_aside_when_somebody_agrees(damaged: str) -> No
         assert done.code == CorruptionError.exit_code
         assert re.fullmatch(r"thread 'broken' \w{32}: delta of frame 3\n", done.err), "said once"
         assert done.out == f"✗ damaged  1 place; next: savegame {following} --store {damaged}\n"
+    assert run("verify", "support-4", "-s", damaged).out == "✓ intact  4 checkpoints of 1 thread\n"
+    assert run("verify", "broken", "-s", damaged).code == CorruptionError.exit_code
+    assert f"thread not found: 'nobody'; savegame ls --store {damaged}" in run("verify", "nobody", "-s", damaged).err
     done = run("show", "broken", "-s", damaged)
     assert (done.code, done.err.count("thread 'broken'")) == (CorruptionError.exit_code, 1)
     assert run("repair", "-s", damaged).code == InvalidInputError.exit_code

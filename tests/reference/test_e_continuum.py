@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import savegame
-from savegame import Checkpoint, InvalidInputError, Vault
+from savegame import Checkpoint, InvalidInputError, ThreadNotFound, Vault
 from tests.reference.conftest import Opener
 
 SESSION = {"messages": [{"role": "user", "content": "test"}], "tool_calls_pending": [], "tool_results": None}
@@ -49,6 +49,27 @@ def test_what_was_written_verifies_without_a_complaint(on_disk: Opener) -> None:
     vault.close()
     report = on_disk().verify()
     assert (report.ok, report.problems, report.checkpoints) == (True, (), 1)
+
+
+def test_a_session_is_checked_by_itself(
+    on_disk: Opener, damage: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E24. Whatever else is damaged, and without looking at other sessions."""
+    vault = on_disk()
+    for name in ("sound", "broken"):
+        vault.thread(name).save({"text": f"the state of {name}"})
+        vault.thread(name).update(set={"n": 1})
+    vault.close()
+    damage("the state of broken")
+    vault = on_disk()
+    assert not vault.verify().ok
+    monkeypatch.setattr(vault.store, "heads", lambda *_, **__: pytest.fail("all sessions are looked at"))
+    report = vault.verify("sound")
+    assert (report.ok, report.threads, report.checkpoints) == (True, 1, 2)
+    report = vault.verify(thread_id="broken")
+    assert (report.ok, {problem.thread_id for problem in report.problems}) == (False, {"broken"})
+    with pytest.raises(ThreadNotFound, match=r"vault\.threads\(\)"):
+        vault.verify("nobody")
 
 
 def test_a_missing_checksum_is_reported_with_a_reason_in_files(in_files: Vault, tmp_path: Path) -> None:

@@ -223,6 +223,41 @@ def test_retention_frees_space_in_time(opened: Opener) -> None:
     assert vault.verify().ok
 
 
+@pytest.mark.parametrize(
+    "retention",
+    [
+        Retention(),
+        Retention(max_checkpoints=3),
+        Retention(max_checkpoints=3, keep_labelled=False),
+        Retention(max_checkpoints=5, ttl=dt.timedelta(days=1)),
+    ],
+    ids=["all", "newest", "blunt", "young"],
+)
+def test_listings_count_what_history_lists(opened: Opener, retention: Retention) -> None:
+    vault = opened(retention=retention, durability="process")
+    thread = vault.thread("t")
+
+    def counted() -> int:
+        count = len(list(thread.history(branches=True)))
+        (info,) = [info for info in vault.threads() if info.id == "t"]
+        used = {one.key: one.checkpoints for one in vault.usage(by="thread")}
+        assert (info.checkpoints, vault.info("t"), used["t"]) == (count, info, count)
+        assert vault.stats().checkpoints == sum(info.checkpoints for info in vault.threads())
+        return count
+
+    for number in range(20):
+        thread.update(append={"l": [number]}, label="mark" if number % 7 == 1 else None)
+        counted()
+    thread.update(set={"branch": 1}, parent="head~1")
+    counted()
+    thread.rewind("head~1")
+    counted()
+    thread.fork("f")
+    thread.prune(keep=2)
+    assert counted() < 8
+    assert (vault.info("f").checkpoints, len(list(vault.thread("f").history(branches=True)))) == (1, 1)
+
+
 # -- delete ----------------------------------------------------------------------------------------
 
 

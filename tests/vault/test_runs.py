@@ -686,6 +686,7 @@ def test_the_strategy_says_what_retention_keeps(opened: Opener, effects: Effects
         assert newest == ["tool_call", "llm_response"] * 2
         assert set(older) == {kept}
         assert shown.count(kept) == 4
+        assert vault.info("t").checkpoints == len(shown)
         assert len(contents(vault)) == 25  # the conversation itself is whole
 
 

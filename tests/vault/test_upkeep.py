@@ -26,6 +26,7 @@ from savegame import (
     InvalidInputError,
     SavegameError,
     StoreNotFound,
+    ThreadNotFound,
     UnsupportedError,
 )
 from savegame.model import ThreadKey
@@ -314,8 +315,30 @@ def test_verify_reports_progress(vault: Vault) -> None:
     for name in "abc":
         vault.thread(name).save(1)
     seen: list[tuple[int, int]] = []
-    report = vault.verify(lambda done, total: seen.append((done, total)))
+    report = vault.verify(progress=lambda done, total: seen.append((done, total)))
     assert (report.ok, bool(report), report.threads, report.checkpoints, seen) == (True, True, 3, 3, [(1, 3), (2, 3), (3, 3)])
+
+
+def test_one_thread_is_verified_alone(vault: Vault) -> None:
+    for name in "abc":
+        grown(vault, 3, name)
+    seen: list[tuple[int, int]] = []
+    report = vault.verify("b", lambda done, total: seen.append((done, total)))
+    assert (report.ok, report.threads, report.checkpoints, seen) == (True, 1, 3, [(1, 1)])
+    vault.thread("c").put_records({("spent", "x"): "not of this shape"})
+    assert [vault.verify(name).ok for name in "abc"] == [True, True, False]
+    assert [(problem.thread_id, problem.place) for problem in vault.verify("c").problems] == [("c", "record spent x")]
+    with pytest.raises(ThreadNotFound):
+        vault.verify("d")
+    with pytest.raises(InvalidInputError):
+        vault.verify("")
+    for name in "ab":
+        vault.thread(name).delete()
+    with pytest.raises(ThreadNotFound):
+        vault.verify("a")
+    other = Vault(vault.store, namespace="other")
+    with pytest.raises(ThreadNotFound):
+        other.verify("c")
 
 
 # -- compact, stats, backup, copies ----------------------------------------------------------------

@@ -37,9 +37,9 @@ class TroubledStore(MemoryStore):
         self._trouble()
         return super().thread(key)
 
-    def check(self, namespace: str) -> Iterator[Problem]:
+    def check(self, namespace: str, thread_id: str | None = None) -> Iterator[Problem]:
         self._trouble()
-        return super().check(namespace)
+        return super().check(namespace, thread_id)
 
     def records(self, *args: Any, **options: Any) -> Any:
         self.ledgers.wait()

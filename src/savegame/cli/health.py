@@ -9,8 +9,8 @@ from rich.text import Text
 
 from savegame.cli import shapes
 from savegame.cli.printing import ago, ask, bar, one_line, out, plural, print_json, print_table, say, warn
-from savegame.cli.vaults import AsJson, DryRun, Namespace, Store, Yes, command, opened, shown
-from savegame.errors import CorruptionError
+from savegame.cli.vaults import AsJson, DryRun, Namespace, Store, Yes, command, complete_thread, opened, shown, thread_named
+from savegame.errors import CorruptionError, ThreadNotFound
 from savegame.model import Problem, Report
 from savegame.showing import size_text
 from savegame.usage import Usage
@@ -86,7 +86,20 @@ def _usage_cells(usage: Usage) -> tuple[str | Text, ...]:
     return key, *counts, f"${usage.cost:.4f}", ago(usage.last_at)
 
 
-def verify(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
+def verify(
+    thread: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="THREAD",
+            show_default="all threads",
+            help="Check only this thread: its id, or a unique prefix.",
+            autocompletion=complete_thread,
+        ),
+    ] = None,
+    store: Store = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
     """Read and check all stored data.
 
     Exits with 8 if data is damaged.
@@ -94,7 +107,10 @@ def verify(store: Store = None, namespace: Namespace = "default", as_json: AsJso
     Example: savegame verify --store agents.db
     """
     with opened(store, namespace) as vault, bar("verifying") as progress:
-        report = vault.verify(progress)
+        try:
+            report = vault.verify(thread, progress)
+        except ThreadNotFound:  # a beginning of an id, or an error that names the command
+            report = vault.verify(thread_named(vault, thread or "").id, progress)
     _end(report, command("repair", "--dry-run"), as_json=as_json)
 
 
@@ -109,7 +125,7 @@ def repair(
     """
     with opened(store, namespace, change=not dry_run) as vault:
         with bar("verifying") as progress:
-            report = vault.verify(progress)
+            report = vault.verify(progress=progress)
         if not report.ok and not dry_run:
             _problems(report)
             ask(f"{plural(len(report.problems), 'damaged place')} will be set aside. Go on?", yes=yes)

@@ -40,10 +40,7 @@ def lost(link: Link, namespace: str) -> list[Problem]:
     """Rows that belong to no thread, and frames with numbers that none can have."""
     with link.snapshot():
         return [
-            *(
-                Problem(thread, None, f"frame {seq}", f"thread {thread!r}: no frame can have the number {seq}")
-                for thread, seq in link.ask("misnumbered_frames", namespace)
-            ),
+            *(_misnumbered(thread, seq) for thread, seq in link.ask("misnumbered_frames", namespace)),
             *(
                 Problem(None, None, "frame without a thread", f"frame {seq} names thread {thread!r}")
                 for thread, seq in link.ask("lost_frames", namespace)
@@ -53,6 +50,10 @@ def lost(link: Link, namespace: str) -> list[Problem]:
                 for key, damage in _lost_values(link, namespace)
             ),
         ]
+
+
+def _misnumbered(thread_id: str, seq: int) -> Problem:
+    return Problem(thread_id, None, f"frame {seq}", f"thread {thread_id!r}: no frame can have the number {seq}")
 
 
 def _lost_values(link: Link, namespace: str) -> Iterator[tuple[ThreadKey, Damage]]:
@@ -72,6 +73,13 @@ def check_page(link: Link, namespace: str, after: str) -> tuple[list[Problem], s
         with link.snapshot():
             problems += _check_thread(link, ThreadKey(namespace, thread_id))
     return problems, threads[-1] if threads else None
+
+
+def check_thread(link: Link, key: ThreadKey) -> list[Problem]:
+    """What is wrong with one thread."""
+    with link.snapshot():
+        misnumbered = link.ask("misnumbered_frames_of_thread", *key)
+        return [*(_misnumbered(key.id, seq) for (seq,) in misnumbered), *_check_thread(link, key)]
 
 
 def _check_thread(link: Link, key: ThreadKey) -> Iterator[Problem]:

@@ -61,6 +61,17 @@ def check(db: Connection, namespace: str) -> Iterator[Problem]:
         yield from _check_thread(db, ThreadKey(namespace, row_columns[-1]), row_columns)
 
 
+def check_thread(db: Connection, key: ThreadKey) -> Iterator[Problem]:
+    """Every row of one thread against its checksum; nothing if there is none."""
+    for number, name, total in all_rows(db, "spaces"):
+        if name == key.namespace:
+            if space_checksum(number, name) != total:
+                yield Problem(None, None, "namespace row", f"the row of namespace {name!r} is damaged")
+            found = one_row(db, "thread", number, key.id)
+            if found is not None:
+                yield from _check_thread(db, key, found)
+
+
 def _check_thread(db: Connection, key: ThreadKey, columns: tuple[Any, ...]) -> Iterator[Problem]:
     row = EMPTY_ROW._replace(no=columns[0])
     try:

@@ -199,10 +199,12 @@ class FileStore(Store):
         with self._reading():
             return upkeep.sizes(self._disk, self._threads)
 
-    def check(self, namespace: str) -> Iterator[Problem]:
+    def check(self, namespace: str, thread_id: str | None = None) -> Iterator[Problem]:
         with self._reading():
-            directories = hashed_in(self._threads.space(namespace))
-            problems = upkeep.check_root(self._disk)
+            if thread_id is None:
+                directories, problems = hashed_in(self._threads.space(namespace)), upkeep.check_root(self._disk)
+            else:
+                directories, problems = [self._threads.directory(ThreadKey(namespace, thread_id))], []
         yield from problems
         for directory in directories:  # one at a time, so that others can write meanwhile
             with self._reading():

@@ -444,9 +444,11 @@ class MemoryStore(Store):
             aside = (part for thread in threads for taken in thread.aside for part in taken if isinstance(part, bytes))
             return sizes | {"total": sum(sizes.values()) + sum(map(len, aside))}
 
-    def check(self, namespace: str) -> Iterator[Problem]:
+    def check(self, namespace: str, thread_id: str | None = None) -> Iterator[Problem]:
         """Report what does not fit together. The bytes themselves cannot rot here."""
         with self._locked():
+            if thread_id is not None:
+                return iter(_problems(self._look(ThreadKey(namespace, thread_id))))
             threads = [thread for key, thread in sorted(self._threads.items()) if key.namespace == namespace]
             return iter([problem for thread in threads for problem in _problems(thread)])
 

@@ -244,9 +244,12 @@ class PostgresStore(Store):
     def sizes(self) -> dict[str, int]:
         return self._read(lambda link: upkeep.sizes(link, quoted(self.schema)), hurried=False)
 
-    def check(self, namespace: str) -> Iterator[Problem]:
+    def check(self, namespace: str, thread_id: str | None = None) -> Iterator[Problem]:
         self._check_open()
-        return self._check(namespace)
+        if thread_id is None:
+            return self._check(namespace)
+        key = ThreadKey(namespace, thread_id)
+        return iter(self._read(partial(upkeep.check_thread, key=key), hurried=False))
 
     def _check(self, namespace: str) -> Iterator[Problem]:
         yield from self._read(lambda link: upkeep.lost(link, namespace), hurried=False)

@@ -403,9 +403,12 @@ class SQLiteStore(Store):
         with self._reading() as db:
             return sqlite_upkeep.sizes(db, self.path)
 
-    def check(self, namespace: str) -> Iterator[Problem]:
+    def check(self, namespace: str, thread_id: str | None = None) -> Iterator[Problem]:
         with self._reading(snapshot=True) as db:
-            yield from sqlite_upkeep.check(db, namespace)
+            if thread_id is None:
+                yield from sqlite_upkeep.check(db, namespace)
+            else:
+                yield from sqlite_upkeep.check_thread(db, ThreadKey(namespace, thread_id))
 
     def mend(self, namespace: str) -> list[str]:
         with self._writing() as db:

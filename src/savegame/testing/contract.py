@@ -651,6 +651,8 @@ class StoreContract:
             store.chain(A, 3)
         assert caught.value.thread_id == "a"
         assert [problem.thread_id for problem in store.check(SPACE)] == ["a"]
+        assert [problem.thread_id for problem in store.check(SPACE, "a")] == ["a"]
+        assert list(store.check(SPACE, "b")) == []
 
     # -- rewriting ---------------------------------------------------------------------------------
 

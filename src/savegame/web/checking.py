@@ -42,7 +42,7 @@ class Checking:
 
     def _work(self) -> None:
         try:
-            report = self._vault.verify(self._tell)
+            report = self._vault.verify(progress=self._tell)
         except SavegameError as error:
             self.now = replace(self.now, running=False, error=str(error))
         except Exception as error:  # else it would be running for ever

@@ -244,6 +244,8 @@ WHERE namespace = $1 AND thread = $2 AND (kind, name) > ($3, $4) ORDER BY kind, 
 SELECT digest, body, sum FROM :schema.blob WHERE namespace = $1 AND thread = $2 AND digest > $3 ORDER BY digest LIMIT $4
 -- name: misnumbered_frames
 SELECT thread, seq FROM :schema.frame WHERE namespace = $1 AND seq NOT BETWEEN 1 AND 4294967295 ORDER BY 1, 2
+-- name: misnumbered_frames_of_thread
+SELECT seq FROM :schema.frame WHERE namespace = $1 AND thread = $2 AND seq NOT BETWEEN 1 AND 4294967295 ORDER BY 1
 -- name: lost_frames
 SELECT thread, seq FROM :schema.frame WHERE namespace = $1
 AND NOT EXISTS (SELECT 1 FROM :schema.thread WHERE thread.namespace = frame.namespace AND thread.id = frame.thread) ORDER BY 1, 2
