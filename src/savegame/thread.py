@@ -10,13 +10,13 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from savegame import beside, differ, lineage, pruning, states, subjects, upkeep
 from savegame.autosave import Autosave
 from savegame.changes import Diff, changes_between
+from savegame.checkpoint import Checkpoint, Source
 from savegame.delta import Op, whole
 from savegame.drafting import checked_label, checked_tags, drafted
 from savegame.engine import EMPTY, Draft, Engine, Point
@@ -32,7 +32,6 @@ from savegame.frames import Meta, details_of, dump_note, load_meta, load_note, r
 from savegame.lineage import Ref
 from savegame.model import (
     IN_PROGRESS,
-    Checkpoint,
     Frame,
     Kind,
     Record,
@@ -299,7 +298,7 @@ class Thread:
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("saved %s: thread %r step %d", point.id, self._key.id, point.step)
 
-        def fields() -> dict[str, Any]:
+        def fields() -> tuple[dict[str, Any], Source]:
             frame = Frame(point.seq, point.id, 0, point.meta, note, None)
             return self._fields(frame, load_meta(frame.meta), point.node, None)
 
@@ -714,7 +713,7 @@ class Thread:
                     skipped.append(frame.id)
                     continue
                 try:
-                    return replace(self._load_seq(frame.seq, frame), skipped=tuple(skipped))
+                    return self._load_seq(frame.seq, frame)._changed(skipped=tuple(skipped))
                 except CorruptionError as another:
                     skipped.append(frame.id)
                     broken = another.seq
@@ -733,7 +732,7 @@ class Thread:
                 continue
             for frame in frames:
                 try:
-                    return replace(self._load_seq(frame.seq, frame), skipped=tuple(skipped))
+                    return self._load_seq(frame.seq, frame)._changed(skipped=tuple(skipped))
                 except CorruptionError:
                     skipped.append(frame.id)
         return None
@@ -744,9 +743,9 @@ class Thread:
         known = load_meta(frame.meta) if meta is None else meta
         return Checkpoint.later(lambda: self._fields(frame, known, node, shared))
 
-    def _fields(self, frame: Frame, meta: Meta, node: Node | None, shared: Shared | None) -> dict[str, Any]:
+    def _fields(self, frame: Frame, meta: Meta, node: Node | None, shared: Shared | None) -> tuple[dict[str, Any], Source]:
         label, tags = load_note(frame.note)
-        return {
+        fields = {
             "id": frame.id,
             "thread_id": self.id,
             "agent_id": meta.agent_id,
@@ -768,9 +767,9 @@ class Thread:
             "resume_hint": meta.resume_hint,
             "forked_from": meta.forked_from,
             "external_id": meta.external_id,
-            "_load": lambda: self._load_again(frame),
-            "_decode": None if node is None else lambda: self._value(frame.id, meta, node, shared),
         }
+        decode = None if node is None else lambda: self._value(frame.id, meta, node, shared)
+        return fields, Source(lambda: self._load_again(frame), decode, self._codec)
 
     def _value(self, checkpoint_id: str, meta: Meta, node: Node, shared: Shared | None) -> Any:
         value = value_of(self._codec, node, shared)

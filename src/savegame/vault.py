@@ -19,6 +19,7 @@ from typing import Any, Final
 from savegame import copying, exporting, importing, lineage, states, subjects, upkeep
 from savegame.agents import AgentAutosave, AgentInfo, Agents
 from savegame.changes import Diff, changes_between
+from savegame.checkpoint import Checkpoint
 from savegame.codec import Codec
 from savegame.conversations import ConversationInfo, Conversations
 from savegame.domain import AgentState, Conversation, Message
@@ -32,7 +33,6 @@ from savegame.errors import (
 )
 from savegame.frames import load_meta, load_note, recode
 from savegame.model import (
-    Checkpoint,
     CheckpointId,
     Kind,
     Report,

@@ -20,6 +20,7 @@ import blake3
 import ormsgpack
 
 from savegame.aio import AsyncVault
+from savegame.checkpoint import Checkpoint as Saved
 from savegame.errors import (
     AlreadyExistsError,
     CheckpointNotFound,
@@ -30,7 +31,6 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.foreign import Foreign
-from savegame.model import Checkpoint as Saved
 from savegame.model import Kind, checked_limit
 from savegame.thread import Thread
 from savegame.vault import Vault
