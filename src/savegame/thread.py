@@ -116,14 +116,28 @@ class Thread:
         parent: Ref | None = None,
         expect: Checkpoint | str | None = None,
         force: bool = False,
+        created_at: dt.datetime | None = None,
     ) -> Checkpoint:
         """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one.
 
         A Conversation is saved as by `save_conversation`, under this thread's id; an AgentState in its own thread as by
-        `save_agent`. Where this handle expects no head, the one that the object was loaded from is expected.
+        `save_agent`. Where this handle expects no head, the one that the object was loaded from is expected. `created_at`, a
+        time with a zone, is for histories that come from elsewhere: ages count from it, the order stays the store's.
         """
         draft = self._draft(
-            id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint, external_id
+            id,
+            label,
+            tags,
+            description,
+            metadata,
+            kind,
+            status,
+            iteration,
+            tokens_used,
+            cost,
+            resume_hint,
+            external_id,
+            created_at,
         )
         kept = states.kept(self._engine.codec, self.id, state, force=force) if isinstance(state, Plain) else None
         if id is not None:
@@ -169,8 +183,12 @@ class Thread:
         parent: Ref | None = None,
         expect: Checkpoint | str | None = None,
         force: bool = False,
+        created_at: dt.datetime | None = None,
     ) -> Checkpoint:
-        """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs."""
+        """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs.
+
+        `created_at` is that of `save`.
+        """
         if (  # what agents do most: append, and say nothing about it
             append
             and not set
@@ -187,6 +205,7 @@ class Thread:
             and resume_hint is None
             and id is None
             and external_id is None
+            and created_at is None
             and parent is None
             and expect is None
         ):
@@ -197,7 +216,19 @@ class Thread:
             if point is not None:
                 return self._saved(point, None)
         draft = self._draft(
-            id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint, external_id
+            id,
+            label,
+            tags,
+            description,
+            metadata,
+            kind,
+            status,
+            iteration,
+            tokens_used,
+            cost,
+            resume_hint,
+            external_id,
+            created_at,
         )
         wanted = ANY if expect is None else _id_of(expect)
         for what, given in (("append", append), ("set", set)):
@@ -319,8 +350,9 @@ class Thread:
             raise AlreadyExistsError(f"the id {id!r} is taken by a checkpoint of thread {key.id!r}; choose another")
         meta = load_meta(frame.meta)
         there = self._point(frame)
-        fixed = ("kind", "status", "reason", "iteration", "tokens_used", "cost", "description", "resume_hint", "metadata")
-        asked = Meta(None, 0, 0, 0, **draft.details)
+        texts = ("kind", "status", "reason", "description", "resume_hint")
+        fixed = (*texts, "iteration", "tokens_used", "cost", "metadata", "created_us")
+        asked = Meta(**{"parent_id": None, "step": 0, "created_us": meta.created_us, "size_bytes": 0, **draft.details})
         same = all(getattr(meta, name) == getattr(asked, name) for name in fixed)
         if meta.request is not None:
             same = same and meta.request == asked.request

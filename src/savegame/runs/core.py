@@ -157,7 +157,7 @@ class RunCore:
         if kind == Kind.MANUAL:
             return True
         iteration = self._replies + (kind == Kind.LLM_RESPONSE)
-        since = None if self._chosen_at is None else self._now() - self._chosen_at
+        since = None if self._chosen_at is None else abs(self._now() - self._chosen_at)  # a save may have said any time
         events = [Event.TOOL_CALL] if kind == Kind.TOOL_CALL else [Event.LLM_RESPONSE, Event.ITERATION]
         return any(self._strategy.should_save(iteration, event, since_last=since) for event in events)
 
