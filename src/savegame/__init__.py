@@ -10,6 +10,7 @@ from savegame.agents import AgentAutosave, AgentInfo
 from savegame.aio import AsyncAgentAutosave, AsyncAutosave, AsyncThread, AsyncVault
 from savegame.autosave import Autosave
 from savegame.changes import Diff
+from savegame.checkpoint import Checkpoint
 from savegame.conversations import ConversationInfo
 from savegame.domain import (
     AgentState,
@@ -42,7 +43,7 @@ from savegame.errors import (
     Unknown,
     UnsupportedError,
 )
-from savegame.model import MISSING, Change, Checkpoint, Kind, Problem, Report, Status, ThreadInfo
+from savegame.model import MISSING, Change, Kind, Problem, Report, Status, ThreadInfo
 from savegame.opening import open_async
 from savegame.opening import open_vault as open  # noqa: A004 - the public name
 from savegame.policy import Event, Retention, Strategy

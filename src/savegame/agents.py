@@ -20,6 +20,7 @@ import blake3
 
 from savegame import differ, subjects
 from savegame.autosave import Loop, Reporting, claim, prune_automatic
+from savegame.checkpoint import Checkpoint
 from savegame.conversations import Conversations
 from savegame.delta import Op
 from savegame.domain import AgentState
@@ -35,7 +36,6 @@ from savegame.errors import (
 from savegame.frames import load_meta
 from savegame.lineage import everything, listed, visible
 from savegame.model import (
-    Checkpoint,
     CheckpointId,
     Frame,
     Kind,

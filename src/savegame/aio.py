@@ -21,10 +21,11 @@ from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, 
 from savegame._offload import Offload, undisturbed
 from savegame.agents import AgentSaves
 from savegame.autosave import AutomaticSaves, Reporting, release
+from savegame.checkpoint import Checkpoint
 from savegame.drafting import checked_tags
 from savegame.errors import Busy, ClosedError, ConflictError, Fenced, InvalidInputError, UnsupportedError
 from savegame.lineage import Ref
-from savegame.model import NEW_ID, Checkpoint, checked_duration
+from savegame.model import NEW_ID, checked_duration
 from savegame.objects import Upcast
 from savegame.policy import Strategy
 from savegame.retrying import TRIES, gave_up

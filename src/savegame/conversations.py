@@ -14,13 +14,14 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from savegame import differ
+from savegame.checkpoint import Checkpoint
 from savegame.delta import Op
 from savegame.domain import Conversation, Message
 from savegame.engine import Engine
 from savegame.errors import CorruptionError, ThreadNotFound
 from savegame.frames import load_meta
 from savegame.lineage import listed
-from savegame.model import Checkpoint, CheckpointId, Frame, ThreadKey, ThreadRow, checked_id, checked_limit
+from savegame.model import CheckpointId, Frame, ThreadKey, ThreadRow, checked_id, checked_limit
 from savegame.plain import checked_time
 from savegame.states import ABOUT, AGENT_PREFIX, about_conversation, no_conversation, peek, refuse_agents_thread
 from savegame.store import ANY

@@ -5,14 +5,15 @@ Touches engine, frames, model, plain, errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from savegame.engine import Draft, Engine
 from savegame.errors import InvalidInputError
 from savegame.frames import dump_note
 from savegame.model import IN_PROGRESS, Kind, Status, checked_id, checked_number
-from savegame.plain import checked_text, maybe
+from savegame.plain import checked_text, checked_time, maybe
 
 
 def drafted(
@@ -30,6 +31,7 @@ def drafted(
     cost: float | None,
     resume_hint: str | None,
     external_id: str | None = None,
+    created_at: dt.datetime | None = None,
 ) -> Draft:
     """What a save says besides the state. Raises InvalidInputError naming the detail that does not fit."""
     details: dict[str, Any] = {}
@@ -41,24 +43,47 @@ def drafted(
         outcome = Status(status)
         details["status"] = str.__str__(outcome)
         details["reason"] = maybe(checked_text, outcome.reason, "the reason of a status")
-    if iteration is not None:
-        details["iteration"] = checked_number(iteration, "iteration")
-    if tokens_used is not None:
-        details["tokens_used"] = checked_number(tokens_used, "tokens_used")
-    if cost is not None:
-        details["cost"] = float(checked_number(cost, "cost", whole=False))
-    if description is not None:
-        details["description"] = checked_text(description, "description")
-    if resume_hint is not None:
-        details["resume_hint"] = checked_text(resume_hint, "resume_hint")
-    if external_id is not None:
-        details["external_id"] = checked_text(external_id, "external_id")
+    said = {
+        "iteration": iteration,
+        "tokens_used": tokens_used,
+        "cost": cost,
+        "description": description,
+        "resume_hint": resume_hint,
+        "external_id": external_id,
+        "created_us": created_at,
+    }
+    details |= {name: _CHECKS[name](value, name) for name, value in said.items() if value is not None}
     if metadata is not None and not isinstance(metadata, Mapping):
         raise InvalidInputError(f"metadata must be a dict, not {type(metadata).__name__}")
     if metadata:
         details["metadata"] = engine.codec.encode(dict(metadata), ("metadata",))
     note = dump_note(checked_label(label), checked_tags(tags)) if label is not None or tags else None
     return Draft(details, None if given_id is None else checked_id(given_id, "a checkpoint's id"), note)
+
+
+def _checked_cost(cost: Any, name: str) -> float:
+    return float(checked_number(cost, name, whole=False))
+
+
+def _microseconds(created_at: Any, _: str) -> int:
+    """A time as a store's clock counts, since 1970."""
+    if not isinstance(created_at, dt.datetime) or created_at.utcoffset() is None:
+        raise InvalidInputError(
+            f"created_at must be a datetime with a time zone, for example datetime(2026, 1, 31, tzinfo=timezone.utc), "
+            f"not {created_at!r}"
+        )
+    return int((checked_time(created_at, "created_at") - dt.datetime.fromtimestamp(0, dt.UTC)) // dt.timedelta(microseconds=1))
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "iteration": checked_number,
+    "tokens_used": checked_number,
+    "cost": _checked_cost,
+    "description": checked_text,
+    "resume_hint": checked_text,
+    "external_id": checked_text,
+    "created_us": _microseconds,
+}
 
 
 def checked_label(label: str | None) -> str | None:

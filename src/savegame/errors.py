@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
-    from savegame.model import Checkpoint
+    from savegame.checkpoint import Checkpoint
 
 TOO_MANY_FILES: Final = "too many files are open; close some, or raise the limit with ulimit -n"
 

@@ -198,7 +198,7 @@ class Meta:
 
     @property
     def created_at(self) -> dt.datetime:
-        """When the checkpoint was made, by the store's clock."""
+        """When the checkpoint was made: by the store's clock, unless the save said another time."""
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=self.created_us)
 
 
@@ -213,7 +213,8 @@ _NOT_SAID: Final = frozenset(("parent_id", "step", "created_us", "size_bytes", "
 def metadata_of(parent_id: str, step: int, now: int, size: int, details: dict[str, Any], blobs: Iterable[bytes]) -> bytes:
     """The packed metadata of a new checkpoint; `details` has what was said about it, by the names of Meta."""
     if details or blobs:
-        return pack_meta(Meta(parent_id or None, step, now, size, **details, blobs=list(blobs)))
+        said = {"created_us": now, **details}
+        return pack_meta(Meta(parent_id or None, step, size_bytes=size, **said, blobs=list(blobs)))
     return packb([pack_id(parent_id) if parent_id else None, step, now, size, "manual", "in_progress"])
 
 

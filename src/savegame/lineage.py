@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
+from savegame.checkpoint import Checkpoint
 from savegame.domain import plain_messages
 from savegame.engine import Engine
 from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, InvalidInputError, ThreadNotFound
 from savegame.frames import Meta, load_meta, load_note
-from savegame.model import Checkpoint, Frame, ThreadKey, ThreadRow
+from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.retrying import PLANS
 from savegame.tree import Node, Shared, child_of, count_of, value_of
 

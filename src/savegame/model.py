@@ -1,7 +1,7 @@
 """The frozen types that travel between the rooms: what users see, and what stores keep. Touches errors only.
 
-For users: Checkpoint, ThreadInfo, Change, Report, Problem, Kind, Status. For stores: ThreadKey, ThreadRow, Frame,
-Chain, Record, Lease, Page; there ids are text and everything else is bytes and numbers.
+For users: ThreadInfo, Change, Report, Problem, Kind, Status; Checkpoint is in `checkpoint.py`. For stores: ThreadKey,
+ThreadRow, Frame, Chain, Record, Lease, Page; there ids are text and everything else is bytes and numbers.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Callable, Mapping
-from copy import deepcopy
-from dataclasses import dataclass, field, fields, replace
-from enum import Enum, StrEnum
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
 from typing import Any, Final, Generic, NamedTuple, NewType, TypeVar
 
 from savegame.errors import InvalidInputError
@@ -199,114 +198,6 @@ class Change(NamedTuple):
     new: Any
 
 
-class _State(Enum):
-    """What stands for a state that nobody has looked at."""
-
-    UNLOADED = 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Checkpoint:
-    """An immutable point in a thread. `state` is there when it came from load, latest or a save; else call `load()`."""
-
-    id: CheckpointId
-    thread_id: str
-    agent_id: str | None
-    parent_id: CheckpointId | None
-    seq: int
-    step: int
-    created_at: dt.datetime
-    size_bytes: int
-    digest: Digest
-    iteration: int | None = None
-    label: str | None = None
-    description: str | None = None
-    tags: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    kind: str = Kind.MANUAL
-    status: Status = field(default_factory=lambda: Status("in_progress"))
-    tokens_used: int | None = None
-    cost: float | None = None
-    resume_hint: str | None = None
-    forked_from: str | None = None
-    external_id: str | None = None
-    skipped: tuple[str, ...] = ()
-    _load: Callable[[], Any] | None = None
-    _decode: Callable[[], Any] | None = None
-    _state: Any = _State.UNLOADED
-    _fields: Callable[[], dict[str, Any]] | None = None
-
-    @classmethod
-    def later(cls, fields: Callable[[], dict[str, Any]]) -> Checkpoint:
-        """A checkpoint whose fields are worked out at the first look: most that a save gives back are never looked at."""
-        made = object.__new__(cls)
-        _set_fields(made, fields)
-        return made
-
-    def __getattr__(self, name: str) -> Any:
-        if name in Checkpoint.__slots__ and name != "_fields":
-            fields = self._fields  # another thread may be looking too
-            found = {} if fields is None else _filled(fields())
-            if self._fields is not None:
-                for field_name, value in found.items():
-                    object.__setattr__(self, field_name, value)
-                object.__setattr__(self, "_fields", None)
-            return object.__getattribute__(self, name)
-        raise AttributeError(f"a Checkpoint has no attribute {name!r}")
-
-    @property
-    def state(self) -> Any:
-        """The whole state at this point."""
-        if self._state is _State.UNLOADED:
-            if self._decode is None:
-                advice = "call .load() on it" if self._load else "it was pickled: load it from its vault, by its id"
-                raise InvalidInputError(f"checkpoint {self.id} came from a listing without its state; {advice}")
-            found = self._decode()
-            if self._state is _State.UNLOADED:  # else another thread was quicker: there is one state
-                object.__setattr__(self, "_state", found)
-        return self._state
-
-    def load(self) -> Checkpoint:
-        """This checkpoint with its state."""
-        if self._decode is not None or self._load is None:
-            return self
-        loaded: Checkpoint = self._load()
-        return loaded
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Checkpoint):
-            return NotImplemented
-        return (self.thread_id, self.id, self.digest) == (other.thread_id, other.id, other.digest)
-
-    def __hash__(self) -> int:
-        return hash((self.thread_id, self.id))
-
-    def __copy__(self) -> Checkpoint:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Checkpoint:
-        return replace(self, metadata=deepcopy(self.metadata, memo), _state=deepcopy(self._state, memo))
-
-    def __getstate__(self) -> list[Any]:
-        """What is pickled: the fields, and the state if there is one; not the way to the vault."""
-        state = self._state if self._decode is None else self.state
-        whole = replace(self, _state=state, _load=None, _decode=None)
-        return [getattr(whole, item.name) for item in fields(whole)]
-
-    def __repr__(self) -> str:
-        name = f" {self.label!r}" if self.label else ""
-        return f"<Checkpoint {self.id[:12]}{name} step {self.step} of {self.thread_id!r}>"
-
-
-_set_fields: Final = Checkpoint.__dict__["_fields"].__set__  # past __setattr__, which refuses; every save calls it
-
-
-def _filled(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a checkpoint, those that were left out as if they had not been given."""
-    whole = Checkpoint(**fields)
-    return {name: getattr(whole, name) for name in Checkpoint.__slots__ if name != "_fields"}
-
-
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
     """A thread as a listing shows it. If its head is damaged, `damage` says so and nothing but the id is known."""
@@ -428,3 +319,10 @@ class Page(Generic[T]):
 
     items: list[T]
     next: Any = None
+
+
+def __getattr__(name: str) -> Any:
+    """Pickles of earlier versions name the class Checkpoint, and what stands for a state that is not loaded, here."""
+    if name in ("Checkpoint", "_State"):
+        return getattr(import_module("savegame.checkpoint"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import chain, takewhile
 from typing import Final
 
+from savegame.checkpoint import Checkpoint
 from savegame.errors import CorruptionError
-from savegame.model import Checkpoint
 from savegame.thread import Thread
 from savegame.vault import Vault
 

@@ -15,12 +15,13 @@ from typing import Any, Final, TypeVar
 import blake3
 
 from savegame import differ
+from savegame.checkpoint import Checkpoint
 from savegame.codec import Codec
 from savegame.delta import Op
 from savegame.domain import AgentState, Conversation
 from savegame.errors import ConflictError, InvalidInputError
 from savegame.frames import Meta, load_meta
-from savegame.model import MAX_ID, Checkpoint
+from savegame.model import MAX_ID
 from savegame.objects import fields_of
 from savegame.plain import Plain, checked_text, checked_texts, checked_time
 from savegame.runs.views import read_call

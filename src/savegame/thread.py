@@ -10,13 +10,13 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from savegame import beside, derived, differ, lineage, pruning, states, subjects, upkeep
 from savegame.autosave import Autosave
 from savegame.changes import Diff, changes_between
+from savegame.checkpoint import Checkpoint, Source
 from savegame.delta import Op, whole
 from savegame.drafting import checked_label, checked_tags, drafted
 from savegame.engine import EMPTY, Draft, Engine, Point
@@ -33,7 +33,6 @@ from savegame.lineage import Ref
 from savegame.model import (
     IN_PROGRESS,
     NEW_ID,
-    Checkpoint,
     Frame,
     Kind,
     Record,
@@ -121,14 +120,28 @@ class Thread:
         parent: Ref | None = None,
         expect: Checkpoint | str | None = None,
         force: bool = False,
+        created_at: dt.datetime | None = None,
     ) -> Checkpoint:
         """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one.
 
         A Conversation is saved as by `save_conversation`, under this thread's id; an AgentState in its own thread as by
-        `save_agent`. Where this handle expects no head, the one that the object was loaded from is expected.
+        `save_agent`. Where this handle expects no head, the one that the object was loaded from is expected. `created_at`, a
+        time with a zone, is for histories that come from elsewhere: ages count from it, the order stays the store's.
         """
         draft = self._draft(
-            id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint, external_id
+            id,
+            label,
+            tags,
+            description,
+            metadata,
+            kind,
+            status,
+            iteration,
+            tokens_used,
+            cost,
+            resume_hint,
+            external_id,
+            created_at,
         )
         kept = states.kept(self._engine.codec, self.id, state, force=force) if isinstance(state, Plain) else None
         if id is not None:
@@ -174,8 +187,12 @@ class Thread:
         parent: Ref | None = None,
         expect: Checkpoint | str | None = None,
         force: bool = False,
+        created_at: dt.datetime | None = None,
     ) -> Checkpoint:
-        """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs."""
+        """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs.
+
+        `created_at` is that of `save`.
+        """
         if (  # what agents do most: append, and say nothing about it
             append
             and not set
@@ -192,6 +209,7 @@ class Thread:
             and resume_hint is None
             and id is None
             and external_id is None
+            and created_at is None
             and parent is None
             and expect is None
         ):
@@ -202,7 +220,19 @@ class Thread:
             if point is not None:
                 return self._saved(point, None)
         draft = self._draft(
-            id, label, tags, description, metadata, kind, status, iteration, tokens_used, cost, resume_hint, external_id
+            id,
+            label,
+            tags,
+            description,
+            metadata,
+            kind,
+            status,
+            iteration,
+            tokens_used,
+            cost,
+            resume_hint,
+            external_id,
+            created_at,
         )
         wanted = ANY if expect is None else _id_of(expect)
         for what, given in (("append", append), ("set", set)):
@@ -317,7 +347,7 @@ class Thread:
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("saved %s: thread %r step %d", point.id, self._key.id, point.step)
 
-        def fields() -> dict[str, Any]:
+        def fields() -> tuple[dict[str, Any], Source]:
             frame = Frame(point.seq, point.id, 0, point.meta, note, None)
             return self._fields(frame, load_meta(frame.meta), point.node, None)
 
@@ -338,8 +368,9 @@ class Thread:
             raise AlreadyExistsError(f"the id {id!r} is taken by a checkpoint of thread {key.id!r}; choose another")
         meta = load_meta(frame.meta)
         there = self._point(frame)
-        fixed = ("kind", "status", "reason", "iteration", "tokens_used", "cost", "description", "resume_hint", "metadata")
-        asked = Meta(None, 0, 0, 0, **draft.details)
+        texts = ("kind", "status", "reason", "description", "resume_hint")
+        fixed = (*texts, "iteration", "tokens_used", "cost", "metadata", "created_us")
+        asked = Meta(**{"parent_id": None, "step": 0, "created_us": meta.created_us, "size_bytes": 0, **draft.details})
         same = all(getattr(meta, name) == getattr(asked, name) for name in fixed)
         if meta.request is not None:
             same = same and meta.request == asked.request
@@ -742,7 +773,7 @@ class Thread:
                     skipped.append(frame.id)
                     continue
                 try:
-                    return replace(self._load_seq(frame.seq, frame), skipped=tuple(skipped))
+                    return self._load_seq(frame.seq, frame)._changed(skipped=tuple(skipped))
                 except CorruptionError as another:
                     skipped.append(frame.id)
                     broken = another.seq
@@ -761,7 +792,7 @@ class Thread:
                 continue
             for frame in frames:
                 try:
-                    return replace(self._load_seq(frame.seq, frame), skipped=tuple(skipped))
+                    return self._load_seq(frame.seq, frame)._changed(skipped=tuple(skipped))
                 except CorruptionError:
                     skipped.append(frame.id)
         return None
@@ -772,9 +803,9 @@ class Thread:
         known = load_meta(frame.meta) if meta is None else meta
         return Checkpoint.later(lambda: self._fields(frame, known, node, shared))
 
-    def _fields(self, frame: Frame, meta: Meta, node: Node | None, shared: Shared | None) -> dict[str, Any]:
+    def _fields(self, frame: Frame, meta: Meta, node: Node | None, shared: Shared | None) -> tuple[dict[str, Any], Source]:
         label, tags = load_note(frame.note)
-        return {
+        fields = {
             "id": frame.id,
             "thread_id": self.id,
             "agent_id": meta.agent_id,
@@ -796,9 +827,9 @@ class Thread:
             "resume_hint": meta.resume_hint,
             "forked_from": meta.forked_from,
             "external_id": meta.external_id,
-            "_load": lambda: self._load_again(frame),
-            "_decode": None if node is None else lambda: self._value(frame.id, meta, node, shared),
         }
+        decode = None if node is None else lambda: self._value(frame.id, meta, node, shared)
+        return fields, Source(lambda: self._load_again(frame), decode, self._codec)
 
     def _value(self, checkpoint_id: str, meta: Meta, node: Node, shared: Shared | None) -> Any:
         value = value_of(self._codec, node, shared)

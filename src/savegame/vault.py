@@ -20,6 +20,7 @@ from savegame import copying, exporting, importing, lineage, states, subjects, u
 from savegame.agents import AgentAutosave, AgentInfo, Agents
 from savegame.beside import PARENT, SOURCE
 from savegame.changes import Diff, changes_between
+from savegame.checkpoint import Checkpoint
 from savegame.codec import Codec
 from savegame.conversations import ConversationInfo, Conversations
 from savegame.domain import AgentState, Conversation, Message
@@ -34,7 +35,6 @@ from savegame.errors import (
 from savegame.frames import load_meta, load_note, recode
 from savegame.model import (
     NEW_ID,
-    Checkpoint,
     CheckpointId,
     Kind,
     Report,

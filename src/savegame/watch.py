@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 
 from savegame import lineage
+from savegame.checkpoint import Checkpoint
 from savegame.engine import Engine
 from savegame.errors import InvalidInputError
 from savegame.lineage import PAGE, Ref
-from savegame.model import Checkpoint, Frame, ThreadKey, ThreadRow, checked_duration
+from savegame.model import Frame, ThreadKey, ThreadRow, checked_duration
 
 
 class Watcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import operator
 import os
@@ -172,6 +173,8 @@ def test_everything_comes_over_and_the_old_file_stays_as_it_is(old: Path, tmp_pa
         assert vault.verify().ok
         state = vault.thread("chat").state()
         assert state["channel_values"]["messages"][0]["content"] == "Where is parcel 0?"  # plain, without LangGraph
+        for entry in vault.thread("chat").history(branches=True):  # each as old as it was
+            assert entry.created_at == dt.datetime.fromisoformat(entry.load().state["ts"])
 
 
 def test_graphs_carry_on_where_they_were(old: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -124,3 +125,14 @@ def test_exports_are_taken_in(format_name: str) -> None:
             assert vault.thread(name).load().id == thread["head"]
             assert story.summary(vault.thread(name).state()) == states[thread["head"]]
         assert vault.verify().ok
+
+
+def test_pickles_of_checkpoints_are_read() -> None:
+    """Made when the class was in another module, and had more fields: one with its state, one without."""
+    with (HERE / "format-1/checkpoints.pickle").open("rb") as file:
+        whole, listed = pickle.load(file)
+    assert (whole.id, whole.label, whole.state) == ("first", "x", {"a": (1, 2)})
+    assert (listed.id, listed.label) == ("first", "x")
+    with pytest.raises(savegame.InvalidInputError, match="without its state"):
+        _ = listed.state
+    assert pickle.loads(pickle.dumps(whole)).state == {"a": (1, 2)}

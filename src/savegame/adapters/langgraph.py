@@ -21,6 +21,7 @@ import ormsgpack
 
 from savegame.aio import AsyncVault
 from savegame.beside import CHILD
+from savegame.checkpoint import Checkpoint as Saved
 from savegame.derived import NOTED, SEPARATOR, framework_id, unescaped
 from savegame.errors import (
     AlreadyExistsError,
@@ -32,7 +33,6 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.foreign import Foreign
-from savegame.model import Checkpoint as Saved
 from savegame.model import Kind, checked_limit
 from savegame.thread import Thread
 from savegame.vault import Vault

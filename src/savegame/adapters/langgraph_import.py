@@ -9,9 +9,10 @@ Touches the vault, errors, its sibling langgraph, and the old file through SQLit
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -329,6 +330,7 @@ class _Mover:
             metadata=found.metadata,
             parent=place.checkpoint(found.parent) if found.parent and found.parent in there else None,
             force=True,
+            created_at=_time_of(found.checkpoint),
         )
 
     def _put_writes(self, place: Place, external_id: str, writes: list[Write]) -> None:
@@ -379,6 +381,15 @@ class _Mover:
             self._work.step()
         if left:
             raise CorruptionError(f"{_name(place, min(left))}: it cannot be read back; import into another store")
+
+
+def _time_of(checkpoint: Mapping[str, Any]) -> dt.datetime | None:
+    """When LangGraph made a checkpoint; None if it does not tell, or not in which time zone."""
+    try:
+        made = dt.datetime.fromisoformat(checkpoint["ts"])
+        return made.astimezone(dt.UTC) if made.tzinfo is not None else None
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
 
 
 def _among(wanted: Sequence[Any], found: Sequence[Any] | None, *, more: bool) -> bool:

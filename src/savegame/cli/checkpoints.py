@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from savegame.changes import changes_between
+from savegame.checkpoint import Checkpoint
 from savegame.cli import shapes
 from savegame.cli.printing import ago, one_line, out, plural, print_json, print_lines, say
 from savegame.cli.rendering import (
@@ -32,7 +33,6 @@ from savegame.cli.vaults import (
     opened,
 )
 from savegame.errors import ThreadNotFound
-from savegame.model import Checkpoint
 from savegame.showing import size_text
 from savegame.transcript import messages_in
 from savegame.vault import Vault
@@ -61,7 +61,7 @@ def show(
     with opened(store, namespace) as vault:
         found = checkpoint_named(vault, thread, ref)
         if as_json:
-            print_json(shapes.shown(vault.codec, found))
+            print_json(found.to_dict(state=True))
             return
         _details(found)
         messages = messages_in(found.state)
@@ -122,7 +122,7 @@ def diff(
         changes = changes_between(vault.codec, before.state, after.state)
         if as_json:
             listed = [shapes.changed(vault.codec, change) for change in changes]
-            print_json({"old": shapes.point(vault.codec, before), "new": shapes.point(vault.codec, after), "changes": listed})
+            print_json({"old": before.to_dict(), "new": after.to_dict(), "changes": listed})
             return
         say(("--- ", "red"), checkpoint_line(before, head=False), f" {one_line(before.thread_id)}", hang=4)
         say(("+++ ", "green"), checkpoint_line(after, head=False), f" {one_line(after.thread_id)}", hang=4)

@@ -10,16 +10,14 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from savegame.cli import shapes
+from savegame.checkpoint import Checkpoint
 from savegame.cli.graph import Row, drawn
 from savegame.cli.printing import one_line, print_json_line, print_json_list, print_lines, say, warn
 from savegame.cli.rendering import SAID, checkpoint_line, message_text
 from savegame.cli.vaults import AnyThread, AsJson, Namespace, Store, command, opened, thread_named
 from savegame.errors import CheckpointNotFound, CorruptionError
-from savegame.model import Checkpoint
 from savegame.thread import Thread
 from savegame.transcript import messages_in
-from savegame.vault import Vault
 
 Count = Annotated[int | None, typer.Option("--number", "-n", min=0, help="Show only the newest N checkpoints.")]
 
@@ -46,7 +44,7 @@ def log(
         head = _head_of(found)
         entries = _entries(found, whole=as_json, branches=branches or graph, limit=number, tag=tag, label=label)
         if as_json:
-            print_json_list({**shapes.point(vault.codec, entry), "head": entry.id == head} for entry in entries)
+            print_json_list({**entry.to_dict(), "head": entry.id == head} for entry in entries)
         elif graph:
             _draw(list(entries), head)
         else:
@@ -71,7 +69,7 @@ def tail(
         found = thread_named(vault, thread)
         entries = list(_entries(found, whole=as_json, branches=True, limit=number))[::-1]
         since = entries[-1] if entries else None
-        told = _Told(vault, as_json=as_json)
+        told = _Told(as_json=as_json)
         for entry in found.replay(entries):
             told.tell(entry)
         if follow:
@@ -83,8 +81,7 @@ def tail(
 class _Told:
     """Shows checkpoints with what is new in their conversation."""
 
-    def __init__(self, vault: Vault, *, as_json: bool) -> None:
-        self._codec = vault.codec
+    def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._last: str | None = None
         self._count = 0
@@ -92,7 +89,7 @@ class _Told:
     def tell(self, entry: Checkpoint) -> None:
         """One checkpoint: its line, and the messages that came since its parent, or else the last one."""
         if self._as_json:
-            print_json_line(shapes.shown(self._codec, entry))
+            print_json_line(entry.to_dict(state=True))
             return
         say(checkpoint_line(entry, head=False))
         messages = messages_in(entry.state) or ()

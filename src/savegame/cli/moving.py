@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from savegame.cli import shapes
 from savegame.cli.printing import ask, one_line, plural, print_json, print_lines, refuse_other, say, short
 from savegame.cli.rendering import checkpoint_line, going_lines, label_and_tags
 from savegame.cli.vaults import (
@@ -66,8 +65,8 @@ def rewind(
             print_json(
                 {
                     "thread_id": found.id,
-                    "old": None if old is None else shapes.point(vault.codec, old),
-                    "new": shapes.point(vault.codec, target),
+                    "old": None if old is None else old.to_dict(),
+                    "new": target.to_dict(),
                     "left": left,
                     "discarded": discard,
                     "done": not dry_run,
@@ -109,7 +108,7 @@ def fork(
         origin = by_reference(source, at, source.load)
         begun = next(source.fork(new, at=origin).history())
         if as_json:
-            first = shapes.point(vault.codec, begun)
+            first = begun.to_dict()
             print_json({"thread_id": new, "forked_from": source.id, "at": origin.id, "checkpoint": first})
             return
         say((one_line(new), "bold"), f" begins with step {origin.step} of {one_line(source.id)}")
@@ -146,7 +145,7 @@ def label(
 
         noted = by_reference(found, ref, lambda known: found.note(known, change))
         if as_json:
-            print_json(shapes.point(vault.codec, noted))
+            print_json(noted.to_dict())
         else:
             notes = label_and_tags(noted)
             say((short(noted.id), "yellow"), f"  step {noted.step}  ", notes if notes else ("no label, no tags", "dim"))

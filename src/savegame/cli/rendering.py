@@ -14,9 +14,10 @@ from typing import Any, Final
 from rich.text import Text
 from rich.tree import Tree
 
+from savegame.checkpoint import Checkpoint
 from savegame.cli.printing import ago, clipped, is_narrow, one_line, plural, safe, short
 from savegame.codec import format_path
-from savegame.model import MISSING, Change, Checkpoint, Status
+from savegame.model import MISSING, Change, Status
 from savegame.showing import plain_text, written
 from savegame.transcript import Call, file_kind, file_name, said_in
 

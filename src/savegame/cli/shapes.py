@@ -12,14 +12,13 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
 from savegame import vault
+from savegame.checkpoint import value_to_json
 from savegame.codec import Codec
 from savegame.errors import SavegameError
-from savegame.frames import PLAIN
-from savegame.model import MISSING, Change, Checkpoint, Report, ThreadInfo
+from savegame.model import MISSING, Change, Report, ThreadInfo
 from savegame.runner import StaleRun
 from savegame.runs.ledger import CallEntry
 from savegame.search import Hit
-from savegame.text import to_text
 from savegame.usage import Usage
 
 S = TypeVar("S")
@@ -43,7 +42,7 @@ class Thread(TypedDict):
 
 
 class Point(TypedDict):
-    """A checkpoint without its state."""
+    """A checkpoint without its state: `Checkpoint.to_dict()`."""
 
     id: str
     thread_id: str
@@ -76,7 +75,7 @@ class Logged(Point):
 
 
 class Shown(Point):
-    """A checkpoint with its state."""
+    """A checkpoint with its state: `Checkpoint.to_dict(state=True)`."""
 
     state: Any
 
@@ -346,24 +345,9 @@ SHAPES: dict[str, Shape] = {
 """By command."""
 
 
-def plain(codec: Codec, value: Any) -> Any:
-    """A value of a state as JSON, what JSON has no word for as a dict with one key that begins with `$`."""
-    return to_text("value", PLAIN + codec.encode(value))["value"]
-
-
 def thread(info: ThreadInfo) -> Thread:
     """A thread as a listing shows it."""
     return _made(Thread, info, reason=info.status.reason)
-
-
-def point(codec: Codec, found: Checkpoint) -> Point:
-    """A checkpoint without its state."""
-    return _made(Point, found, metadata=plain(codec, dict(found.metadata)), reason=found.status.reason)
-
-
-def shown(codec: Codec, found: Checkpoint) -> Shown:
-    """A checkpoint with its state."""
-    return {**point(codec, found), "state": plain(codec, found.state)}
 
 
 def changed(codec: Codec, change: Change) -> Changed:
@@ -371,9 +355,9 @@ def changed(codec: Codec, change: Change) -> Changed:
     added, removed = change.old is MISSING, change.new is MISSING
     return {
         "change": "added" if added else "removed" if removed else "changed",
-        "path": [plain(codec, part) for part in change.path],
-        "old": None if added else plain(codec, change.old),
-        "new": None if removed else plain(codec, change.new),
+        "path": [value_to_json(codec, part) for part in change.path],
+        "old": None if added else value_to_json(codec, change.old),
+        "new": None if removed else value_to_json(codec, change.new),
     }
 
 
@@ -400,7 +384,7 @@ def stale(run: StaleRun) -> Stale:
 
 def called(codec: Codec, thread_id: str, entry: CallEntry) -> Called:
     """A call in the ledger of a thread."""
-    values = {"arguments": plain(codec, dict(entry.arguments)), "result": plain(codec, entry.result)}
+    values = {"arguments": value_to_json(codec, dict(entry.arguments)), "result": value_to_json(codec, entry.result)}
     return _made(Called, entry, thread_id=thread_id, **values)
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Final, NamedTuple
 import typer
 from rich.text import Text
 
+from savegame.checkpoint import Checkpoint
 from savegame.cli import shapes
 from savegame.cli.printing import (
     ago,
@@ -41,7 +42,6 @@ from savegame.cli.vaults import (
     thread_named,
 )
 from savegame.errors import CorruptionError, InvalidInputError
-from savegame.model import Checkpoint
 from savegame.opening import BUILT_IN
 from savegame.showing import size_text
 from savegame.thread import Thread

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 import savegame
+from savegame.checkpoint import Checkpoint
 from savegame.errors import (
     CheckpointNotFound,
     InvalidInputError,
@@ -29,7 +30,6 @@ from savegame.errors import (
     ThreadNotFound,
 )
 from savegame.lineage import Ref, by_text
-from savegame.model import Checkpoint
 from savegame.naming import checkpoints_named, threads_named
 from savegame.opening import shown_address
 from savegame.thread import Thread

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
+from savegame.checkpoint import Checkpoint
 from savegame.domain import AttachmentType, Role
 from savegame.mcp.showing import Cut, fields
-from savegame.model import Checkpoint, Status
+from savegame.model import Status
 
 MAX_LIMIT: Final = 200
 ASIDE: Final = 2000

@@ -17,8 +17,9 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from savegame._offload import Offload, _told, undisturbed
+from savegame.checkpoint import Checkpoint
 from savegame.errors import OutcomeError, SavegameError, Unknown
-from savegame.model import Checkpoint, Kind, Status, checked_id
+from savegame.model import Kind, Status, checked_id
 from savegame.runs import tracing
 from savegame.runs.core import MISSING, Go, Known, RunCore
 from savegame.runs.lease import Hold

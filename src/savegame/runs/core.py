@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from savegame import differ
+from savegame.checkpoint import Checkpoint
 from savegame.delta import Op
 from savegame.domain import Conversation, Message, Role, ToolCall, plain_messages
 from savegame.errors import (
@@ -30,7 +31,7 @@ from savegame.errors import (
     Unknown,
 )
 from savegame.lineage import CHOSEN, line, messages_in, newest_mark
-from savegame.model import Checkpoint, Kind, Status, checked_id
+from savegame.model import Kind, Status, checked_id
 from savegame.policy import Event, Strategy
 from savegame.runs import views
 from savegame.runs.keys import CALL_KEY, KeyParts, digest_of, keys_for, parts_of, read_call, unanswered
@@ -156,7 +157,7 @@ class RunCore:
         if kind == Kind.MANUAL:
             return True
         iteration = self._replies + (kind == Kind.LLM_RESPONSE)
-        since = None if self._chosen_at is None else self._now() - self._chosen_at
+        since = None if self._chosen_at is None else abs(self._now() - self._chosen_at)  # a save may have said any time
         events = [Event.TOOL_CALL] if kind == Kind.TOOL_CALL else [Event.LLM_RESPONSE, Event.ITERATION]
         return any(self._strategy.should_save(iteration, event, since_last=since) for event in events)
 

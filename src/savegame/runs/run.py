@@ -18,8 +18,9 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeGuard, TypeVar
 
+from savegame.checkpoint import Checkpoint
 from savegame.errors import InvalidInputError, TransactionFailed, UnavailableError, UnsupportedError
-from savegame.model import Checkpoint, Kind, Status, checked_id, checked_number
+from savegame.model import Kind, Status, checked_id, checked_number
 from savegame.runs import tracing, views
 from savegame.runs.core import MISSING, Go, Known, RunCore
 from savegame.runs.lease import Hold

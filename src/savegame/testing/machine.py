@@ -21,8 +21,9 @@ from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from savegame.checkpoint import Checkpoint
 from savegame.errors import AlreadyExistsError, CheckpointNotFound, ConflictError, InvalidInputError, ThreadNotFound
-from savegame.model import Checkpoint, ThreadKey
+from savegame.model import ThreadKey
 from savegame.opening import open_vault
 from savegame.store import PutKeyframe
 from savegame.testing import strategies

@@ -18,6 +18,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response
 
 from savegame.changes import changes_between
+from savegame.checkpoint import Checkpoint
 from savegame.errors import (
     Busy,
     CheckpointNotFound,
@@ -28,7 +29,7 @@ from savegame.errors import (
     ThreadNotFound,
 )
 from savegame.lanes import start
-from savegame.model import Checkpoint, ThreadInfo, ThreadKey
+from savegame.model import ThreadInfo, ThreadKey
 from savegame.naming import left_behind
 from savegame.runner import RunInfo
 from savegame.runs.ledger import CallEntry

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from savegame.checkpoint import Checkpoint
 from savegame.lanes import MOST_LANES, placed
-from savegame.model import Checkpoint
 
 LANE, HEIGHT, MARGIN = 14, 52, 12
 MIDDLE: Final = HEIGHT // 2

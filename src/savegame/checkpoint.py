@@ -1,0 +1,258 @@
+"""Checkpoint: what users see of one point of a thread, with its state or a way to load it; and its JSON form.
+
+`to_dict` is the one shape in which a checkpoint leaves Python, `--json` of the command line included. Values that JSON has
+no word for are written as in the file store's journals: `{"$datetime": ...}`. Touches text, codec, frames, model, plain.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from savegame.codec import Codec
+from savegame.errors import CorruptionError, InvalidInputError
+from savegame.frames import PLAIN
+from savegame.model import CheckpointId, Digest, Kind, Status, checked_id, checked_number
+from savegame.plain import checked_mapping, checked_text, checked_texts, checked_time, maybe
+from savegame.text import from_text, to_text
+
+
+class _State(Enum):
+    """What stands for a state that nobody has looked at."""
+
+    UNLOADED = 1
+
+
+class Source(NamedTuple):
+    """Where the state of a checkpoint comes from: how to load it, how to decode it once loaded, and the vault's codec."""
+
+    load: Callable[[], Any] | None = None
+    decode: Callable[[], Any] | None = None
+    codec: Codec | None = None
+
+
+class _Private:
+    """What a checkpoint holds besides its fields. Apart from them, so that `dataclasses` neither lists nor copies it."""
+
+    __slots__ = ("_fields", "_source", "_state")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint(_Private):
+    """An immutable point in a thread. `state` is there when it came from load, latest or a save; else call `load()`."""
+
+    id: CheckpointId
+    thread_id: str
+    agent_id: str | None
+    parent_id: CheckpointId | None
+    seq: int
+    step: int
+    created_at: dt.datetime
+    size_bytes: int
+    digest: Digest
+    iteration: int | None = None
+    label: str | None = None
+    description: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = Kind.MANUAL
+    status: Status = field(default_factory=lambda: Status("in_progress"))
+    tokens_used: int | None = None
+    cost: float | None = None
+    resume_hint: str | None = None
+    forked_from: str | None = None
+    external_id: str | None = None
+    skipped: tuple[str, ...] = ()
+
+    @classmethod
+    def later(cls, fields: Callable[[], tuple[dict[str, Any], Source]]) -> Checkpoint:
+        """A checkpoint whose fields are worked out at the first look: most that a save gives back are never looked at."""
+        made = object.__new__(cls)
+        _set_fields(made, fields)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_fields":
+            return None
+        if name not in _SLOTS:
+            raise AttributeError(f"a Checkpoint has no attribute {name!r}")
+        work_out = self._fields  # another thread may be looking too
+        if work_out is not None:
+            given, source = work_out()
+            whole = Checkpoint(**given)
+            for slot in Checkpoint.__slots__:
+                object.__setattr__(self, slot, getattr(whole, slot))
+            object.__setattr__(self, "_source", source)
+            object.__setattr__(self, "_fields", None)
+            return getattr(self, name)
+        if name in _UNSET:
+            return _UNSET[name]
+        return object.__getattribute__(self, name)  # which raises
+
+    @property
+    def state(self) -> Any:
+        """The whole state at this point."""
+        if self._state is _State.UNLOADED:
+            if self._source.decode is None:
+                advice = "call .load() on it" if self._source.load else "load it from its vault, by its id"
+                raise InvalidInputError(f"checkpoint {self.id} came without its state; {advice}")
+            found = self._source.decode()
+            if self._state is _State.UNLOADED:  # else another thread was quicker: there is one state
+                object.__setattr__(self, "_state", found)
+        return self._state
+
+    def load(self) -> Checkpoint:
+        """This checkpoint with its state."""
+        if self._source.decode is not None or self._source.load is None:
+            return self
+        loaded: Checkpoint = self._source.load()
+        return loaded
+
+    def _changed(self, state: Any = _State.UNLOADED, source: Source | None = None, **changes: Any) -> Checkpoint:
+        """The same checkpoint with other fields; its state comes along, or is another one."""
+        made = replace(self, **changes)
+        object.__setattr__(made, "_source", self._source if source is None else source)
+        object.__setattr__(made, "_state", self._state if state is _State.UNLOADED else state)
+        return made
+
+    def to_dict(self, state: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the design's signature
+        """This checkpoint as data that `json.dumps` takes and `from_dict` reads back; with `state`, the state too.
+
+        Times are ISO 8601 text in UTC. Raises InvalidInputError if the state is asked for and was not loaded.
+        """
+        codec = self._source.codec or Codec()
+        written = {"metadata": value_to_json(codec, dict(self.metadata)), "reason": self.status.reason}
+        found = {name: written[name] if name in written else _plain(getattr(self, name)) for name in _SHAPE}
+        return {**found, "state": value_to_json(codec, self.state)} if state else found
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, codec: Codec | None = None) -> Checkpoint:
+        """Read what `to_dict` returned, also after a round trip through JSON. Fields that it does not know are ignored.
+
+        Objects come back where the `codec` of a vault knows their class (`codec=vault.codec`), else as plain data. Raises
+        InvalidInputError naming the field that is missing or wrong.
+        """
+        if not isinstance(data, Mapping):
+            raise InvalidInputError(f"a Checkpoint is read from a dict, not from {type(data).__name__}")
+        missing = [name for name in _REQUIRED if data.get(name) is None]
+        if missing:
+            raise InvalidInputError(f"{missing[0]} is missing")
+        given: dict[str, Any] = {"agent_id": None, "parent_id": None}
+        given |= {name: check(data[name], name) for name, check in _CHECKS.items() if data.get(name) is not None}
+        given["status"] = _checked_status(data.get("status", "in_progress"), data.get("reason"))
+        codec = codec or Codec()
+        if data.get("metadata") is not None:
+            given["metadata"] = checked_mapping(_value_at(codec, data, "metadata"), "metadata")
+        made = cls(**given)
+        object.__setattr__(made, "_source", Source(codec=codec))
+        if "state" in data:
+            object.__setattr__(made, "_state", _value_at(codec, data, "state"))
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Checkpoint):
+            return NotImplemented
+        return (self.thread_id, self.id, self.digest) == (other.thread_id, other.id, other.digest)
+
+    def __hash__(self) -> int:
+        return hash((self.thread_id, self.id))
+
+    def __copy__(self) -> Checkpoint:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Checkpoint:
+        return self._changed(deepcopy(self._state, memo), metadata=deepcopy(self.metadata, memo))
+
+    def __getstate__(self) -> list[Any]:
+        """What is pickled: the fields, and the state if there is one; not the way to the vault."""
+        state = self._state if self._source.decode is None else self.state
+        return [*(getattr(self, item.name) for item in fields(self)), state]
+
+    def __setstate__(self, values: list[Any]) -> None:
+        count = len(Checkpoint.__slots__)
+        state = values[count if len(values) == count + 1 else count + 2]  # earlier versions had more around it
+        for slot, value in zip((*Checkpoint.__slots__, "_state"), (*values[:count], state), strict=True):
+            object.__setattr__(self, slot, value)
+
+    def __repr__(self) -> str:
+        name = f" {self.label!r}" if self.label else ""
+        return f"<Checkpoint {self.id[:12]}{name} step {self.step} of {self.thread_id!r}>"
+
+
+_SLOTS: Final = frozenset((*Checkpoint.__slots__, *_Private.__slots__))
+_UNSET: Final = {"_source": Source(), "_state": _State.UNLOADED}
+"""What the private part is of a checkpoint that was made by hand."""
+
+_set_fields: Final = _Private.__dict__["_fields"].__set__  # past __setattr__, which refuses; every save calls it
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+_SHAPE: Final = (
+    "id", "thread_id", "agent_id", "parent_id", "seq", "step", "iteration", "created_at", "label", "description", "tags",
+    "metadata", "kind", "status", "reason", "tokens_used", "cost", "resume_hint", "size_bytes", "digest", "forked_from",
+    "external_id",
+)  # fmt: skip
+"""The fields of the JSON form, in their order. `reason` is that of the status."""
+
+_REQUIRED: Final = ("id", "thread_id", "seq", "step", "created_at", "size_bytes", "digest")
+
+
+def value_to_json(codec: Codec, value: Any) -> Any:
+    """A value of a state as JSON; what JSON has no word for is a dict with one key that begins with `$`."""
+    return to_text("value", PLAIN + codec.encode(value))["value"]
+
+
+def _value_at(codec: Codec, data: Mapping[str, Any], name: str) -> Any:
+    """What `value_to_json` was given. Raises InvalidInputError for JSON that it cannot have returned."""
+    try:
+        return codec.decode(from_text("value", {"value": data[name]})[len(PLAIN) :])
+    except CorruptionError as error:
+        raise InvalidInputError(f"{name} is not as to_dict writes it: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dt.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return str.__str__(value) if isinstance(value, str) else list(value) if isinstance(value, tuple) else value
+
+
+def _checked_digest(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
+        raise InvalidInputError(f"{name} must be 64 hexadecimal digits, not {value!r}")
+    return value
+
+
+def _checked_status(name: Any, reason: Any) -> Status:
+    try:
+        return Status(name, maybe(checked_text, reason, "reason"))
+    except InvalidInputError as error:
+        raise InvalidInputError(f"status: {error}") from error
+
+
+def _checked_kind(value: Any, name: str) -> str:
+    return Kind.of(value)
+
+
+def _checked_tags(value: Any, name: str) -> tuple[str, ...]:
+    return tuple(checked_texts(value, name, checked_id))
+
+
+def _checked_cost(value: Any, name: str) -> float:
+    return float(checked_number(value, name, whole=False))
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    **dict.fromkeys(("id", "thread_id", "agent_id", "parent_id", "label", "forked_from"), checked_id),
+    **dict.fromkeys(("description", "resume_hint", "external_id"), checked_text),
+    **dict.fromkeys(("seq", "step", "iteration", "tokens_used", "size_bytes"), checked_number),
+    "created_at": checked_time,
+    "digest": _checked_digest,
+    "kind": _checked_kind,
+    "tags": _checked_tags,
+    "cost": _checked_cost,
+}
