@@ -74,5 +74,5 @@ def test_the_lowest_releases_work(tmp_path: Path) -> None:
 @pytest.mark.campaign
 @pytest.mark.timeout(7200)
 def test_the_lowest_releases_pass_everything(tmp_path: Path) -> None:
-    environment = lowest(tmp_path, f"{ROOT}[{','.join(EXTRAS)}]")
+    environment = lowest(tmp_path, "--editable", f"{ROOT}[{','.join(EXTRAS)}]")  # the benchmark runs in a checkout only
     passes(tmp_path, environment, "--numprocesses=2", "--dist=worksteal", f"--ignore={__file__}")
