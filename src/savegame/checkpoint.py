@@ -99,8 +99,9 @@ class Checkpoint(_Private):
         """The whole state at this point."""
         if self._state is _State.UNLOADED:
             if self._source.decode is None:
-                advice = "call .load() on it" if self._source.load else "load it from its vault, by its id"
-                raise InvalidInputError(f"checkpoint {self.id} came without its state; {advice}")
+                if self._source.load:
+                    raise InvalidInputError(f"checkpoint {self.id} came from a listing without its state; call .load() on it")
+                raise InvalidInputError(f"checkpoint {self.id} came without its state; load it from its vault, by its id")
             found = self._source.decode()
             if self._state is _State.UNLOADED:  # else another thread was quicker: there is one state
                 object.__setattr__(self, "_state", found)
