@@ -171,11 +171,12 @@ class UnsupportedError(SavegameError):
 
 
 class InvalidInputError(SavegameError, ValueError):
-    """The call itself is wrong: fix it."""
+    """The call itself is wrong: fix it. If it is about a model's reply, `reply` is what the model's function returned."""
 
     kind = "invalid-input"
     exit_code = 2
     http_status = 400
+    reply: Any = None
 
 
 class InvalidState(InvalidInputError):

@@ -52,6 +52,7 @@ from savegame.runs.ledger import (
     is_journaled,
     reply_of,
 )
+from savegame.runs.replies import quoting, refuse_unread
 from savegame.runs.toolbox import Tool, Toolbox, ToolKind
 from savegame.store import PutRecord
 from savegame.tree import Node
@@ -207,13 +208,15 @@ class RunCore:
         """Keep a model's reply before anything that it calls begins. Raises InvalidInputError for what is none."""
         reply_id = self._thread._engine.store.new_id(self._thread._key)
         spent = {"id": reply_id, "tokens_used": tokens_used, "cost": cost}
-        try:
-            made = self._append_reply(_reply(reply), **spent)
-        except (InvalidInputError, InvalidState):  # it was paid for: what of it can be kept is, and the model is told
-            sayable = _sayable_reply(reply, self._thread._engine.codec.encode)
-            if sayable is None:
-                raise
-            made = self._append_reply(_reply(sayable), **spent)
+        with quoting(reply):
+            refuse_unread(reply)
+            try:
+                made = self._append_reply(_reply(reply), **spent)
+            except InvalidInputError:  # it was paid for: what of it can be kept is, and the model is told
+                sayable = _sayable_reply(reply, self._thread._engine.codec.encode)
+                if sayable is None:
+                    raise
+                made = self._append_reply(_reply(sayable), **spent)
         self._said_here.add(reply_id)
         self._ledger, self._noticed, self._keys = {}, set(), None
         return made
