@@ -31,6 +31,10 @@ SOURCE: Final = "forked from"
 FORK: Final = "forked as"
 PARENT: Final = "child of"
 CHILD: Final = "parent of"
+DELETED: Final = "deleted"
+"""The kind of records by which threads that were deleted are kept for agents, see `graveyard.py`."""
+RESTORED: Final = "restored"
+"""The kind of records that name the checkpoint by which the restore of a deleted thread is undone."""
 
 MARK: Final = PLAIN + b"\xc3"
 """The value of a subject or link: only its name matters."""
@@ -81,6 +85,8 @@ _POLICIES: Final = {
     ledger.RUN: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
     COPIED: Policy(copy=Way.DROP),
     ASIDE: Policy(copy=Way.DROP),
+    DELETED: Policy(copy=Way.DROP),
+    RESTORED: Policy(copy=Way.DROP),
 }
 """Every kind but those of users and adapters, whose records are dropped by forks and carried by copies."""
 

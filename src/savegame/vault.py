@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from savegame import copying, exporting, importing, lineage, subjects, upkeep
+from savegame import copying, exporting, graveyard, importing, lineage, subjects, upkeep
 from savegame.agents import AgentAutosave, AgentInfo, Agents
 from savegame.beside import PARENT, SOURCE
 from savegame.changes import Diff, changes_between
@@ -91,7 +91,7 @@ class Stats:
 
 def check_options(namespace: str, retention: Retention | None, cache_bytes: int) -> None:
     """Refuse what a vault cannot be opened with: before there is a store, since opening may make one."""
-    checked_id(namespace, "the namespace")
+    graveyard.check_namespace(checked_id(namespace, "the namespace"))
     if retention is not None and not isinstance(retention, Retention):
         raise InvalidInputError(f"retention must be a Retention, for example Retention(max_checkpoints=100), not {retention!r}")
     checked_number(cache_bytes, "cache_bytes")
@@ -118,7 +118,7 @@ class Vault:
         self._engine.after_keyframe = upkeep.free_hidden
         self._conversations = Conversations(self._engine, self.namespace)
         self._agents = Agents(self._engine, self.namespace, self._conversations)
-        self._engine.pinned = self._agents.pinned
+        self._engine.pins = self._agents
         self._runner = Runner(self._engine, self.namespace, self._conversations)
 
     def __repr__(self) -> str:
@@ -391,9 +391,9 @@ class Vault:
     def restore_agent(self, checkpoint_id: str, *, skip_missing: bool = False) -> AgentState:
         """Move an agent and all its conversations back to where they were, all or none; gives the agent as it was.
 
-        What came later stays as branches; conversations that were begun later leave the listings. A checkpoint of kind
-        recovery is made first: restoring that one undoes it. Conversations that were deleted since raise
-        CheckpointNotFound, unless `skip_missing`.
+        What came later stays as branches; conversations that were begun later leave the listings, and those that were
+        deleted since come back. A checkpoint of kind recovery is made first: restoring that one undoes it. Conversations
+        that were erased or pruned since raise CheckpointNotFound, unless `skip_missing`.
         """
         return self._agents.restore(checkpoint_id, skip_missing=skip_missing)
 
@@ -511,12 +511,12 @@ class Vault:
         return {**found, "search": self.store.index().size()} if Capability.SEARCH in self.store.capabilities else found
 
     def verify(self, progress: Callable[[int, int], None] = _quiet) -> Report:
-        """Read every byte of this namespace and say what is damaged."""
-        return upkeep.verify(self._engine, self.namespace, progress)
+        """Read every byte of this namespace and say what is damaged; also of threads that were deleted and are kept."""
+        return graveyard.verify(self._engine, self.namespace, progress)
 
     def repair(self, progress: Callable[[int, int], None] = _quiet) -> Report:
         """Set what is damaged aside, never deleting it; keep what can be kept; say what was done."""
-        return upkeep.repair(self._engine, self.namespace, progress)
+        return graveyard.repair(self._engine, self.namespace, progress)
 
     def prune(
         self,
