@@ -2,7 +2,8 @@
 
 An agent's checkpoint names the heads of all its threads as they were at one moment. A restore moves those heads back in
 one batch: whole or not at all. Threads that were begun later lose their head, so that they leave the listings; whatever
-came later stays as branches. Threads are named by hashes of their ids, so that nothing of a conversation that is erased
+came later stays as branches. Threads that were deleted since come back: they are kept as long as a checkpoint names them
+(`graveyard.py`). Threads are named by hashes of their ids, so that nothing of a conversation that is erased
 stays behind here. Touches domain, conversations, thread and what is below them.
 """
 
@@ -18,14 +19,16 @@ from typing import Any, Final
 
 import blake3
 
-from savegame import differ, subjects
+from savegame import deleting, derived, differ, graveyard
 from savegame.autosave import Loop, Reporting, claim, prune_automatic
+from savegame.beside import DELETED, MARK, RESTORED, WITH_DELETE
 from savegame.checkpoint import Checkpoint
 from savegame.conversations import Conversations
 from savegame.delta import Op
 from savegame.domain import AgentState
-from savegame.engine import Engine
+from savegame.engine import Engine, Naming, Pins
 from savegame.errors import (
+    AlreadyExistsError,
     CheckpointNotFound,
     ClosedError,
     ConflictError,
@@ -44,9 +47,9 @@ from savegame.model import (
     checked_id,
     checked_limit,
 )
-from savegame.retrying import retried
+from savegame.retrying import PLANS, retried
 from savegame.states import AGENT, AGENT_PREFIX, about_agent, agent_from, agent_in, kept_agent, own_thread, stored_agent
-from savegame.store import MoveHead
+from savegame.store import MoveHead, PutRecord, StoreChange
 from savegame.thread import Thread
 from savegame.tree import Node, child_of, value_of
 
@@ -73,14 +76,14 @@ class AgentInfo:
         return self.agent_id
 
 
-class Agents:
+class Agents(Pins):
     """The agents of one namespace. Made by the vault, whose verbs these are."""
 
     def __init__(self, engine: Engine, namespace: str, conversations: Conversations) -> None:
         self._engine = engine
         self._namespace = namespace
         self._conversations = conversations
-        self._pinned: dict[ThreadKey, tuple[ThreadRow, frozenset[str]]] = {}
+        self._named: dict[ThreadKey, tuple[ThreadRow, dict[str, frozenset[Naming]]]] = {}
 
     # -- agents ------------------------------------------------------------------------------------
 
@@ -106,11 +109,11 @@ class Agents:
     def delete(self, agent_id: str) -> bool:
         """`Vault.delete_agent`."""
         deleted = 0
-        for _ in range(subjects.ROUNDS):
+        for _ in range(PLANS):
             keys = [ThreadKey(self._namespace, thread_id) for thread_id, _ in self._heads(agent_id)]
             if not keys:
                 return deleted > 0
-            deleted += subjects.delete(self._engine, keys).threads  # what was begun meanwhile is next
+            deleted += deleting.delete(self._engine, keys).threads  # what was begun meanwhile is next
         raise ConflictError(f"agent {agent_id!r}: threads of it keep being begun; stop what begins them, then delete it again")
 
     def every(self) -> Iterator[AgentInfo]:
@@ -207,24 +210,80 @@ class Agents:
             if row is not None and HEADS in self._about(frame) and visible(self._engine, row, frame):
                 yield frame
 
-    def pinned(self, key: ThreadKey, agents: Collection[str | None]) -> set[str]:
-        """What the checkpoints of agents name; those of other threads than `key` are among it."""
-        owners = [agent_id for agent_id in agents if agent_id is not None and self._key(agent_id) != key]
-        return {head for agent_id in owners for head in self._pinned_by(agent_id)}
+    # -- what checkpoints name ---------------------------------------------------------------------
 
-    def _pinned_by(self, agent_id: str) -> frozenset[str]:
+    def named(self, agents: Collection[str | None], but: Collection[ThreadKey] = ()) -> Mapping[str, frozenset[Naming]]:
+        """`Pins.named`."""
+        owners = [agent_id for agent_id in agents if agent_id is not None and self._key(agent_id) not in but]
+        found: dict[str, frozenset[Naming]] = {}
+        for agent_id in owners:
+            for head, namings in self._named_by(agent_id).items():
+                found[head] = found.get(head, frozenset()) | namings
+        return found
+
+    def _named_by(self, agent_id: str) -> Mapping[str, frozenset[Naming]]:
         key = self._key(agent_id)
         row = self._engine.store.thread(key)
         if row is None:
-            return frozenset()
-        if key not in self._pinned or self._pinned[key][0] != row:
-            points = self._engine.points(key, list(self._naming(agent_id))[::-1])
-            nodes = [child_of(point.node, HEADS) for _, point in points if point.node is not None]
-            named = [value_of(self._engine.codec, node) for node in nodes if node is not None]
-            if len(self._pinned) > MANY_AGENTS:
-                self._pinned.clear()
-            self._pinned[key] = row, frozenset(head for heads in named for head in heads.values())
-        return self._pinned[key][1]
+            return {}
+        if key not in self._named or self._named[key][0] != row:
+            found: dict[str, set[Naming]] = {}
+            for frame, heads in self._heads_in(key, list(self._naming(agent_id))):
+                for head in heads:
+                    found.setdefault(head, set()).add(Naming(agent_id, frame.id))
+            if len(self._named) > MANY_AGENTS:
+                self._named.clear()
+            self._named[key] = row, {head: frozenset(namings) for head, namings in found.items()}
+        return self._named[key][1]
+
+    def _heads_in(self, key: ThreadKey, frames: list[Frame]) -> Iterator[tuple[Frame, Collection[str]]]:
+        """The heads that frames name; given newest first."""
+        for frame, point in self._engine.points(key, frames[::-1]):
+            node = None if point.node is None else child_of(point.node, HEADS)
+            if node is not None:
+                yield frame, value_of(self._engine.codec, node).values()
+
+    def let_go(self, gone: Mapping[ThreadKey, Collection[int] | None]) -> list[StoreChange]:
+        """`Pins.let_go`. What cannot be read for it is logged, and stays until an agent is deleted."""
+        own = {key: seqs for key, seqs in gone.items() if key.id.startswith(AGENT_PREFIX)}
+        yards = graveyard.yards(self._engine, self._namespace) if own else []
+        try:
+            free = self._unnamed(own, yards) if yards else set()
+        except CorruptionError as error:
+            logger.warning("deleted threads that no checkpoint of an agent names may stay: %s", error)
+            return []
+        return deleting.planned(self._engine, free, {}, {}, []).changes if free else []
+
+    def _unnamed(self, gone: Mapping[ThreadKey, Collection[int] | None], yards: list[str]) -> set[ThreadKey]:
+        """The deleted threads that only these checkpoints of agents' own threads name, and their child threads."""
+        whole = [key for key, seqs in gone.items() if seqs is None]
+        parts = {
+            key: [frame for frame in everything(self._engine, key) if frame.seq in seqs]
+            for key, seqs in gone.items()
+            if seqs is not None
+        }
+        going = {frame.id for frames in parts.values() for frame in frames}
+
+        def is_named(key: ThreadKey) -> bool:
+            found = deleting.namings(self._engine, key, but=whole)
+            return any(naming.checkpoint_id not in going for naming in found)
+
+        kept = self._kept(yards) if whole else self._kept_for(parts, yards)
+        family = derived.with_children(self._engine, [key for key in kept if not is_named(key)], kept=True)
+        still = [key for key in family if is_named(key)]
+        return family.keys() - derived.with_children(self._engine, still, kept=True).keys()
+
+    def _kept(self, yards: list[str]) -> list[ThreadKey]:
+        """The deleted threads that are kept for agents."""
+        keys = (ThreadKey(yard, thread_id) for yard in yards for thread_id, _ in self._engine.store.heads(yard))
+        return [key for key in keys if derived.names(self._engine, key, DELETED)]
+
+    def _kept_for(self, parts: Mapping[ThreadKey, list[Frame]], yards: list[str]) -> set[ThreadKey]:
+        """The deleted threads that these frames of agents' own threads name."""
+        naming = {key: [frame for frame in frames if HEADS in self._about(frame)] for key, frames in parts.items()}
+        heads = {head for key, frames in naming.items() for _, named in self._heads_in(key, frames) for head in named}
+        found = (self._engine.store.find(yard, head) for head in heads for yard in yards)
+        return {at[0] for at in found if at is not None}
 
     def _about(self, frame: Frame) -> dict[str, Any]:
         packed = load_meta(frame.meta).about
@@ -241,6 +300,9 @@ class Agents:
             moved = retried(partial(self._restore, agent_id, key, frame, found, loaded, skip_missing=skip_missing))
         except CorruptionError as error:
             error.args = (f"Checkpoint integrity check failed, nothing was changed: {error}",)
+            raise
+        except AlreadyExistsError as error:  # an id that a user chose in a thread that was deleted, and elsewhere since
+            error.args = (f"a deleted conversation cannot come back, nothing was changed: {error}; delete that one first",)
             raise
         for changed in moved:
             self._engine.cache.forget(changed)
@@ -275,17 +337,22 @@ class Agents:
         wanted: dict[str, str] = found.state[HEADS]
         targets = self._targets(found.id, wanted, loaded, skip_missing=skip_missing)
         before, heads = self._moment(agent_id)
+        deleted = {at: targets.pop(at) for at in list(targets) if at.namespace != self._namespace}
+        later = [ThreadKey(self._namespace, thread_id) for thread_id in heads if _mark(thread_id) not in wanted]
+        again = [at for at in later if found.id in derived.names(self._engine, at, RESTORED)]
         undo = self._engine.store.new_id(key)
-        moves = [MoveHead(key, frame.seq, undo), *self._moves(heads, wanted, targets)]
+        back, kept = self._exchanged(deleted, again, agent_id, undo) if deleted or again else ([], {})
+        staying = {thread_id: head for thread_id, head in heads.items() if thread_id not in kept}
+        moves = [MoveHead(key, frame.seq, undo), *self._moves(staying, wanted, targets)]
         self._thread(agent_id)._change(
-            partial(self._with_heads, agent_id, heads),
+            partial(self._with_heads, agent_id, heads | kept),
             kind=Kind.RECOVERY,
             description=f"before the restore of {found.id}",
             id=undo,
             expect=before,
-            beside=moves,
+            beside=[*moves, *back],
         )
-        return [move.key for move in moves]
+        return [*{move.key for move in moves}, *{change.key for change in back}]
 
     def _targets(
         self, checkpoint_id: str, wanted: dict[str, str], loaded: set[tuple[ThreadKey, bytes]], *, skip_missing: bool
@@ -293,8 +360,8 @@ class Agents:
         """Where every head has to go. What does not load must not become a head; `loaded` are those that did before."""
         targets: dict[ThreadKey, Frame] = {}
         missing = []
-        for head_id in wanted.values():
-            found = self._engine.find(self._namespace, head_id)
+        for mark, head_id in wanted.items():
+            found = self._engine.find(self._namespace, head_id) or self._deleted(mark, head_id)
             if found is None:
                 missing.append(head_id)
                 continue
@@ -304,10 +371,50 @@ class Agents:
             targets[found[0]] = found[1]
         if missing and not skip_missing:
             raise CheckpointNotFound(
-                f"{len(missing)} of the {len(wanted)} conversations that checkpoint {checkpoint_id} names were deleted or "
+                f"{len(missing)} of the {len(wanted)} conversations that checkpoint {checkpoint_id} names were erased or "
                 f"pruned since (the first: {missing[0]}); skip_missing=True restores the others and leaves these"
             )
         return targets
+
+    def _deleted(self, mark: str, head_id: str) -> tuple[ThreadKey, Frame] | None:
+        """A checkpoint of a thread that was deleted and is kept."""
+        found = (self._engine.find(yard, head_id) for yard in graveyard.yards(self._engine, self._namespace))
+        return next((at for at in found if at is not None and _mark(at[0].id) == mark), None)
+
+    def _exchanged(
+        self, deleted: dict[ThreadKey, Frame], again: list[ThreadKey], agent_id: str, undo: str
+    ) -> tuple[list[StoreChange], dict[str, str | None]]:
+        """Moves deleted threads back with their child threads, makes these checkpoints the heads, and deletes others again.
+
+        Child threads of this agent that its checkpoint does not name were begun later: they get no head. Threads that were
+        begun since under the ids of those that come back are deleted, too. All that are deleted are kept for the checkpoint
+        that undoes this: they are given by id, with what that has to name.
+        """
+        homes = {at: graveyard.home(at) for at in derived.family(self._engine, deleted, WITH_DELETE, self._goes_along)}
+        rows = {at: self._engine.store.thread(at) for at in homes.values()}
+        taken = [at for at, row in rows.items() if row is not None and row.frames]
+        leaving = derived.with_children(self._engine, [*again, *taken])
+        yard = graveyard.free_yard(self._engine, leaving)
+        moves = homes | {at: graveyard.in_yard(at, yard) for at in leaving}
+        plan = deleting.planned(self._engine, (), moves, dict.fromkeys(leaving, frozenset([agent_id])), [])
+        heads = [
+            MoveHead(homes[at], plan.numbers[at][frame.seq], agent=load_meta(frame.meta).agent_id)
+            for at, frame in deleted.items()
+        ]
+        along = {at: self._engine.store.thread(at) for at in homes.keys() - deleted.keys()}
+        heads += [MoveHead(homes[at], 0) for at, row in along.items() if row is not None and row.head and row.agent == agent_id]
+        marks = [PutRecord(homes[at], RESTORED, undo, MARK) for at in deleted]
+        return [*plan.changes, *heads, *marks], {at.id: self._newest(at) for at in leaving}
+
+    def _goes_along(self, child: ThreadKey) -> bool:
+        """Whether a child was deleted with its parent, and not for itself."""
+        return graveyard.is_kept(child) and not derived.names(self._engine, child, DELETED)
+
+    def _newest(self, key: ThreadKey) -> str | None:
+        """The head of a thread, else its newest checkpoint: what has to be named for all of it to be kept."""
+        row = self._engine.store.thread(key)
+        newest = self._engine.store.frames(key, limit=1, newest_first=True)
+        return row.head_id if row is not None and row.head_id else newest[0].id if newest else None
 
     def _moves(
         self, heads: dict[str, str | None], wanted: dict[str, str], targets: dict[ThreadKey, Frame]

@@ -35,6 +35,10 @@ SOURCE: Final = "forked from"
 FORK: Final = "forked as"
 PARENT: Final = "child of"
 CHILD: Final = "parent of"
+DELETED: Final = "deleted"
+"""The kind of records by which threads that were deleted are kept for agents, see `graveyard.py`."""
+RESTORED: Final = "restored"
+"""The kind of records that name the checkpoint by which the restore of a deleted thread is undone."""
 
 MARK: Final = PLAIN + b"\xc3"
 """The value of a subject or link: only its name matters."""
@@ -88,6 +92,8 @@ _POLICIES: Final = {
     SPENT: Policy(copy=Way.SUM),
     COPIED: Policy(copy=Way.DROP),
     ASIDE: Policy(copy=Way.DROP),
+    DELETED: Policy(copy=Way.DROP),
+    RESTORED: Policy(copy=Way.DROP),
 }
 """Every kind but those of users and adapters, whose records are dropped by forks and carried by copies."""
 

@@ -3,21 +3,22 @@
 A link is a pair of records, one beside each thread, that name each other. It is followed only if both are there, so that a
 thread that was deleted and made again is not mistaken for the former one. Links are data: following them needs nothing of
 the adapter that made them. They are written in the commit that makes the thread which derives.
-Touches upkeep, beside, lineage, engine and below.
+Touches graveyard, upkeep, beside, lineage, engine and below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import blake3
 
 from savegame import upkeep
-from savegame.beside import CHILD, FORK, MARK, PARENT, SOURCE, SUBJECT, WRITES, Way, policy_of, twin_of
+from savegame.beside import CHILD, FORK, MARK, PARENT, SOURCE, SUBJECT, WITH_DELETE, WRITES, Way, policy_of, twin_of
 from savegame.engine import Engine
 from savegame.errors import ThreadNotFound
 from savegame.frames import load_meta
+from savegame.graveyard import is_kept, name_of, named_by
 from savegame.lineage import everything
 from savegame.model import Frame, ThreadKey
 from savegame.store import Expect, PutRecord, StoreChange
@@ -48,8 +49,8 @@ def named(engine: Engine, key: ThreadKey) -> dict[str, frozenset[str]]:
 def linked(engine: Engine, key: ThreadKey, kind: str, there: Collection[str] | None = None) -> list[ThreadKey]:
     """The threads at the other ends of a thread's links of a kind; `there` are the names, if they are known."""
     found = names(engine, key, kind) if there is None else there
-    others = (ThreadKey(key.namespace, name) for name in sorted(found))
-    return [other for other in others if key.id in names(engine, other, twin_of(kind))]
+    others = (named_by(key, name) for name in sorted(found))
+    return [other for other in others if name_of(key) in names(engine, other, twin_of(kind))]
 
 
 def below(engine: Engine, key: ThreadKey, kinds: Collection[str], there: Named) -> list[ThreadKey]:
@@ -58,21 +59,29 @@ def below(engine: Engine, key: ThreadKey, kinds: Collection[str], there: Named) 
     return found + (_noted_children(engine, key) if CHILD in kinds else [])
 
 
-def above(engine: Engine, key: ThreadKey) -> list[ThreadKey]:
-    """The threads that a thread derives from directly."""
-    found = [other for kind in UP for other in linked(engine, key, kind)]
-    return found + _noting_parents(engine, key)
+def above(engine: Engine, key: ThreadKey) -> list[tuple[str, ThreadKey]]:
+    """The threads that a thread derives from directly, each with the kind of its own half of the link."""
+    found = [(kind, other) for kind in UP for other in linked(engine, key, kind)]
+    return found + [(PARENT, parent) for parent in _noting_parents(engine, key)]
 
 
-def family(engine: Engine, keys: Collection[ThreadKey], kinds: Collection[str]) -> dict[ThreadKey, Named]:
-    """Threads and all that derive from them by links of these kinds, each with what it names."""
+def family(
+    engine: Engine,
+    keys: Collection[ThreadKey],
+    kinds: Collection[str],
+    only: Callable[[ThreadKey], bool] = lambda key: True,
+) -> dict[ThreadKey, Named]:
+    """Threads and all that derive from them by links of these kinds, each with what it names.
+
+    Links to other threads than `only` says are not followed.
+    """
     found: dict[ThreadKey, Named] = {}
     waiting = list(keys)
     while waiting:
         key = waiting.pop()
         if key not in found:
             found[key] = named(engine, key)
-            waiting += below(engine, key, kinds, found[key])
+            waiting += filter(only, below(engine, key, kinds, found[key]))
     return found
 
 
@@ -90,12 +99,17 @@ def a_frame(engine: Engine, key: ThreadKey) -> tuple[int, str] | None:
     return (frames[0].seq, frames[0].id) if frames else None
 
 
+def with_children(engine: Engine, keys: Collection[ThreadKey], *, kept: bool = False) -> dict[ThreadKey, Named]:
+    """Threads and their child threads: those that are there, or those that were deleted and are `kept`."""
+    return family(engine, keys, WITH_DELETE, lambda child: is_kept(child) == kept)
+
+
 # -- making links ----------------------------------------------------------------------------------
 
 
 def link(key: ThreadKey, kind: str, other: ThreadKey) -> list[PutRecord]:
     """Both halves of a link: `key` names `other` by a record of this kind."""
-    return [PutRecord(key, kind, other.id, MARK), PutRecord(other, twin_of(kind), key.id, MARK)]
+    return [PutRecord(key, kind, name_of(other), MARK), PutRecord(other, twin_of(kind), name_of(key), MARK)]
 
 
 def inherited(engine: Engine, source: ThreadKey, at: Frame, key: ThreadKey) -> list[StoreChange]:
@@ -110,7 +124,7 @@ def ties(engine: Engine, key: ThreadKey, origins: Mapping[str, ThreadKey]) -> li
     """
     changes: list[StoreChange] = []
     for kind, origin in origins.items():
-        if origin not in linked(engine, key, kind, names(engine, key, kind) & {origin.id}):
+        if origin not in linked(engine, key, kind, names(engine, key, kind) & {name_of(origin)}):
             frame = a_frame(engine, origin)
             if frame is None and kind == SOURCE:
                 raise ThreadNotFound(

@@ -135,6 +135,25 @@ class Cache:
             self.bytes -= former
 
 
+class Naming(NamedTuple):
+    """A checkpoint of an agent that names another one."""
+
+    agent_id: str
+    checkpoint_id: str
+
+
+class Pins:
+    """Which checkpoints those of agents name, so that they stay; none, unless a vault puts its agents in the place of this."""
+
+    def named(self, agents: Collection[str | None], but: Collection[ThreadKey] = ()) -> Mapping[str, frozenset[Naming]]:
+        """What the checkpoints of these agents name, by id, and by which; `but` those whose own thread is among these."""
+        return {}
+
+    def let_go(self, gone: Mapping[ThreadKey, Collection[int] | None]) -> list[StoreChange]:
+        """Frees the deleted threads that nothing names any more once these checkpoints (None: all) of these threads go."""
+        return []
+
+
 class Engine:
     """Saves to and loads from one store. May be shared between threads."""
 
@@ -147,10 +166,9 @@ class Engine:
         self.after_keyframe: Callable[[Engine, ThreadKey, int | None], None] | None = None
         self.largest = STATE_TO + STATE_TO // 4
         """How many bytes a state may have that is loaded."""
-        self.pinned: Callable[[ThreadKey, Collection[str | None]], Collection[str]] = lambda key, agents: ()
-        """The ids of checkpoints that those of these agents name: retention and pruning leave them in their threads."""
         self.about: Callable[[Codec, bytes, Node], bytes] = lambda codec, base_meta, node: b""
         """What listings show of a state, encoded, on top of a checkpoint with this metadata."""
+        self.pins = Pins()
         self._locks: dict[int, threading.RLock] = {}
         _engines.add(self)
 

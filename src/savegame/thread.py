@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from savegame import beside, derived, differ, lineage, pruning, states, subjects, upkeep
+from savegame import beside, deleting, derived, differ, lineage, pruning, states, subjects, upkeep
 from savegame.autosave import Autosave
 from savegame.changes import Diff, changes_between
 from savegame.checkpoint import Checkpoint, Source
@@ -691,8 +691,11 @@ class Thread:
         return [self._checkpoint(frame) for frame in rule(self._engine, self._key)]
 
     def delete(self) -> bool:
-        """Delete the thread with everything beside it and its child threads, all or none. True if there was one."""
-        found = subjects.delete(self._engine, [self._key]).threads
+        """Delete the thread with everything beside it and its child threads, all or none. True if there was one.
+
+        If a checkpoint of an agent names it, a restore of that brings it back; its bytes are freed with the last such one.
+        """
+        found = deleting.delete(self._engine, [self._key]).threads
         self._known, self._step = _NOTHING_KNOWN, None
         logger.info("deleted thread %r", self.id)
         return found > 0

@@ -38,7 +38,7 @@ from savegame.runs.ledger import (
     reply_of,
     stand_ins,
 )
-from savegame.store import ANY, Capability, Expect, PutRecord, Rewrite, StoreChange
+from savegame.store import ANY, Capability, DeleteThread, Expect, PutRecord, Rewrite, StoreChange
 from savegame.tree import Shared, to_bytes
 
 logger = logging.getLogger("savegame")
@@ -155,11 +155,17 @@ def remove(
         along = along or spending.removal(engine, key, frames, drop, drop_newer=drop_newer)
         change = change._replace(expect=expect, epoch=epoch, head=head, noted=noted, drop_newer=drop_newer, along=along)
         unneeded = _unneeded(engine, key, sorted(frames), drop, drop_newer=drop_newer) if with_ledger else ()
-        engine.store.commit([change, *unneeded])
+        let_go = engine.pins.let_go({key: drop})
+        engine.store.commit([change, *unneeded, *let_go])
     except CheckpointNotFound as error:  # the thread is not the one that was planned for
         raise ConflictError(f"thread {key.id!r}: {error}; if nothing else removes checkpoints, run verify") from error
-    freed(engine, [key])
+    freed(engine, [key, *deleted_by(let_go)])
     return len(drop)
+
+
+def deleted_by(changes: Iterable[StoreChange]) -> list[ThreadKey]:
+    """The threads that changes delete."""
+    return [change.key for change in changes if isinstance(change, DeleteThread)]
 
 
 def _removal(engine: Engine, key: ThreadKey, frames: list[Frame], drop: set[int]) -> Rewrite:
@@ -280,7 +286,7 @@ def free_hidden(engine: Engine, key: ThreadKey, epoch: int | None) -> None:
 def unpinned(engine: Engine, row: ThreadRow, frames: list[Frame], drop: set[int]) -> set[int]:
     """What of `drop` no agent's checkpoint names: of whichever agent it was."""
     agents = {load_meta(frame.meta).agent_id for frame in frames if frame.seq in drop} | {row.agent}
-    pinned = engine.pinned(row.key, agents) if drop else ()
+    pinned = engine.pins.named(agents, but=[row.key]) if drop else {}
     return {frame.seq for frame in frames if frame.seq in drop and frame.id not in pinned}
 
 

@@ -16,7 +16,7 @@ from inspect import isclass
 from itertools import islice
 from typing import Any, Final
 
-from savegame import copying, exporting, importing, lineage, states, subjects, upkeep
+from savegame import copying, exporting, graveyard, importing, lineage, states, subjects, upkeep
 from savegame.agents import AgentAutosave, AgentInfo, Agents
 from savegame.beside import PARENT, SOURCE
 from savegame.changes import Diff, changes_between
@@ -94,7 +94,7 @@ class Stats:
 
 def check_options(namespace: str, retention: Retention | None, cache_bytes: int) -> None:
     """Refuse what a vault cannot be opened with: before there is a store, since opening may make one."""
-    checked_id(namespace, "the namespace")
+    graveyard.check_namespace(checked_id(namespace, "the namespace"))
     if retention is not None and not isinstance(retention, Retention):
         raise InvalidInputError(f"retention must be a Retention, for example Retention(max_checkpoints=100), not {retention!r}")
     checked_number(cache_bytes, "cache_bytes")
@@ -122,7 +122,7 @@ class Vault:
         self._engine.about = states.carried
         self._conversations = Conversations(self._engine, self.namespace)
         self._agents = Agents(self._engine, self.namespace, self._conversations)
-        self._engine.pinned = self._agents.pinned
+        self._engine.pins = self._agents
         self._runner = Runner(self._engine, self.namespace, self._conversations)
 
     def __repr__(self) -> str:
@@ -402,9 +402,9 @@ class Vault:
     def restore_agent(self, checkpoint_id: str, *, skip_missing: bool = False) -> AgentState:
         """Move an agent and all its conversations back to where they were, all or none; gives the agent as it was.
 
-        What came later stays as branches; conversations that were begun later leave the listings. A checkpoint of kind
-        recovery is made first: restoring that one undoes it. Conversations that were deleted since raise
-        CheckpointNotFound, unless `skip_missing`.
+        What came later stays as branches; conversations that were begun later leave the listings, and those that were
+        deleted since come back. A checkpoint of kind recovery is made first: restoring that one undoes it. Conversations
+        that were erased or pruned since raise CheckpointNotFound, unless `skip_missing`.
         """
         return self._agents.restore(checkpoint_id, skip_missing=skip_missing)
 
@@ -525,15 +525,16 @@ class Vault:
     def verify(self, thread_id: str | None = None, progress: Callable[[int, int], None] = _quiet) -> Report:
         """Read every byte of this namespace and say what is damaged; with `thread_id`, of that thread alone.
 
-        Checking one thread costs what that thread costs, and looks at nothing that threads have in common. Raises
-        ThreadNotFound if there is no such thread.
+        Threads that were deleted and are kept count too. Checking one thread costs what that thread costs, and looks at
+        nothing that threads have in common. Raises ThreadNotFound if there is no such thread.
         """
-        wanted = None if thread_id is None else checked_id(thread_id, "a thread's id")
-        return upkeep.verify(self._engine, self.namespace, progress, wanted)
+        if thread_id is not None:
+            return upkeep.verify(self._engine, self.namespace, progress, checked_id(thread_id, "a thread's id"))
+        return graveyard.verify(self._engine, self.namespace, progress)
 
     def repair(self, progress: Callable[[int, int], None] = _quiet) -> Report:
         """Set what is damaged aside, never deleting it; keep what can be kept; say what was done."""
-        return upkeep.repair(self._engine, self.namespace, progress)
+        return graveyard.repair(self._engine, self.namespace, progress)
 
     def prune(
         self,

@@ -105,6 +105,24 @@ def test_erase_finds_forks_of_forks_and_says_what_it_cannot_follow(store: str) -
     assert run("erase", "customer-8", "--yes", "--json", "-s", store).json["threads"] == []
 
 
+def test_erase_says_which_checkpoints_of_agents_it_emptied(store: str) -> None:
+    with savegame.open(store) as vault:
+        vault.save_agent({"agent_id": "helper", "name": "Helper", "agent_type": "scripted"})
+        vault.save_conversation({"id": "chat", "agent_id": "helper", "messages": []})
+        named = vault.checkpoint_agent("helper", "here")
+        vault.thread("chat").attach_subject("customer-8")
+        vault.delete_conversation("chat")
+    look = run("erase", "customer-8", "--dry-run", "-s", store)
+    assert f"agents' checkpoints that would lose something of it: {named.id}" in " ".join(look.out.split())
+    assert run("erase", "customer-8", "--yes", "--json", "-s", store).json == {
+        "subject": "customer-8",
+        "threads": ["chat"],
+        "unreached": [],
+        "emptied": [named.id],
+        "done": True,
+    }
+
+
 def test_a_person_is_asked_and_may_refuse(on_disk: str) -> None:
     refused = typed("prune", "--keep", "1", "-s", on_disk, answer="n\n")
     assert "will be deleted for good. Go on?" in refused.out

@@ -225,11 +225,22 @@ def test_a_restored_agent_is_not_taken_for_the_one_that_had_the_same_version(des
     assert desk.refuse("agent_save", agent_id="helper", name="x", expect_revision=left["revision"]).startswith("conflict: ")
 
 
-def test_a_deleted_conversation_is_told_and_can_be_passed_over(desk: Desk) -> None:
+def test_a_deleted_conversation_comes_back(desk: Desk) -> None:
     desk.give("agent_save", agent_id="helper", name="Helper", agent_type="some-model")
     desk.give("conversation_save", conversation_id="gone", agent_id="helper", messages=said("x"))
     made = desk.give("checkpoint_create", agent_id="helper")
     desk.give("conversation_delete", conversation_id="gone")
+    assert desk.give("conversation_list")["conversations"] == []
+    desk.give("checkpoint_restore", checkpoint_id=made["id"])
+    assert [one["conversation_id"] for one in desk.give("conversation_list")["conversations"]] == ["gone"]
+
+
+def test_an_erased_conversation_is_told_and_can_be_passed_over(desk: Desk, vault: savegame.Vault) -> None:
+    desk.give("agent_save", agent_id="helper", name="Helper", agent_type="some-model")
+    desk.give("conversation_save", conversation_id="gone", agent_id="helper", messages=said("x"))
+    made = desk.give("checkpoint_create", agent_id="helper")
+    vault.thread("gone").attach_subject("ann")
+    vault.erase("ann")
     assert "skip_missing" in desk.refuse("checkpoint_restore", checkpoint_id=made["id"])
     assert desk.give("checkpoint_restore", checkpoint_id=made["id"], skip_missing=True)["agent_id"] == "helper"
 

@@ -236,12 +236,13 @@ def test_what_is_not_there_is_said_and_nothing_changes(vault: Vault) -> None:
         vault.restore_agent(saved.id)
 
 
-def test_a_conversation_that_was_deleted_since_stops_the_restore_unless_told_otherwise(vault: Vault) -> None:
+def test_a_conversation_that_was_erased_since_stops_the_restore_unless_told_otherwise(vault: Vault) -> None:
     vault.save_agent(an_agent())
     kept, gone = begun(vault, "helper", "kept"), begun(vault, "helper", "gone")
     checkpoint = vault.checkpoint_agent("helper")
     vault.add_message(kept, Message.user("later"))
-    vault.delete_conversation(gone)
+    vault.thread(gone).attach_subject("ann")
+    assert vault.erase("ann").emptied == (checkpoint.id,)
     with pytest.raises(CheckpointNotFound, match="1 of the 2 conversations"):
         vault.restore_agent(checkpoint.id)
     assert said(vault, kept) == ["kept", "later"]

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 import savegame
 from savegame.beside import CHILD, PARENT
+from savegame.domain import AgentState
 from savegame.errors import Busy, ThreadNotFound
+from savegame.graveyard import YARDS, yards
 from savegame.model import ThreadKey
 from savegame.stores.memory import MemoryStore
 from savegame.subjects import Erased
@@ -324,3 +326,48 @@ def test_whatever_was_forked_copied_and_deleted_an_erase_reaches_every_trace(tak
     assert erased == Erased(tuple(sorted(name for name, secret in model.secret.items() if secret)), ())
     left = [vault.thread(name).state() for name in everything_in(vault)]
     assert all(state == {"text": "harmless"} for state in left)
+
+
+moments = st.tuples(st.sampled_from(["checkpoint", "restore", "forget"]), st.integers(0, 9).map(lambda n: (str(n), "")))
+
+
+def moment(vault: Vault) -> dict[str, object]:
+    return {name: vault.thread(name).state() for name in NAMES if vault.thread(name).latest() is not None}
+
+
+@given(st.lists(st.one_of(steps.map(lambda taken: taken[:3]), moments.map(lambda one: [one])), max_size=10))
+def test_with_checkpoints_of_an_agent_that_bring_back_what_was_deleted(taken: list[list[tuple[str, tuple[str, str]]]]) -> None:
+    """Each brings its moment back, whatever was deleted and begun anew since; and an erase reaches what they keep."""
+    vault = Vault(MemoryStore())
+    vault.save_agent(AgentState("helper", "Helper", "scripted"))
+    vault.thread("a", agent="helper").save({"text": SECRET})
+    made: dict[str, dict[str, object]] = {}
+    for number, (verb, (one, other)) in enumerate(step for part in taken for step in part):
+        source, now = vault.thread(one).latest(), moment(vault)
+        chosen = list(made)[int(one) % len(made)] if one.isdecimal() and made else ""
+        match verb:
+            case "checkpoint":
+                made[vault.checkpoint_agent("helper").id] = now
+            case "restore" if chosen:
+                vault.restore_agent(chosen)
+                assert moment(vault) == made[chosen]
+                made[next(vault.agent_checkpoints("helper")).id] = now
+            case "forget" if chosen:
+                assert vault.delete_checkpoint(chosen)
+                del made[chosen]
+            case "delete":
+                vault.thread(one).delete()
+            case "fork" | "copy" | "child" if source is not None and not list(vault.thread(other).history(branches=True)):
+                if verb == "fork":
+                    vault.thread(one).fork(other)
+                else:
+                    vault.thread(other, agent="helper", **{f"{verb}_of": one}).save(source.state | {"n": number})
+    assert vault.verify().ok
+    vault.thread("a").attach_subject("ann")
+    erased = vault.erase("ann")
+    assert (erased.complete, erased.emptied) == (True, tuple(sorted(made)))
+    spaces = [vault.namespace, *yards(vault._engine, vault.namespace)]
+    left = {name for space in spaces for name, _ in vault.store.heads(space) if name in NAMES}
+    assert left == set(), "all of them began in a"
+    vault.delete_agent("helper")
+    assert vault.store.heads(vault.namespace) in ([], [(YARDS, None)])

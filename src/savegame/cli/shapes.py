@@ -146,11 +146,12 @@ class Pruned(TypedDict):
 
 
 class Erased(TypedDict):
-    """Which threads went, or would, and what could not be reached."""
+    """Which threads went, or would, what could not be reached, and which checkpoints of agents lost something of it."""
 
     subject: str
     threads: list[str]
     unreached: list[str]
+    emptied: list[str]
     done: bool
 
 

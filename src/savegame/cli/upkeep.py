@@ -190,12 +190,16 @@ def erase(
         "subject": subject,
         "threads": list(erased.threads),
         "unreached": list(erased.unreached),
+        "emptied": list(erased.emptied),
         "done": not dry_run,
     }
     if as_json:
         print_json(done)
         return
     say(f"{plural(len(erased.threads), 'thread')} of {one_line(subject)} {'would be deleted' if dry_run else 'deleted'}")
+    if erased.emptied:
+        names = ", ".join(erased.emptied)
+        say(f"agents' checkpoints that {'would lose' if dry_run else 'lost'} something of it: {names}")
     for what in erased.unreached:
         warn(f"not reached: {what}")
 

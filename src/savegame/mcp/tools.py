@@ -220,7 +220,10 @@ class Tools:
 
     @_tool("Delete a conversation", destroys=True, repeatable=True)
     def conversation_delete(self, *, conversation_id: ConversationId) -> shapes.Deleted:
-        """Delete a conversation with its whole history. Cannot be undone; to go back, use thread_rewind."""
+        """Delete a conversation with its whole history.
+
+        Cannot be undone, except by restoring a checkpoint of its agent that names it; to go back, use thread_rewind.
+        """
         return shapes.Deleted(deleted=self._vault.delete_conversation(conversation_id))
 
     @_tool("List conversations", reads=True)
@@ -282,10 +285,13 @@ class Tools:
         *,
         checkpoint_id: CheckpointId,
         skip_missing: Annotated[
-            bool, Field(description="Restore the rest if some conversations were deleted since, instead of refusing.")
+            bool, Field(description="Restore the rest if some conversations were erased or pruned since, instead of refusing.")
         ] = False,
     ) -> shapes.Restored:
-        """Restore from a checkpoint: the agent and all its conversations go back, all or none. Nothing is deleted."""
+        """Restore from a checkpoint: the agent and all its conversations go back, all or none. Nothing is lost.
+
+        Conversations that were deleted since come back, too.
+        """
         agent = self._vault.restore_agent(checkpoint_id, skip_missing=skip_missing)
         undo = next(self._vault.agent_checkpoints(agent.agent_id, limit=1))
         return shapes.Restored(agent_id=agent.agent_id, version=agent.version, undo=undo.id)
