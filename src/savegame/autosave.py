@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from savegame import differ, states, upkeep
+from savegame.awaiting import plain_result
 from savegame.engine import Engine
 from savegame.errors import (
     AlreadyExistsError,
@@ -77,7 +78,7 @@ class Reporting:
         self._errors.append(error)
         try:
             if self._on_error is not None:
-                self._on_error(error)
+                plain_result(self._on_error(error), "on_error", "pass an ordinary function")
         except Exception:
             logger.exception("%s: on_error of its autosave failed", self._name)
         traceback.clear_frames(error.__traceback__)  # they hold states
@@ -207,7 +208,7 @@ class Autosave(AutomaticSaves, Loop):
         try:
             known = self._thread._known
             expected = self._head() if known == ANY else known  # first: what is saved after it must not be covered up
-            state = self._get_state()
+            state = plain_result(self._get_state(), "get_state")
         except ClosedError as error:
             self._report(error)
             return False

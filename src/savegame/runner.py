@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+from savegame.awaiting import plain_result, refuse_asynchronous
 from savegame.conversations import Conversations
 from savegame.engine import Engine
 from savegame.errors import (
@@ -231,6 +232,7 @@ class Runner:
     ) -> int:
         """`Vault.supervise`."""
         checked_duration(poll, "poll")
+        refuse_asynchronous(resume, "resume")
         resumed = 0
         while stop is None or not stop.is_set():
             resumed += sum(self._resume(resume, run.thread_id) for run in self.due(give_up_after, patient=not once))
@@ -260,10 +262,11 @@ class Runner:
     def _resume(self, resume: Callable[[str], Any], thread_id: str) -> bool:
         before = self.epoch(thread_id)
         try:
-            resume(thread_id)
+            ended = resume(thread_id)
         except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is logged
             self.not_resumed(thread_id, before, error)
             return False
+        plain_result(ended, "resume")
         return True
 
     def not_resumed(self, thread_id: str, before: int, error: Exception) -> None:

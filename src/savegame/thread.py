@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from savegame import beside, deleting, derived, differ, lineage, pruning, states, subjects, upkeep
 from savegame.autosave import Autosave
+from savegame.awaiting import plain_result
 from savegame.changes import Diff, changes_between
 from savegame.checkpoint import Checkpoint, Source
 from savegame.delta import Op, whole
@@ -255,7 +256,8 @@ class Thread:
 
         def attempt() -> Checkpoint:
             found = self.latest()
-            return self.save(change(None if found is None else found.state), **details)
+            state = plain_result(change(None if found is None else found.state), "the function that changes the state")
+            return self.save(state, **details)
 
         return retried(attempt, moved=details.get("expect") is None)
 
@@ -605,7 +607,9 @@ class Thread:
 
         def attempt() -> Checkpoint:
             frame = self._resolve(ref)
-            changed = change(*load_note(frame.note))
+            changed = plain_result(
+                change(*load_note(frame.note)), "the function that changes a note", "pass an ordinary function"
+            )
             if not isinstance(changed, (tuple, list)) or len(changed) != 2:
                 raise InvalidInputError(f"what changes a note gives a label and tags, not {changed!r}")
             label, tags = changed

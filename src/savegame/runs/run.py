@@ -18,6 +18,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeGuard, TypeVar
 
+from savegame.awaiting import plain_result
 from savegame.checkpoint import Checkpoint
 from savegame.errors import InvalidInputError, TransactionFailed, UnavailableError, UnsupportedError
 from savegame.model import Kind, Status, checked_id, checked_number
@@ -165,7 +166,8 @@ class AnyRun:
     def _in_time(self, go: Go, db: Any) -> Any:
         """What a transaction gives. Nobody can stop it while it holds the connection: one that was late is undone."""
         began, timeout = time.monotonic(), go.tool.timeout
-        result = self._invoke(go, db)
+        advice = "a transaction holds the database while it runs, so it must not await"
+        result = plain_result(self._invoke(go, db), f"tool {go.tool.name!r}", advice)
         if timeout is not None and time.monotonic() - began > timeout.total_seconds():
             raise TimedOut(timeout)
         return result
@@ -216,7 +218,7 @@ class Run(AnyRun):
             return self._journal(*known)
         question = self._question(shown)
         with tracing.chat(self._thread_id) as span:
-            reply = llm(question)
+            reply = plain_result(llm(question), "the model's function")
             span.used(reply)
         return self._journal(reply, usage)
 
@@ -235,7 +237,7 @@ class Run(AnyRun):
         """What `work()` gives, kept under a name: done once, whoever resumes the run. It may be begun again after a crash."""
         found = self._core.step(checked_id(name, "a step's name"))
         if found is MISSING:
-            found = work()
+            found = plain_result(work(), f"the function of step {name!r}")
             self._core.keep_step(name, found)
         value: T = found
         return value
@@ -283,12 +285,15 @@ class Run(AnyRun):
         else:
             self._settle_now(found)
 
+    def _result(self, go: Go) -> Any:
+        return plain_result(self._invoke(go), f"tool {go.tool.name!r}")
+
     def _outcome(self, go: Go) -> Outcome:
         waits = delays(go.tool)
         with self._calling(go) as span:
             while True:
                 try:
-                    return Outcome(go, done=True, value=_within(go.tool.timeout, partial(self._invoke, go)))
+                    return Outcome(go, done=True, value=_within(go.tool.timeout, partial(self._result, go)))
                 except Exception as error:  # noqa: BLE001 - a tool may raise anything: it is kept, and told to the model
                     pause = next(waits, None)
                     if pause is None or not self.alive:
@@ -354,7 +359,7 @@ def _spent(reply: Any, usage: Usage | None) -> tuple[tuple[int | None, float | N
     if usage is None:
         return (None, None), None
     try:
-        told = usage(reply)
+        told = plain_result(usage(reply), "usage", "pass an ordinary function")
         if not isinstance(told, tuple) or len(told) != 2:
             raise InvalidInputError(f"usage() gave {told!r}; it must give (tokens, cost), each of which may be None")
         tokens_used, cost = told

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeVar, overload
 
+from savegame.awaiting import refuse_asynchronous
 from savegame.errors import InvalidInputError, NotFoundError
 from savegame.model import checked_duration, checked_id, checked_number
 from savegame.runs.schema import Parameters, parameters_of
@@ -311,6 +312,7 @@ def _checked_retries(kind: ToolKind, retries: int | None, backoff: dt.timedelta 
 
 
 def _checked_key(make: Callable[..., str], parameters: Parameters) -> Callable[..., str]:
+    refuse_asynchronous(make, "the function that makes its key", "pass an ordinary function")
     names = dict.fromkeys(parameters.schema["properties"])
     try:
         inspect.signature(make).bind(**names)
