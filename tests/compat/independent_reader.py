@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import blake3
 import ormsgpack
 import psycopg
 import zstandard
@@ -236,7 +237,22 @@ CODES = {"set": 0, "delete": 1, "append": 2, "splice": 3, "edit": 4, "order": 5}
 
 def read_files(root: Path) -> dict[tuple[str, str], tuple[str, list[Point]]]:  # docs/format/journal.md
     """The same of a directory of journals."""
-    return dict(_journal(path.read_bytes()) for path in root.glob("*/*/journal.jsonl"))
+    assert json.loads((root / "savegame.json").read_bytes())["format"] <= 2
+    found = {}
+    for path in root.glob("*/*/journal.jsonl"):
+        names, thread = _journal(path.read_bytes())
+        assert [path.parent.parent.name, path.parent.name] in (list(map(_bare, names)), list(map(_name, names)))
+        found[names] = thread
+    return found
+
+
+def _bare(text: str) -> str:
+    return blake3.blake3(text.encode()).hexdigest(length=16)
+
+
+def _name(text: str) -> str:  # docs/format/journal.md#names
+    readable = re.sub(r"\.\.+", ".", re.sub("[^A-Za-z0-9_.]+", "-", text)).strip("-.")[:40].strip("-.")
+    return f"{_bare(text)}-{readable}" if readable else _bare(text)
 
 
 def _journal(data: bytes) -> tuple[tuple[str, str], tuple[str, list[Point]]]:

@@ -12,14 +12,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from addresses import LASTING
 
 import savegame
 from tests.compat import story
 from tests.compat.independent_reader import read, read_files, read_postgres
 
 HERE = Path(__file__).parent
-FORMATS = sorted(path.name for path in HERE.glob("format-*"))
+FILES = {"sqlite": "vault.db", "file": "files", "postgres": "postgres.sql"}
+KEPT = [(path.parent.name, store) for store, name in FILES.items() for path in sorted(HERE.glob(f"format-*/{name}"))]
+"""A new format of one kind of store has stores of that kind only."""
 
 Place = Callable[[str, str], str]
 
@@ -31,12 +32,12 @@ def place(tmp_path: Path, address_of: Callable[..., str]) -> Place:
     def put(format_name: str, store: str) -> str:
         kept, address = HERE / format_name, address_of(store)
         if store == "sqlite":
-            shutil.copy(kept / "vault.db", tmp_path / "vault.db")
+            shutil.copy(kept / FILES[store], tmp_path / "vault.db")
         elif store == "file":
-            shutil.copytree(kept / "files", tmp_path / "vault.db")
+            shutil.copytree(kept / FILES[store], tmp_path / "vault.db")
         else:
             with psycopg.connect(address, autocommit=True) as connection:
-                connection.execute((kept / "postgres.sql").read_bytes())
+                connection.execute((kept / FILES[store]).read_bytes())
         return address
 
     return put
@@ -47,8 +48,7 @@ def expected(format_name: str, store: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("store", LASTING)
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(("format_name", "store"), KEPT)
 def test_everything_is_read_as_it_was_written(format_name: str, store: str, place: Place) -> None:
     address = place(format_name, store)
     assert story.facts(partial(savegame.open, address)) == expected(format_name, store)
@@ -57,8 +57,7 @@ def test_everything_is_read_as_it_was_written(format_name: str, store: str, plac
         assert report.ok, report.problems
 
 
-@pytest.mark.parametrize("store", LASTING)
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(("format_name", "store"), KEPT)
 def test_it_can_be_gone_on_with(format_name: str, store: str, place: Place) -> None:
     with savegame.open(place(format_name, store)) as vault:
         vault.thread("edits").update(append={"messages": [{"role": "user", "content": "and on"}]})
@@ -74,8 +73,7 @@ def test_it_can_be_gone_on_with(format_name: str, store: str, place: Place) -> N
 
 
 @pytest.mark.parametrize("verb", ["delete", "erase"])
-@pytest.mark.parametrize("store", LASTING)
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(("format_name", "store"), KEPT)
 def test_the_subgraphs_of_a_graph_go_with_it(format_name: str, store: str, verb: str, place: Place) -> None:
     """Early versions noted them beside the graph's thread instead of linking both."""
     with savegame.open(place(format_name, store)) as vault:
@@ -96,8 +94,23 @@ def test_the_subgraphs_of_a_graph_go_with_it(format_name: str, store: str, verb:
         assert left == ["graph␟of a user"]
 
 
-@pytest.mark.parametrize("store", LASTING)
-@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_file_store_of_the_first_format_keeps_its_directories(place: Place) -> None:
+    """Threads that are there stay where they are; new ones get readable names, and earlier versions are kept out then."""
+    address = place("format-1", "file")
+    root = Path(address.removeprefix("file:"))
+    before = sorted(root.glob("*/*/journal.jsonl"))
+    with savegame.open(address) as vault:
+        for name in ("edits", "types", "pruned", "../branches 🎲"):
+            vault.thread(name).save({"gone": "on"})
+        assert (sorted(root.glob("*/*/journal.jsonl")), '"format": 1' in (root / "savegame.json").read_text()) == (before, True)
+        vault.thread("a new one").save(1)
+        (new,) = {*root.glob("*/*/journal.jsonl")} - {*before}
+        assert new.parent.name.endswith("-a-new-one")
+        assert '"format": 2' in (root / "savegame.json").read_text()
+        assert vault.verify().ok
+
+
+@pytest.mark.parametrize(("format_name", "store"), KEPT)
 def test_the_other_reader_finds_the_same(format_name: str, store: str, place: Place) -> None:
     address = place(format_name, store)
     readers = {"sqlite": read, "file": lambda path: read_files(Path(path)), "postgres": read_postgres}
@@ -114,7 +127,7 @@ def test_the_other_reader_finds_the_same(format_name: str, store: str, place: Pl
     assert len(found) == sum(len(wanted[namespace]) for namespace in ("default", "other"))
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", sorted(path.parent.name for path in HERE.glob("format-*/export.jsonl")))
 def test_exports_are_taken_in(format_name: str) -> None:
     with savegame.open("memory:") as vault:
         vault.import_(HERE / format_name / "export.jsonl")

@@ -103,6 +103,10 @@ def test_current_step(vault: Vault) -> None:
     assert thread.step == 1
     thread.save(State())
     assert thread.step == 2
+    fresh = thread_of(vault)
+    assert (fresh.step, vault.info(thread.id).step) == (None, 2)  # type: ignore[union-attr]
+    fresh.latest()
+    assert fresh.step == 2
 
 
 def test_checkpoint_with_label(vault: Vault) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -360,7 +361,7 @@ def raise_format(disk: Home) -> None:
     """Make the files say that a later savegame wrote them."""
     if disk.store == "file":
         marker = disk.path / "savegame.json"
-        marker.write_text(marker.read_text().replace('"format": 1', '"format": 999'))
+        marker.write_text(json.dumps(json.loads(marker.read_text()) | {"format": 999}))
         return
     with disk.open() as vault, vault.connection() as db:
         db.execute("PRAGMA user_version = 999")

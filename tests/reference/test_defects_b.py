@@ -49,6 +49,7 @@ def test_z12_steps_go_on_after_a_restart(home: Home) -> None:
         home.open().thread("t").save({"n": number})
     again = home.open().thread("t")
     assert (again.head, again.step) == (None, None)  # not 0: nothing was read yet
+    assert [info.step for info in home.open().threads()] == [3]
     assert again.save({"n": 3}).step == again.step == 4
     assert home.open().thread("t").latest().step == 4
     assert steps(again) == [4, 3, 2, 1]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
 import random
+import re
 import shutil
 import stat
 import subprocess
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import savegame
 from savegame.errors import (
@@ -23,18 +27,20 @@ from savegame.errors import (
     ClosedError,
     CorruptionError,
     InvalidInputError,
+    OutOfSpace,
     StoreNotFound,
     UnavailableError,
     UnsupportedError,
 )
 from savegame.model import ThreadKey
 from savegame.store import DeleteThread, MoveHead, PutKeyframe, PutNote, PutRecord, Rewrite, Store
-from savegame.stores._file_disk import hashed, thread_directory
+from savegame.stores import _file_disk
+from savegame.stores._file_disk import Disk, directory_name, hashed, is_hashed, thread_directory
 from savegame.stores._file_threads import WORTH_KEEPING
 from savegame.stores._file_write import _dump_batch
 from savegame.stores.file import FileStore
 from savegame.testing import StoreContract
-from savegame.testing.contract import A, B, C, appended, everything, grown, state
+from savegame.testing.contract import A, B, C, D, appended, everything, grown, state
 from savegame.testing.faults import PATIENCE_S, flip_bit, run_with_fault, why_no_strace
 
 
@@ -471,15 +477,15 @@ def test_a_lost_epoch_is_never_given_again(store: FileStore, root: Path) -> None
 def test_only_ids_that_do_not_tell_their_thread_need_the_index(store: FileStore, root: Path) -> None:
     own = store.new_id(A)
     store.commit([appended(A, 1, id=own, fresh=True)])
-    assert not (root / hashed("default") / "ids").exists()
+    assert not (root / directory_name("default") / "ids").exists()
     store.commit([appended(A, 2, 1, id="chosen"), appended(A, 3, 2, id=store.new_id(B), fresh=True)])
-    assert sum(len(path.read_bytes().splitlines()) for path in (root / hashed("default") / "ids").iterdir()) == 2
+    assert sum(len(path.read_bytes().splitlines()) for path in (root / directory_name("default") / "ids").iterdir()) == 2
     assert [store.find("default", name) for name in (own, "chosen")] == [(A, 1), (A, 2)]
 
 
 def test_an_index_that_was_lost_is_reported_and_built_anew(store: FileStore, root: Path) -> None:
     store.commit([appended(A, 1, id="chosen")])
-    shutil.rmtree(root / hashed("default") / "ids")
+    shutil.rmtree(root / directory_name("default") / "ids")
     assert [(problem.checkpoint_id, problem.place) for problem in store.check("default")] == [("chosen", "index of ids")]
     store.mend("default")
     assert list(store.check("default")) == []
@@ -489,11 +495,172 @@ def test_an_index_that_was_lost_is_reported_and_built_anew(store: FileStore, roo
 
 def test_half_an_index_entry_is_written_over(store: FileStore, root: Path) -> None:
     store.commit([appended(A, 1, id="first")])
-    (shard,) = (root / hashed("default") / "ids").iterdir()
+    (shard,) = (root / directory_name("default") / "ids").iterdir()
     shard.write_bytes(shard.read_bytes()[:-10])
     store.mend("default")
     assert store.find("default", "first") == (A, 1)
     assert len(shard.read_bytes()) == 75
+
+
+# -- names of directories --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "readable"),
+    [
+        ("support-42", "-support-42"),
+        ("Support 42", "-Support-42"),
+        ("a/b", "-a-b"),
+        ("../../etc/passwd", "-etc-passwd"),
+        ("..", ""),
+        (".hidden", "-hidden"),
+        ("-rf", "-rf"),
+        ("a..b...c", "-a.b.c"),
+        ("a - b", "-a-b"),
+        ("Zoë", "-Zo"),
+        ("退款", ""),
+        ("CON", "-CON"),
+        ("a\nb\t*?[x]$(y)`", "-a-b-x-y"),
+        ("x" * 512, "-" + "x" * 40),
+        ("x" * 39 + " y", "-" + "x" * 39),
+        ("user_1.chat", "-user_1.chat"),
+    ],
+)
+def test_a_directory_can_be_recognised(store: FileStore, root: Path, name: str, readable: str) -> None:
+    key = ThreadKey("default", name)
+    store.commit([appended(key, 1)])
+    (found,) = root.glob("*/*/journal.jsonl")
+    assert found.parent.name == hashed(name) + readable
+    assert found.parent.parent.name == hashed("default") + "-default"
+    assert (store.heads("default"), list(store.check("default"))) == ([(name, f"{name}-1")], [])
+    assert FileStore(str(root)).thread(key) is not None
+    assert json.loads((root / "savegame.json").read_text())["format"] == 2
+
+
+@given(st.text(min_size=1, max_size=512))
+def test_a_readable_name_is_safe(name: str) -> None:
+    made = directory_name(name)
+    assert made[:32] == hashed(name)
+    assert is_hashed(made)
+    assert re.fullmatch(r"(?:-[A-Za-z0-9_][A-Za-z0-9_.-]{0,39})?", made[32:])
+    assert ".." not in made
+    assert not made.endswith((".", "-"))
+
+
+Earlier = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@pytest.fixture
+def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
+    """Directories are made as the version before did, which knows format 1."""
+
+    @contextlib.contextmanager
+    def patched() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(_file_disk, "directory_name", hashed)
+            patch.setattr(_file_disk, "FORMAT", 1)
+            yield
+
+    return patched
+
+
+def format_of(root: Path) -> int:
+    return int(json.loads((root / "savegame.json").read_text())["format"])
+
+
+def names(root: Path) -> list[str]:
+    return sorted(os.path.relpath(path.parent, root) for path in root.glob("*/*/journal.jsonl"))
+
+
+def test_a_directory_of_an_earlier_version_stays_as_it_is(root: Path, earlier: Earlier) -> None:
+    with earlier():
+        store = FileStore(str(root))
+        store.commit([appended(A, 1, id="chosen"), appended(B, 1)])
+        store.close()
+    space = hashed("default")
+    store = FileStore(str(root))
+    store.commit([appended(A, 2, 1)])
+    store.commit([appended(A, 3, 2), appended(B, 2, 1)])
+    store.commit([PutKeyframe(A, 2, b"1.2."), PutRecord(B, "kind", "name", b"value")])
+    assert (names(root), format_of(root)) == (sorted([f"{space}/{hashed('a')}", f"{space}/{hashed('b')}"]), 1)
+    with earlier():
+        assert FileStore(str(root)).heads("default") == [("a", "a-3"), ("b", "b-2")]
+    store.commit([appended(C, 1, id="also chosen")])
+    assert (f"{space}/{hashed('c')}-c" in names(root), len(names(root)), format_of(root)) == (True, 3, 2)
+    with earlier(), pytest.raises(UnsupportedError, match="format 2, this savegame knows up to 1"):
+        FileStore(str(root))
+    assert [store.find("default", name) for name in ("chosen", "also chosen")] == [(A, 1), (C, 1)]
+    store.commit([DeleteThread(A)])
+    store.commit([DeleteThread(B), appended(B, 1)])
+    store.commit([appended(A, 1)])
+    assert names(root) == sorted([f"{space}/{hashed('a')}-a", f"{space}/{hashed('b')}", f"{space}/{hashed('c')}-c"])
+    assert list(store.check("default")) == []
+
+
+def test_nothing_is_made_that_an_earlier_version_would_not_find_before_it_is_kept_out(
+    root: Path, earlier: Earlier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with earlier():
+        grown(FileStore(str(root)), A, 1)
+    store = FileStore(str(root))
+    before = sorted(root.rglob("*"))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Disk, "put", full)
+        with pytest.raises(OutOfSpace):
+            store.commit([appended(B, 1, id="chosen")])
+        with pytest.raises(OutOfSpace):
+            store.commit([appended(B, 1), appended(ThreadKey("other", "c"), 1)])
+    assert (sorted(root.rglob("*")), format_of(root)) == (before, 1)
+    store.commit([appended(B, 1)])
+    assert format_of(root) == 2
+
+
+def test_a_store_that_became_a_newer_one_gets_no_new_thread(store: FileStore, root: Path) -> None:
+    grown(store, A, 1)
+    marker = root / "savegame.json"
+    marker.write_text(marker.read_text().replace('"format": 2', '"format": 3'))
+    with pytest.raises(UnsupportedError, match="newer"):
+        store.commit([appended(B, 1)])
+    assert len(names(root)) == 1
+
+
+def test_a_directory_that_was_renamed_is_reported_and_brought_back(store: FileStore, root: Path) -> None:
+    grown(store, A, 2)
+    store.commit([appended(A, 3, 2, id="chosen")])
+    right = directory(store)
+    right.rename(right.with_name(right.name + "-mine"))
+    assert [problem.thread_id for problem in store.check("default")] == ["a"]
+    assert "renamed" in store.mend("default")[0]
+    assert (list(store.check("default")), store.find("default", "chosen"), right.exists()) == ([], (A, 3), True)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["thread", "namespace"])
+def test_what_an_earlier_version_makes_that_still_runs_is_found(root: Path, earlier: Earlier, whole: bool) -> None:
+    """It does not look at the format again, and believes that there is no such thread."""
+    with earlier():
+        old = FileStore(str(root))
+        if not whole:
+            grown(old, D, 1)
+    store = FileStore(str(root))
+    grown(store, A, 2)
+    with earlier():
+        old.commit([appended(A, 1, delta=b"other", id="other"), appended(B, 1)])
+    assert store.heads("default") == [("a", "a-2"), *([] if whole else [("b", "b-1"), ("d", "d-1")])]
+    problems = list(store.check("default"))
+    assert {problem.thread_id for problem in problems} == ({"a", "b"} if whole else {"a"})
+    assert all("directory" in problem.place for problem in problems)
+    store.mend("default")
+    assert list(store.check("default")) == []
+    assert [name for name, _ in store.heads("default")] == (["a", "b"] if whole else ["a", "b", "d"])
+    assert state(store, A, 2) == b"1.2."
+    (aside,) = (root / "aside").iterdir()
+    assert aside.name.startswith(f"{hashed('default')}-{hashed('a')}-")
+    store.commit([DeleteThread(A)])
+    assert not any((root / "aside").iterdir())
 
 
 # -- listings ----------------------------------------------------------------------------------------
@@ -507,7 +674,7 @@ def test_a_listing_is_kept_and_never_trusted_for_too_long(root: Path) -> None:
     store.lease(keys[3], "me", 60_000_000)
     rows = store.threads("default", limit=1000)
     store.close()
-    kept = root / hashed("default") / "listing.json"
+    kept = root / directory_name("default") / "listing.json"
     assert FileStore(str(root)).threads("default", limit=1000) == rows
     other = FileStore(str(root), durability="process")
     other.commit([appended(keys[7], 2, 1)])
@@ -598,7 +765,7 @@ def test_a_commit_to_several_threads_that_is_killed_at_any_moment_is_whole_or_ab
         store = FileStore(str(root))
         for name in "abcd":
             grown(store, ThreadKey("default", name), 2)
-        places = [root, root / "batch", root / "batch.new", root / "trash", root / hashed("default")]
+        places = [root, root / "batch", root / "batch.new", root / "trash", root / directory_name("default")]
         for name in "abcde":
             own = directory(store, ThreadKey("default", name))
             places += [own, own / "journal.jsonl", own / "journal.new"]

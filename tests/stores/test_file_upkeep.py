@@ -15,7 +15,7 @@ import pytest
 from savegame.errors import InvalidInputError, UnavailableError
 from savegame.model import ThreadKey
 from savegame.store import DeleteThread, PutKeyframe, PutRecord, Rewrite
-from savegame.stores._file_disk import hashed
+from savegame.stores._file_disk import directory_name
 from savegame.stores._file_threads import WORTH_KEEPING
 from savegame.stores.file import FileStore
 from savegame.testing.contract import A, B, C, D, E, appended, everything, grown, no_progress, row_of
@@ -65,7 +65,7 @@ def test_a_first_save_that_fails_leaves_no_directory(store: FileStore) -> None:
 def test_a_deleted_thread_is_in_no_listing(tmp_path: Path) -> None:
     """Not in the one that is kept, not in half of one, and nobody who remembers the thread writes it down again."""
     root = tmp_path / "saves"
-    space = root / hashed("default")
+    space = root / directory_name("default")
     keys = [ThreadKey("default", f"secret {number}") for number in range(3)]
     store = FileStore(str(root), durability="process")
     for key in [*keys, *(ThreadKey("default", f"{number:04}") for number in range(WORTH_KEEPING))]:

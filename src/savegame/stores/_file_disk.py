@@ -1,8 +1,9 @@
 """The directory of a file store: its names, writing that lasts, and what the system's errors mean.
 
-Every name inside the directory is made here, from hashes and numbers, never from an id. Files are 0600, directories 0700,
-and no symbolic link inside is followed. A whole file comes to be under another name, is flushed, and is renamed to its
-place; then its directory is flushed. Touches errors and model.
+Every name inside the directory is made here. A directory is found by the hash of an id; what follows the hash is there for
+people, and has only letters, digits and a few signs of the id. Files are 0600, directories 0700, and no symbolic link inside
+is followed. A whole file comes to be under another name, is flushed, and is renamed to its place; then its directory is
+flushed. Touches errors and model.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import blake3
@@ -32,7 +35,9 @@ from savegame.errors import (
 )
 from savegame.model import ThreadKey
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Since 2, directories may have a readable part in their names, by which earlier versions would not find them."""
+
 MARKER: Final = "savegame.json"
 LOCK: Final = "lock"
 JOURNAL: Final = "journal.jsonl"
@@ -42,8 +47,14 @@ LOST: Final = "aside"
 TRASH: Final = "trash"
 SEARCH: Final = "search.db"
 
+_HASH: Final = 32
+_READABLE: Final = 40
+"""How many characters of an id are in the name of its directory, at most."""
+
+_NAME: Final = re.compile(rf"[0-9a-f]{{{_HASH}}}(-[A-Za-z0-9_.-]{{1,{_READABLE}}})?")
 _ABOUT: Final = (
-    "Save games of AI agents. Each directory two levels down is a thread; its journal.jsonl begins with the thread's id. "
+    "Save games of AI agents. Each directory two levels down is a thread: a hash of its id, and what can be read of the id. "
+    "Its journal.jsonl begins with the whole id. "
     'Find one with: grep -l \'"thread":"ID"\' */*/journal.jsonl'
 )
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -56,18 +67,57 @@ _WRITE: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def hashed(text: str) -> str:
-    """The name that stands for an id on disk: 32 hexadecimal digits."""
+    """What stands for an id on disk: 32 hexadecimal digits."""
     return blake3.blake3(text.encode()).hexdigest(length=16)
 
 
+@lru_cache(maxsize=4096)
+def directory_name(text: str) -> str:
+    """The name of a new directory for an id: its hash, and what can be read of the id in ASCII, if anything.
+
+    It must be the same for ever: so it depends on no table of characters, which newer versions of Python extend.
+    """
+    readable = re.sub(r"\.{2,}", ".", re.sub("[^A-Za-z0-9_.]+", "-", text))
+    readable = readable.strip("-.")[:_READABLE].strip("-.")
+    return f"{hashed(text)}-{readable}" if readable else hashed(text)
+
+
+def hash_in(name: str) -> str:
+    """The hash in the name of a directory, which alone says what it belongs to."""
+    return name[:_HASH]
+
+
+def directory_in(parent: str, text: str) -> str:
+    """The directory for an id: the one that exists, else the one to make.
+
+    Earlier versions named directories by the hash alone. Such a directory stays as it is, and no other is made beside it.
+    """
+    path = os.path.join(parent, directory_name(text))
+    if not os.path.lexists(path):
+        bare = os.path.join(parent, hashed(text))
+        return bare if os.path.lexists(bare) else path
+    return path
+
+
 def thread_directory(root: str, key: ThreadKey) -> str:
-    """Where a thread is kept."""
-    return os.path.join(root, hashed(key.namespace), hashed(key.id))
+    """Where a thread is kept, or would be."""
+    path = os.path.join(root, directory_name(key.namespace), directory_name(key.id))
+    return path if os.path.lexists(path) else directory_in(directory_in(root, key.namespace), key.id)
+
+
+def name_aside(directory: str) -> str:
+    """How the name begins under which a thread's directory is set aside."""
+    return "-".join(map(hash_in, directory.split(os.sep)[-2:]))
+
+
+def is_readable(directory: str) -> bool:
+    """Whether the name of a thread's directory, or of the one above it, is more than a hash."""
+    return any(len(name) > _HASH for name in directory.split(os.sep)[-2:])
 
 
 def is_hashed(name: str) -> bool:
     """Whether a name may be that of a namespace or thread."""
-    return len(name) == 32 and not name.strip("0123456789abcdef")
+    return _NAME.fullmatch(name) is not None
 
 
 def names_in(directory: str) -> list[str]:
@@ -320,7 +370,21 @@ def _version(marker: bytes) -> int | None:
 def make_root(disk: Disk) -> None:
     """Make the root with its marker, unless it is there."""
     disk.make_directory(disk.root)
+    if not os.path.exists(os.path.join(disk.root, MARKER)):
+        _put_marker(disk)
+
+
+def raise_format(disk: Disk) -> None:
+    """Make earlier versions refuse the store, before something is made that they would not find.
+
+    Raises UnsupportedError if a newer version has raised it further since the store was opened.
+    """
+    _check_marker(disk.root)
+    if _version(read_file(os.path.join(disk.root, MARKER)) or b"") != FORMAT:
+        _put_marker(disk)
+
+
+def _put_marker(disk: Disk) -> None:
     marker = os.path.join(disk.root, MARKER)
-    if not os.path.exists(marker):
-        text = json.dumps({"format": FORMAT, "about": _ABOUT}, indent=2)
-        disk.put(marker, text.encode() + b"\n", by=f"{marker}.{uuid.uuid4().hex}")
+    text = json.dumps({"format": FORMAT, "about": _ABOUT}, indent=2)
+    disk.put(marker, text.encode() + b"\n", by=f"{marker}.{uuid.uuid4().hex}")

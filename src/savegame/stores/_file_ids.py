@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from savegame.frames import pack_id
-from savegame.stores._file_disk import Disk, hashed, opened, read_file, write_at
+from savegame.stores._file_disk import Disk, hash_in, hashed, opened, read_file, write_at
 from savegame.stores._rows import place_told_by, placed_id
 
 INDEX: Final = "ids"
@@ -36,7 +36,7 @@ def tells(checkpoint_id: str, directory_name: str) -> bool:
 
 
 class Index:
-    """The index of one namespace: sixteen files of lines `hash of the id, directory name, checksum`."""
+    """The index of one namespace: sixteen files of lines `hash of the id, hash of the thread's id, checksum`."""
 
     def __init__(self, disk: Disk, space: str) -> None:
         self._disk = disk
@@ -44,7 +44,7 @@ class Index:
         self._directory = os.path.join(space, INDEX)
 
     def find(self, checkpoint_id: str) -> list[str]:
-        """Names of directories in which the checkpoint may be."""
+        """How the names of directories begin in which the checkpoint may be."""
         name = hashed(checkpoint_id)
         data = read_file(os.path.join(self._directory, name[0])) or b""
         found = []
@@ -91,7 +91,7 @@ class Index:
 
 
 def _line(name: str, directory_name: str) -> bytes:
-    text = f"{name} {directory_name} ".encode()
+    text = f"{name} {hash_in(directory_name)} ".encode()
     return b"%s%08x\n" % (text, zlib.crc32(text))
 
 

@@ -17,8 +17,11 @@ from typing import Any, Final
 
 from savegame.frames import checksum, thread_salt
 from savegame.model import Frame, ThreadKey
-from savegame.stores._file_disk import FORMAT, hashed
+from savegame.stores._file_disk import hash_in, hashed
 from savegame.text import to_text
+
+FORMAT: Final = 1
+"""Of the lines; that of the directory counts by itself."""
 
 Op = dict[str, Any]
 """What a line says: the first key is its kind."""
@@ -115,7 +118,7 @@ def _borne_out(line: bytes, directory: str) -> Op | None:
         names = [hashed(op["namespace"]), hashed(op["thread"])]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return op if directory.split(os.sep)[-2:] == names else None
+    return op if list(map(hash_in, directory.split(os.sep)[-2:])) == names else None
 
 
 def _one_bit_off(line: bytes) -> Iterator[bytes]:

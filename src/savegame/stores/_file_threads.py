@@ -12,11 +12,12 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from savegame.model import ThreadKey, ThreadRow
 from savegame.stores._directory import SETTLED_NS
-from savegame.stores._file_disk import JOURNAL, Disk, hashed, hashed_in, names_in, thread_directory
+from savegame.stores._file_disk import JOURNAL, Disk, directory_in, hashed, hashed_in, names_in, thread_directory
 from savegame.stores._file_ids import Index, told_by
 from savegame.stores._file_journal import Journal, Signature, load, signature_at
 from savegame.stores._file_listing import LISTING, Summary, read_listing, write_listing
@@ -114,7 +115,12 @@ class Threads:
 
     def space(self, namespace: str) -> str:
         """The directory of a namespace."""
-        return os.path.join(self._disk.root, hashed(namespace))
+        return directory_in(self._disk.root, namespace)
+
+    def threads_of(self, namespace: str) -> list[str]:
+        """The directory of every thread of a namespace, also where it has two directories: none of them is overlooked."""
+        spaces = {self.space(namespace), os.path.join(self._disk.root, hashed(namespace))}
+        return [path for space in sorted(spaces) for path in hashed_in(space)]
 
     def spaces(self) -> list[str]:
         """The directory of every namespace."""
@@ -123,9 +129,10 @@ class Threads:
     def may_have(self, namespace: str, checkpoint_id: str) -> Iterator[Journal]:
         """The threads in which a checkpoint may be."""
         space = self.space(namespace)
-        told, all_names = told_by(checkpoint_id), self._space(space).names
-        names = all_names[bisect_left(all_names, told) : bisect_right(all_names, f"{told}~")]
-        for name in dict.fromkeys((*names, *Index(self._disk, space).find(checkpoint_id))):
+        names = self._space(space).names
+        beginnings = (told_by(checkpoint_id), *Index(self._disk, space).find(checkpoint_id))
+        found = (names[bisect_left(names, begin) : bisect_right(names, f"{begin}~")] for begin in beginnings)
+        for name in dict.fromkeys(chain.from_iterable(found)):
             journal = self.journal(os.path.join(space, name))
             if journal is not None:
                 yield journal.check()
@@ -149,8 +156,9 @@ class Threads:
             return space.order
         paths = ((name, os.path.join(space.directory, name)) for name in space.names)
         found = ((name, self._summaries.get(path) or self.summary(path)) for name, path in paths)
-        order = sorted((summary.row.key.id, name) for name, summary in found if summary is not None)
-        if len(order) == len(space.names):  # else a first save is not done yet, and nothing here changes when it is
+        every = sorted((summary.row.key.id, name) for name, summary in found if summary is not None)
+        order = list(dict(every).items())  # of a thread in two directories, the one that it is looked for in comes last
+        if len(every) == len(space.names):  # else a first save is not done yet, and nothing here changes when it is
             space.order = order
         return order
 

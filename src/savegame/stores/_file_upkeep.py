@@ -13,7 +13,19 @@ from collections.abc import Callable, Iterator
 from savegame.errors import CorruptionError
 from savegame.model import Problem
 from savegame.stores._file_changes import Draft
-from savegame.stores._file_disk import ASIDE, JOURNAL, LOST, Disk, files_below, hashed_in, is_hashed, names_in
+from savegame.stores._file_disk import (
+    ASIDE,
+    JOURNAL,
+    LOST,
+    Disk,
+    files_below,
+    hash_in,
+    hashed_in,
+    is_hashed,
+    name_aside,
+    names_in,
+    thread_directory,
+)
 from savegame.stores._file_ids import Index, tells
 from savegame.stores._file_journal import Journal, Reader, load
 from savegame.stores._file_keyframes import is_sound, keyframes_of
@@ -61,6 +73,9 @@ def check_thread(disk: Disk, directory: str) -> list[Problem]:
         return [problem(error)]
     if journal is None:
         return []
+    if directory != thread_directory(disk.root, journal.key):  # renamed, or made by an earlier version that was still running
+        place = os.path.relpath(directory, disk.root)
+        return [problem(damaged(journal.key, None, f"directory {place}: the thread is looked for in another one"))]
     bad = [f"line at byte {at.offset}" for at in journal.damage]
     bad += [f"newline at byte {at.offset + at.length - 1}" for at in journal.worn]
     found = [problem(damaged(journal.key, None, f"{what} of {JOURNAL}")) for what in bad]
@@ -108,7 +123,7 @@ def _not_in_index(disk: Disk, journal: Journal) -> list[str]:
     space, name = os.path.split(journal.directory)
     index = Index(disk, space)
     ids = [entry.id for entry in journal.entries.values() if not entry.broken]
-    return [one for one in ids if not tells(one, name) and name not in index.find(one)]
+    return [one for one in ids if not tells(one, name) and hash_in(name) not in index.find(one)]
 
 
 # -- mending ---------------------------------------------------------------------------------------
@@ -127,14 +142,13 @@ def mend_thread(disk: Disk, writer: Writer, directory: str) -> list[str]:
     try:
         journal = _loaded(directory)
     except CorruptionError:
-        lost = os.path.join(disk.root, LOST)
-        disk.make_directory(lost)
-        os.rename(directory, os.path.join(lost, "-".join((*directory.split(os.sep)[-2:], os.urandom(4).hex()))))
-        disk.flush_names(lost)
-        disk.flush_names(os.path.dirname(directory))
+        _set_aside(disk, directory)
         return [f"{directory}: set aside as a whole: nobody knows which thread it is"]
     if journal is None:
         return []
+    right = thread_directory(disk.root, journal.key)
+    if directory != right:
+        return _mend_place(disk, writer, journal, right)
     done = []
     for seq, path in keyframes_of(journal).items():
         if not is_sound(journal, seq, path):
@@ -148,6 +162,25 @@ def mend_thread(disk: Disk, writer: Writer, directory: str) -> list[str]:
     if journal.damage or journal.worn:
         done.append(_mend_journal(writer, journal))
     return done
+
+
+def _set_aside(disk: Disk, directory: str) -> None:
+    lost = os.path.join(disk.root, LOST)
+    disk.make_directory(lost)
+    os.rename(directory, os.path.join(lost, f"{name_aside(directory)}-{os.urandom(4).hex()}"))
+    disk.flush_names(lost)
+    disk.flush_names(os.path.dirname(directory))
+
+
+def _mend_place(disk: Disk, writer: Writer, journal: Journal, right: str) -> list[str]:
+    """Bring a thread to the directory that it is looked for in, or set it aside if there is one already."""
+    if os.path.lexists(right):
+        _set_aside(disk, journal.directory)
+        return [f"thread {journal.key.id!r}: was in two directories; {journal.directory} was set aside as a whole"]
+    disk.rename(journal.directory, right)
+    disk.flush_names(os.path.dirname(journal.directory))
+    moved = f"thread {journal.key.id!r}: its directory {journal.directory} was renamed to {right}"
+    return [moved, *mend_thread(disk, writer, right)]
 
 
 def _mend_journal(writer: Writer, journal: Journal) -> str:

@@ -26,8 +26,11 @@ from savegame.stores._file_disk import (
     Disk,
     copied,
     is_hashed,
+    is_readable,
+    name_aside,
     names_in,
     opened,
+    raise_format,
     read_at,
     read_file,
     write_at,
@@ -59,6 +62,8 @@ class Writer:
         """Make everything that the drafts say durable, whole or not at all; keyframes follow, if they can."""
         drafts = list(drafts)
         changed = [draft for draft in drafts if draft.lines or (draft.whole and draft.there)]
+        if any(not draft.there and is_readable(draft.journal.directory) for draft in changed):
+            raise_format(self._disk)
         self._enter_ids(changed)
         for space in {os.path.dirname(draft.journal.directory) for draft in changed if draft.reborn}:
             self._threads.unlist(space)
@@ -173,7 +178,7 @@ class Writer:
     def _clear_lost(self, directories: list[str], *, needed: bool) -> None:
         """Throw away what repair set aside of deleted threads when nobody knew whose it was."""
         lost = os.path.join(self._disk.root, LOST)
-        ours = tuple("-".join((*directory.split(os.sep)[-2:], "")) for directory in directories)
+        ours = tuple(f"{name_aside(directory)}-" for directory in directories)
         found = [os.path.join(lost, name) for name in names_in(lost) if name.startswith(ours)] if ours else []
         if not found:
             return

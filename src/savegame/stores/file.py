@@ -202,7 +202,7 @@ class FileStore(Store):
     def check(self, namespace: str, thread_id: str | None = None) -> Iterator[Problem]:
         with self._reading():
             if thread_id is None:
-                directories, problems = hashed_in(self._threads.space(namespace)), upkeep.check_root(self._disk)
+                directories, problems = self._threads.threads_of(namespace), upkeep.check_root(self._disk)
             else:
                 directories, problems = [self._threads.directory(ThreadKey(namespace, thread_id))], []
         yield from problems
@@ -214,7 +214,7 @@ class FileStore(Store):
     def mend(self, namespace: str) -> list[str]:
         with self._alone():
             done = upkeep.mend_root(self._disk, self.clock())
-            for directory in hashed_in(self._threads.space(namespace)):
+            for directory in self._threads.threads_of(namespace):
                 self._threads.forget(directory)
                 done += upkeep.mend_thread(self._disk, self._writer, directory)
             return done
