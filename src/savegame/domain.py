@@ -127,12 +127,38 @@ class ToolCall(Plain):
     def _renamed(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
         inner = data.get("function")  # some providers nest the name, and send arguments as JSON text
         known = {**data, **inner} if isinstance(inner, Mapping) else dict(data)
+        if known.get("name") is None and "tool_name" in known:
+            known = _from_record(known)
         if isinstance(text := known.get("arguments"), str):
             try:
                 known["arguments"] = json.loads(text or "{}")
             except (ValueError, RecursionError) as error:
                 raise InvalidInputError(f"arguments must be a dict or the JSON text of one: {error}") from error
         return {name: value for name, value in known.items() if name not in ("function", "type")}
+
+
+def _from_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool record (`tool_name`, `arguments`, `result`, `success`) by our names. Its arguments are any text.
+
+    Text that is no JSON object becomes the one argument `arguments`. Without a result the call is pending.
+    """
+    known = {"id": record.get("id") or _new_id(), **{name: record[name] for name in record if name not in _OF_RECORDS}}
+    success, result, given = record.get("success", True), record.get("result"), record.get("arguments")
+    if not isinstance(success, bool):
+        raise InvalidInputError(f"success must be True or False, not {success!r}")
+    if isinstance(given, str):
+        try:
+            found = json.loads(given or "{}")
+        except (ValueError, RecursionError):
+            found = given
+        given = found if isinstance(found, dict) else {"arguments": given}
+    known |= {"name": record["tool_name"], "arguments": {} if given is None else given}
+    if result is None:
+        return known
+    return known | ({"status": "completed", "result": result} if success else {"status": "failed", "error": result})
+
+
+_OF_RECORDS: Final = ("id", "name", "tool_name", "arguments", "result", "success")
 
 
 @dataclass(slots=True)

@@ -109,11 +109,11 @@ def _call(call: Any) -> Call:
     outer = call if isinstance(call, Mapping) else {"arguments": call}
     inner = outer.get("function")
     known = {**outer, **inner} if isinstance(inner, Mapping) else outer
-    given, name, error = known.get("id"), known.get("name"), known.get("error")
+    given, name, error = known.get("id"), known.get("name", known.get("tool_name")), known.get("error")
     return Call(
         given if isinstance(given, str) else None,
         name if isinstance(name, str) else "call",
         known.get("arguments", known.get("args", known.get("input"))),
         known.get("result") if error is None else error,
-        failed=known.get("status") == "failed",
+        failed=known.get("status") == "failed" or known.get("success") is False,
     )

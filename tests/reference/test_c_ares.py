@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import savegame
-from savegame import Checkpoint, CorruptionError, SavegameError, Status, ThreadNotFound, Vault
+from savegame import Checkpoint, CorruptionError, SavegameError, Status, ThreadNotFound, ToolCall, Vault
 from tests.reference.conftest import Opener
 
 SESSION: dict[str, Any] = {
@@ -88,6 +88,20 @@ def test_every_field_survives(on_disk: Opener) -> None:
     assert found.state == state
     assert (found.id, found.agent_id, found.thread_id, found.iteration) == ("sess1-7", "test-agent", "sess1", 7)
     assert (found.created_at, found.status) == (made.created_at, Status.halted("it goes in circles"))
+
+
+def test_tool_records_are_read_as_calls(vault: Vault) -> None:
+    """C06b to C06e. Their arguments are a text, JSON or not; a conversation with them is loaded, the same whenever it is."""
+    (record,) = SESSION["tool_calls"]
+    call = ToolCall.from_dict(record)
+    assert (call.name, call.arguments, call.result, call.status) == ("search", {"arguments": "query"}, "found it", "completed")
+    said = {"role": "assistant", "content": None, "tool_calls": [record, {**record, "arguments": '{"q": 1}', "success": False}]}
+    vault.thread("sess1").save({**SESSION, "messages": [*SESSION["messages"], said]})
+    found = vault.load_conversation("sess1")
+    assert found is not None
+    first, second = found.messages[-1].tool_calls
+    assert (first.arguments, first.result, second.arguments, second.error) == (call.arguments, "found it", {"q": 1}, "found it")
+    assert found == vault.load_conversation("sess1")
 
 
 @pytest.mark.parametrize("status", ["in_progress", "completed", "halted(loop)", "failed((nested) parentheses)"])

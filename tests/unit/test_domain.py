@@ -109,6 +109,44 @@ def test_calls_are_read_in_the_nested_shape_too() -> None:
     assert ToolCall.from_dict({"id": "c1", "name": "now", "arguments": ""}).arguments == {}
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('{"q": "x"}', {"q": "x"}),
+        ("query", {"arguments": "query"}),
+        ("[1, 2]", {"arguments": "[1, 2]"}),
+        ('{"q":', {"arguments": '{"q":'}),
+        ("7", {"arguments": "7"}),
+        ("", {}),
+        (None, {}),
+        ({"q": "x"}, {"q": "x"}),
+    ],
+)
+def test_tool_records_are_read_whatever_text_their_arguments_are(text: Any, arguments: dict[str, Any]) -> None:
+    record = {"tool_name": "search", "arguments": text, "result": "found it", "success": True}
+    read = ToolCall.from_dict(record)
+    assert (read.name, read.arguments, read.status, read.result) == ("search", arguments, "completed", "found it")
+    assert ToolCall.from_dict(read.to_dict()) == read
+    assert ToolCall.from_json(read.to_json()) == read
+    assert read.extra == {}
+
+
+def test_a_tool_record_tells_how_the_call_ended() -> None:
+    record = {"tool_name": "search", "arguments": "query", "result": "no network", "success": False, "took": 3}
+    failed = ToolCall.from_dict(record)
+    assert (failed.status, failed.error, failed.result, failed.extra) == ("failed", "no network", None, {"took": 3})
+    for success in (False, True):
+        waiting = ToolCall.from_dict({"tool_name": "search", "arguments": "query", "result": None, "success": success})
+        assert (waiting.status, waiting.result, waiting.error) == ("pending", None, None)
+    assert ToolCall.from_dict({"tool_name": "now"}).arguments == {}
+    assert failed.id != waiting.id
+    message = Message.from_dict({"role": "assistant", "content": None, "tool_calls": [record]})
+    assert message.tool_calls[0].error == "no network"
+    for name, value, wrong in (("success", "yes", "success must be"), ("tool_name", 7, "name must be text")):
+        with pytest.raises(InvalidInputError, match=wrong):
+            ToolCall.from_dict({**record, name: value})
+
+
 def test_an_attachment_may_name_its_type_shortly() -> None:
     read = Attachment.from_dict({"type": "Image", "name": "n", "mime_type": "m"})
     assert (read.attachment_type, read.size) == ("image", None)

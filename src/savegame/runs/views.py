@@ -117,7 +117,7 @@ def shown(
 def read_call(call: Plain, otherwise: str) -> ToolCall:
     """A call as the domain's; what of it nobody can read, as a model is shown it. `otherwise` is its id if it has none."""
     try:
-        return ToolCall.from_dict(call)
+        return ToolCall.from_dict({**call, "id": call.get("id") or otherwise})
     except InvalidInputError:
         others = {name: value for name, value in _spelled(call).items() if name not in ("function", *_OUTCOME)}
         known = {"id": written(call.get("id") or otherwise), "name": _name(call), "arguments": json.loads(_arguments(call))}
@@ -444,7 +444,8 @@ def _spelled(call: Plain) -> Plain:
 
 
 def _name(call: Plain) -> str:
-    return _NOT_IN_NAMES.sub("_", written(_spelled(call).get("name") or "unknown"))[:_NAME_LENGTH]
+    spelled = _spelled(call)
+    return _NOT_IN_NAMES.sub("_", written(spelled.get("name") or spelled.get("tool_name") or "unknown"))[:_NAME_LENGTH]
 
 
 def _arguments(call: Plain) -> str:
