@@ -80,6 +80,9 @@ def checkpoints_bring_everything_back(desk: Desk) -> None:
     assert desk.give("conversation_load", conversation_id="order-1")["message_count"] == 4
     listed = desk.give("checkpoint_list", agent_id="helper")["checkpoints"]
     assert [entry["kind"] for entry in listed] == ["recovery", "recovery", "pre_operation"]
+    for kind in ("periodic", "error", "k" * 64, "before Ω"):
+        assert desk.give("checkpoint_create", agent_id="helper", kind=kind)["kind"] == kind
+    assert desk.give("checkpoint_list", agent_id="helper")["checkpoints"][0]["kind"] == "before Ω"
     assert desk.give("checkpoint_delete", checkpoint_id=listed[0]["id"]) == {"deleted": True}
     assert desk.give("checkpoint_delete", checkpoint_id=listed[0]["id"]) == {"deleted": False}
     stats = desk.give("persistence_stats")
@@ -152,7 +155,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("conversation_search", {"query": "x", "match": "prefix"}, "invalid-input: match: "),
     ("conversation_search", {"query": "x", "after": "-1"}, "invalid-input: after: '-1' is not what"),
     ("checkpoint_create", {"agent_id": "nobody"}, "not-found: Agent not found: 'nobody'"),
-    ("checkpoint_create", {"agent_id": "helper", "kind": "holiday"}, "invalid-input: kind: Input should be 'manual'"),
+    ("checkpoint_create", {"agent_id": "helper", "kind": "k" * 65}, "invalid-input: kind: String should have at most 64"),
+    ("checkpoint_create", {"agent_id": "helper", "kind": ""}, "invalid-input: a kind must not be empty"),
     ("checkpoint_restore", {"checkpoint_id": "0" * 32}, "checkpoint-not-found: "),
     ("checkpoint_list", {}, "invalid-input: agent_id: Missing"),
     ("checkpoint_delete", {"checkpoint_id": "a\0b"}, "invalid-input: a checkpoint's id must not contain a NUL"),

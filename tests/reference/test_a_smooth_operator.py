@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,8 +50,20 @@ def test_checkpoint_with_metadata(vault: Vault) -> None:
     assert found.metadata == {"phase": "execute", "bead_id": "smooth-abc"}
 
 
-def test_checkpoint_serialization(vault: Vault, tmp_path: Path) -> None:
-    """A63. A checkpoint that is written out and read in elsewhere arrives as it was."""
+def test_checkpoint_serialization(vault: Vault) -> None:
+    """A63, A09, A10. One checkpoint goes through compact bytes and keeps everything; malformed bytes are an error."""
+    made = saved(vault, "agent-1", 3, metadata={"phase": "execute"})
+    data = json.dumps(made.to_dict(state=True), separators=(",", ":")).encode()
+    restored = Checkpoint.from_dict(json.loads(data))
+    assert (restored.agent_id, restored.iteration, restored.state) == ("agent-1", 3, made.state)
+    assert (restored, restored.metadata, restored.created_at) == (made, {"phase": "execute"}, made.created_at)
+    for name in ("id", "created_at", "digest"):
+        with pytest.raises(InvalidInputError, match=f"{name} is missing"):
+            Checkpoint.from_dict({key: value for key, value in json.loads(data).items() if key != name})
+
+
+def test_a_thread_goes_to_another_store(vault: Vault, tmp_path: Path) -> None:
+    """Beyond A63: exports bring whole threads."""
     made = saved(vault, "agent-1", 3)
     vault.export(tmp_path / "export")
     with savegame.open("memory:") as other:
@@ -57,6 +71,23 @@ def test_checkpoint_serialization(vault: Vault, tmp_path: Path) -> None:
         restored = other.load(made.id)
     assert (restored.agent_id, restored.iteration, restored.state) == ("agent-1", 3, made.state)
     assert (restored.created_at, restored.digest) == (made.created_at, made.digest)
+
+
+def test_a_conversation_is_saved_with_its_iteration_and_metadata_in_one_call(vault: Vault) -> None:
+    """The main job of A07 and A08; what is loaded is that conversation."""
+    conversation = Conversation("agent-1", id="talk").with_system_prompt("test")
+    vault.thread("talk").save(conversation, iteration=3, metadata={"phase": "execute"})
+    found = vault.thread("talk", type=Conversation).load()
+    assert (found.agent_id, found.iteration, found.metadata, found.state) == ("agent-1", 3, {"phase": "execute"}, conversation)
+
+
+def test_the_time_of_a_checkpoint_is_now_or_given(vault: Vault) -> None:
+    """A06. With parts of a second; given for histories that come from elsewhere."""
+    when = dt.datetime(2020, 2, 29, 12, 30, 15, 123456, tzinfo=dt.UTC)
+    assert saved(vault, "agent-1", 1).created_at > when
+    saved(vault, "agent-1", 2, created_at=when)
+    assert vault.thread("agent-1").load().created_at == when
+    assert iterations(vault, "agent-1") == [2, 1]
 
 
 def test_a_conversation_goes_through_bytes_unchanged() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 import pytest
@@ -34,6 +35,15 @@ def test_save_and_load_checkpoint(vault: Vault) -> None:
     made = thread_of(vault).save(state)
     loaded = thread_of(vault).load(made.id)
     assert (loaded.state, loaded.step) == (state, 1)
+
+
+def test_a_checkpoint_with_its_typed_state_is_serialisable(vault: Vault) -> None:
+    """B13. Metadata and state go through JSON; the state is of its class again where that is known."""
+    made = thread_of(vault).save(State(["hello"], 1), label="start")
+    data = json.loads(json.dumps(made.to_dict(state=True)))
+    read = Checkpoint.from_dict(data, codec=vault.codec)
+    assert (read, read.state, read.label, read.step) == (made, State(["hello"], 1), "start", 1)
+    assert Checkpoint.from_dict(data).state == {"messages": ["hello"], "counter": 1}
 
 
 def test_load_latest(vault: Vault) -> None:

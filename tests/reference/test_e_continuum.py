@@ -37,6 +37,17 @@ def test_save_and_load_checkpoint(vault: Vault) -> None:
 # -- what its tests leave out ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("trigger", ["manual", "periodic", "error", "user pressed ⏎", "x" * 64])
+def test_the_trigger_is_any_text(vault: Vault, trigger: str) -> None:
+    """E01d, E29. With a hint for the one who resumes; at most 64 characters."""
+    made = saved(vault, "session", 1, kind=trigger, resume_hint="look at the log first")
+    loaded = vault.thread("session").load()
+    assert (loaded.kind, loaded.resume_hint) == (trigger, "look at the log first")
+    assert Checkpoint.from_dict(loaded.to_dict()).kind == trigger == next(vault.thread("session").history()).kind == made.kind
+    with pytest.raises(InvalidInputError, match="a kind"):
+        saved(vault, "session", 2, kind=trigger + "x" * 64)
+
+
 def test_a_checksum_is_64_hexadecimal_digits(vault: Vault) -> None:
     """E33a."""
     assert re.fullmatch("[0-9a-f]{64}", saved(vault, "session", 1).digest)

@@ -51,7 +51,7 @@ def checkpoint_line(found: Checkpoint, *, head: bool) -> Text:
         line.append(f"{found.step:<4}", "bold").append(f"{ago(found.created_at):12}", "dim")
     else:
         line.append(f"step {found.step:<6}", "bold").append(f"{ago(found.created_at):12}", "dim")
-        line.append(f"{one_line(found.kind):14}")
+        line.append(f"{one_line(found.kind, 30):13} ")
     if head:
         line.append("← head ", "bold green")
     line.append(label_and_tags(found))

@@ -23,7 +23,7 @@ from savegame.lineage import Ref as Reference
 from savegame.lineage import by_text
 from savegame.mcp import shapes, showing
 from savegame.mcp.shapes import After, AgentId, CheckpointId, ConversationId, Limit, Message, Patch, Ref, Start, ThreadId
-from savegame.model import MISSING, Change, Kind, ThreadInfo
+from savegame.model import MAX_KIND, MISSING, Change, Kind, ThreadInfo
 from savegame.naming import is_there
 from savegame.plain import inside
 from savegame.retrying import retried
@@ -273,7 +273,9 @@ class Tools:
         *,
         agent_id: AgentId,
         name: Annotated[str | None, Field(description="Becomes the checkpoint's label.")] = None,
-        kind: Annotated[Kind, Field(description="Why it is made; pre_operation before something risky.")] = Kind.MANUAL,
+        kind: Annotated[
+            str, Field(max_length=MAX_KIND, description=f"Why it is made, any text. With a meaning: {', '.join(Kind)}.")
+        ] = Kind.MANUAL,
         description: str | None = None,
     ) -> shapes.CheckpointEntry:
         """Create a checkpoint for recovery: the agent and all its conversations as they are at this moment."""
