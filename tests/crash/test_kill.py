@@ -25,6 +25,7 @@ def kill_over_and_over(path: str, rounds: int, *, mode: str = "power", only: str
     """Start a writer on one vault, hear of a few saves, kill it at a random moment after them, compare, carry on."""
     oracle = Oracle()
     chance = random.Random()
+    late = 2 if path.startswith("postgres") else 1  # a server may commit what a killed client sent after we have looked
     for number in range(1, rounds + 1):
         with Child(save_for_ever, path, 3, mode, only) as child:
             enough = oracle.acked + number % 11
@@ -37,7 +38,7 @@ def kill_over_and_over(path: str, rounds: int, *, mode: str = "power", only: str
             child.kill()
             oracle.hear(child.said())
         with savegame.open(path) as vault:
-            oracle.check(vault, whole=number % 10 == 0)
+            oracle.check(vault, whole=number % 10 == 0, surprises=late)
             again = vault.thread("after the crash")
             state = again.state() or a_state(0, [])
             saved = again.save(a_state(state["count"] + 1, []))
