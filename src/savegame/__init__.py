@@ -6,22 +6,8 @@ thread = vault.thread("support-42")
 thread.save({"messages": []})
 """
 
-from savegame.agents import AgentAutosave, AgentInfo
 from savegame.aio import AsyncAgentAutosave, AsyncAutosave, AsyncThread, AsyncVault
-from savegame.autosave import Autosave
-from savegame.changes import Diff
 from savegame.checkpoint import Checkpoint
-from savegame.conversations import ConversationInfo
-from savegame.domain import (
-    AgentState,
-    Attachment,
-    AttachmentType,
-    Conversation,
-    Message,
-    Role,
-    ToolCall,
-    ToolCallStatus,
-)
 from savegame.errors import (
     AlreadyExistsError,
     Busy,
@@ -43,19 +29,33 @@ from savegame.errors import (
     Unknown,
     UnsupportedError,
 )
+from savegame.messages.agents import AgentAutosave, AgentInfo
+from savegame.messages.conversations import ConversationInfo
+from savegame.messages.domain import (
+    AgentState,
+    Attachment,
+    AttachmentType,
+    Conversation,
+    Message,
+    Role,
+    ToolCall,
+    ToolCallStatus,
+)
 from savegame.model import MISSING, Change, Kind, Problem, Report, Status, ThreadInfo
 from savegame.opening import open_async
 from savegame.opening import open_vault as open  # noqa: A004 - the public name
-from savegame.policy import Event, Retention, Strategy
-from savegame.runner import RunInfo, StaleRun
+from savegame.present.diffs import Diff
 from savegame.runs.arun import AsyncRun
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.run import Run
+from savegame.runs.runner import RunInfo, StaleRun
 from savegame.runs.toolbox import Call, Tool, Toolbox, ToolKind
-from savegame.search import Hit, Hits
-from savegame.subjects import Erased
+from savegame.search.catching_up import Hit, Hits
 from savegame.thread import Thread
-from savegame.usage import Usage
+from savegame.timeline.autosave import Autosave
+from savegame.timeline.policy import Event, Retention, Strategy
+from savegame.timeline.subjects import Erased
+from savegame.timeline.usage import Usage
 from savegame.vault import Stats, Vault
 
 __all__ = [

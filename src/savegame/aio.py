@@ -18,17 +18,11 @@ from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar
 
-from savegame._offload import Offload, undisturbed
-from savegame.agents import AgentSaves
-from savegame.autosave import AutomaticSaves, Reporting, release
 from savegame.checkpoint import Checkpoint
-from savegame.drafting import checked_tags
+from savegame.encoding.classes import Upcast
 from savegame.errors import Busy, ClosedError, ConflictError, Fenced, InvalidInputError, UnsupportedError
-from savegame.lineage import Ref
+from savegame.messages.agents import AgentSaves
 from savegame.model import NEW_ID, checked_duration
-from savegame.objects import Upcast
-from savegame.policy import Strategy
-from savegame.retrying import TRIES, gave_up
 from savegame.runs import tracing
 from savegame.runs.arun import AsyncRun, called, settled
 from savegame.runs.run import in_thread
@@ -36,8 +30,14 @@ from savegame.runs.toolbox import Toolbox
 from savegame.store import ANY
 from savegame.stores.memory import MemoryStore
 from savegame.thread import Thread
+from savegame.timeline.autosave import AutomaticSaves, Reporting, release
+from savegame.timeline.details import checked_tags
+from savegame.timeline.lineage import Ref
+from savegame.timeline.policy import Strategy
+from savegame.timeline.watch import Watcher, follow
 from savegame.vault import Vault, _quiet
-from savegame.watch import Watcher, follow
+from savegame.waiting.offload import Offload, undisturbed
+from savegame.waiting.retrying import TRIES, gave_up
 
 P = ParamSpec("P")
 S = TypeVar("S")

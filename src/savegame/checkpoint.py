@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from savegame.codec import Codec
+from savegame.encoding.codec import Codec
+from savegame.encoding.frames import PLAIN
+from savegame.encoding.json_form import from_text, to_text
+from savegame.encoding.plain import checked_mapping, checked_text, checked_texts, checked_time, maybe
 from savegame.errors import CorruptionError, InvalidInputError
-from savegame.frames import PLAIN
 from savegame.model import CheckpointId, Digest, Kind, Status, checked_id, checked_number
-from savegame.plain import checked_mapping, checked_text, checked_texts, checked_time, maybe
-from savegame.text import from_text, to_text
 
 
 class _State(Enum):

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from savegame.encoding.words import Term
 from savegame.errors import CorruptionError
 from savegame.model import ThreadKey
-from savegame.words import Term
 
 PLACE: Final = "search index"
 

@@ -18,8 +18,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from savegame.aio import Opening
 from savegame.errors import InvalidInputError, StoreNotFound, UnsupportedError, needs_descriptors
-from savegame.policy import Retention
 from savegame.store import Store
+from savegame.timeline.policy import Retention
 from savegame.vault import DEFAULT_CACHE, Vault, check_options
 
 P = ParamSpec("P")

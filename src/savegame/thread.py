@@ -13,14 +13,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from savegame import beside, deleting, derived, differ, lineage, pruning, states, subjects, upkeep
-from savegame.autosave import Autosave
-from savegame.awaiting import plain_result
-from savegame.changes import Diff, changes_between
 from savegame.checkpoint import Checkpoint, Source
-from savegame.delta import Op, whole
-from savegame.drafting import checked_label, checked_tags, drafted
-from savegame.engine import EMPTY, Draft, Engine, Point
+from savegame.encoding import diff
+from savegame.encoding.delta import Op, whole
+from savegame.encoding.frames import Meta, details_of, dump_note, load_meta, load_note, request_digest, wrap
+from savegame.encoding.plain import Plain
+from savegame.encoding.tree import Node, Shared, to_bytes, value_of
 from savegame.errors import (
     AlreadyExistsError,
     CheckpointNotFound,
@@ -29,8 +27,7 @@ from savegame.errors import (
     InvalidInputError,
     ThreadNotFound,
 )
-from savegame.frames import Meta, details_of, dump_note, load_meta, load_note, request_digest, wrap
-from savegame.lineage import Ref
+from savegame.messages import states
 from savegame.model import (
     IN_PROGRESS,
     NEW_ID,
@@ -44,12 +41,17 @@ from savegame.model import (
     checked_limit,
     checked_or_new_id,
 )
-from savegame.plain import Plain
-from savegame.retrying import PLANS, TRIES, retried
+from savegame.present.diffs import Diff, changes_between
 from savegame.runs.ledger import CALL, GENERATION, ROOT, RUN, STEP, for_fork, generation, generation_made, reply_of
 from savegame.store import ANY, MoveHead, PutNote, PutRecord, StoreChange
-from savegame.tree import Node, Shared, to_bytes, value_of
-from savegame.watch import Watcher, follow
+from savegame.timeline import companions, deleting, derived, lineage, pruning, subjects, upkeep
+from savegame.timeline.autosave import Autosave
+from savegame.timeline.details import checked_label, checked_tags, drafted
+from savegame.timeline.engine import EMPTY, Draft, Engine, Point
+from savegame.timeline.lineage import Ref
+from savegame.timeline.watch import Watcher, follow
+from savegame.waiting.awaiting import plain_result
+from savegame.waiting.retrying import PLANS, TRIES, retried
 
 logger = logging.getLogger("savegame")
 
@@ -151,7 +153,7 @@ class Thread:
             otherwise = ANY if force or parent is not None else self._known
             wanted = otherwise if expect is None else _id_of(expect)
             if kept is None:
-                return self._append(lambda node: differ.difference(self._engine.codec, node, state), draft, parent, wanted)
+                return self._append(lambda node: diff.difference(self._engine.codec, node, state), draft, parent, wanted)
             self._name_agent(draft, kept)
             free = wanted == ANY and not force and parent is None
             expected = kept.expect if free and kept.expect is not None else wanted
@@ -246,7 +248,7 @@ class Thread:
             in_order = gone if isinstance(delete, Sequence) else sorted(gone, key=repr)  # a set has another order elsewhere
             asked = [list((append or {}).items()), list((set or {}).items()), in_order]
             draft.details["request"] = request_digest(self._engine.codec.encode(asked, depth=-3))
-        make = partial(differ.update, self._engine.codec, append=append or {}, set=set or {}, delete=gone)
+        make = partial(diff.update, self._engine.codec, append=append or {}, set=set or {}, delete=gone)
         return self._append(make, draft, parent, wanted)
 
     def modify(self, change: Callable[[Any], Any], **details: Any) -> Checkpoint:
@@ -579,7 +581,7 @@ class Thread:
         kept: dict[str, dict[str, Any]] = {
             kind: self.records(kind)
             for kind in self._engine.store.kinds(self._key)
-            if beside.policy_of(kind).fork is beside.Way.LEDGER
+            if companions.policy_of(kind).fork is companions.Way.LEDGER
         }
         said = lineage.messages_in(self._engine, point.node) if kept else []
         before = {frame.id for frame in lineage.line(self._engine, self._key, point.seq)} if STEP in kept else set()
@@ -627,7 +629,7 @@ class Thread:
         return {record.name: self._read(record) for record in found}
 
     def _read(self, record: Record) -> Any:
-        return beside.read(self._codec, self._key, record)
+        return companions.read(self._codec, self._key, record)
 
     def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:
         """Set records by (kind, name), all or none; a value of None removes one."""

@@ -16,15 +16,11 @@ from inspect import isclass
 from itertools import islice
 from typing import Any, Final
 
-from savegame import copying, exporting, graveyard, importing, lineage, states, subjects, upkeep
-from savegame.agents import AgentAutosave, AgentInfo, Agents
-from savegame.beside import PARENT, SOURCE
-from savegame.changes import Diff, changes_between
 from savegame.checkpoint import Checkpoint
-from savegame.codec import Codec
-from savegame.conversations import ConversationInfo, Conversations
-from savegame.domain import AgentState, Conversation, Message
-from savegame.engine import Engine
+from savegame.encoding.classes import Upcast
+from savegame.encoding.codec import Codec
+from savegame.encoding.frames import load_meta, load_note, recode
+from savegame.encoding.plain import Plain, checked_text, maybe
 from savegame.errors import (
     Busy,
     CheckpointNotFound,
@@ -32,7 +28,10 @@ from savegame.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from savegame.frames import load_meta, load_note, recode
+from savegame.messages import states
+from savegame.messages.agents import AgentAutosave, AgentInfo, Agents
+from savegame.messages.conversations import ConversationInfo, Conversations
+from savegame.messages.domain import AgentState, Conversation, Message
 from savegame.model import (
     NEW_ID,
     CheckpointId,
@@ -48,18 +47,21 @@ from savegame.model import (
     checked_or_new_id,
     checked_path,
 )
-from savegame.objects import Upcast
-from savegame.plain import Plain, checked_text, maybe
-from savegame.policy import Retention, Strategy
-from savegame.runner import RunInfo, Runner, StaleRun
+from savegame.present.diffs import Diff, changes_between
 from savegame.runs.ledger import CallEntry
 from savegame.runs.run import Run
+from savegame.runs.runner import RunInfo, Runner, StaleRun
 from savegame.runs.toolbox import Toolbox
-from savegame.search import Hits, search
+from savegame.search.catching_up import Hits, search
 from savegame.store import Capability, Store
-from savegame.subjects import Erased
 from savegame.thread import Thread
-from savegame.usage import Usage, usage
+from savegame.timeline import graveyard, lineage, subjects, upkeep
+from savegame.timeline.companions import PARENT, SOURCE
+from savegame.timeline.engine import Engine
+from savegame.timeline.policy import Retention, Strategy
+from savegame.timeline.subjects import Erased
+from savegame.timeline.usage import Usage, usage
+from savegame.transfer import copying, exporting, importing
 
 logger = logging.getLogger("savegame")
 

@@ -15,11 +15,11 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 import savegame
 from savegame.adapters.langgraph import SavegameSaver
-from savegame.beside import CHILD, FORK, PARENT, SOURCE, SUBJECT
-from savegame.derived import NOTED
 from savegame.model import ThreadKey
 from savegame.store import PutRecord
-from savegame.subjects import Erased
+from savegame.timeline.companions import CHILD, FORK, PARENT, SOURCE, SUBJECT
+from savegame.timeline.derived import NOTED
+from savegame.timeline.subjects import Erased
 from savegame.vault import Vault
 from tests.adapters.scripted import Graph, config
 

@@ -30,7 +30,7 @@ from scripted import chat, config, person, pydantic_state
 import savegame
 from savegame import CorruptionError, InvalidInputError
 from savegame.adapters.langgraph import Place, SavegameSaver, _writes_kind
-from savegame.foreign import Foreign
+from savegame.encoding.foreign import Foreign
 from savegame.vault import Vault
 
 SINGLE_ARG, POS_ARGS, KW_ARGS, METHOD, PYDANTIC_1, PYDANTIC_2, NUMPY, SNAPSHOT = range(8)

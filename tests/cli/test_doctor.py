@@ -13,8 +13,8 @@ import pytest
 from commands import run
 
 import savegame
-from savegame import checkup
-from savegame.checkup import (
+from savegame.present import checkup
+from savegame.present.checkup import (
     Level,
     clocks,
     connections,

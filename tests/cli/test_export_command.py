@@ -10,7 +10,7 @@ import pytest
 
 import savegame
 from savegame.cli.printing import plural
-from savegame.showing import size_text
+from savegame.present.text import size_text
 
 
 def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from savegame.cli import graph
-from savegame.lanes import MOST_LANES
+from savegame.present.lanes import MOST_LANES
 
 
 def drawn(*points: tuple[str, str | None], head: str | None = None) -> list[str]:

@@ -18,7 +18,7 @@ import pydantic
 import pytest
 
 import savegame
-from savegame.delta import DELETE, SET, Op, apply
+from savegame.encoding.delta import DELETE, SET, Op, apply
 from savegame.testing import same
 from tests.compat.independent_reader import Point, read
 

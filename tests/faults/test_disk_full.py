@@ -17,7 +17,7 @@ import savegame
 from savegame.errors import OutOfSpace, SavegameError, UnavailableError
 from savegame.model import ThreadKey
 from savegame.store import DeleteThread
-from savegame.stores._fts import FtsIndex
+from savegame.stores.fts import FtsIndex
 from savegame.testing.faults import PATIENCE_S, fingerprint, remount, tiny_disk, why_no_disks
 
 

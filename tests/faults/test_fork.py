@@ -405,7 +405,7 @@ def test_the_garbage_collector_works_in_the_child(path: str) -> None:
         path,
         """
         import gc
-        import savegame.tree as tree
+        import savegame.encoding.tree as tree
         vault = savegame.open(path)
         vault.thread("t").save({"list": [1]})
         inside, decoded = threading.Event(), tree._decoded

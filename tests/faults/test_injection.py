@@ -10,7 +10,7 @@ import pytest
 
 import savegame
 from savegame.model import ThreadKey
-from savegame.stores._file_disk import thread_directory
+from savegame.stores.file.disk import thread_directory
 from savegame.testing.faults import run_with_fault, why_no_strace
 
 REASON = why_no_strace()

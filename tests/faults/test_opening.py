@@ -18,7 +18,7 @@ import pytest
 
 import savegame
 from savegame.errors import InvalidInputError, SavegameError, StoreNotFound, UnavailableError, UnsupportedError
-from savegame.stores import _sqlite_file as file
+from savegame.stores import sqlite_file as file
 from savegame.stores.sqlite import SQLiteStore
 from savegame.testing.faults import PATIENCE_S, Mouth, remount, tiny_disk, together, why_no_disks
 from tests.addresses import ALL

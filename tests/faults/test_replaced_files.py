@@ -13,7 +13,7 @@ import pytest
 
 import savegame
 from savegame.errors import Busy, ConflictError, SavegameError, UnavailableError, UnsupportedError
-from savegame.stores import _sqlite_file as file
+from savegame.stores import sqlite_file as file
 from savegame.testing.faults import Child, Mouth, together
 
 

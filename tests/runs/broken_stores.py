@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from savegame.codec import Codec
+from savegame.encoding.codec import Codec
+from savegame.encoding.frames import unwrap
 from savegame.errors import Fenced
-from savegame.frames import unwrap
 from savegame.model import Lease, ThreadKey
 from savegame.runs.ledger import CALL
 from savegame.store import ANY, Append, PutRecord, Store, StoreChange

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import savegame
-from savegame.stores._directory import BY_NAME_S, Directory
+from savegame.stores.directory import BY_NAME_S, Directory
 from tests.descriptors import needs_listing, open_under
 
 

@@ -34,11 +34,10 @@ from savegame.errors import (
 )
 from savegame.model import ThreadKey
 from savegame.store import DeleteThread, MoveHead, PutKeyframe, PutNote, PutRecord, Rewrite, Store
-from savegame.stores import _file_disk
-from savegame.stores._file_disk import Disk, directory_name, hashed, is_hashed, thread_directory
-from savegame.stores._file_threads import WORTH_KEEPING
-from savegame.stores._file_write import _dump_batch
-from savegame.stores.file import FileStore
+from savegame.stores.file import FileStore, disk
+from savegame.stores.file.disk import Disk, directory_name, hashed, is_hashed, thread_directory
+from savegame.stores.file.threads import WORTH_KEEPING
+from savegame.stores.file.write import _dump_batch
 from savegame.testing import StoreContract
 from savegame.testing.contract import A, B, C, D, appended, everything, grown, state
 from savegame.testing.faults import PATIENCE_S, flip_bit, run_with_fault, why_no_strace
@@ -557,8 +556,8 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
     @contextlib.contextmanager
     def patched() -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(_file_disk, "directory_name", hashed)
-            patch.setattr(_file_disk, "FORMAT", 1)
+            patch.setattr(disk, "directory_name", hashed)
+            patch.setattr(disk, "FORMAT", 1)
             yield
 
     return patched

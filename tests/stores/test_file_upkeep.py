@@ -15,9 +15,9 @@ import pytest
 from savegame.errors import InvalidInputError, UnavailableError
 from savegame.model import ThreadKey
 from savegame.store import DeleteThread, PutKeyframe, PutRecord, Rewrite
-from savegame.stores._file_disk import directory_name
-from savegame.stores._file_threads import WORTH_KEEPING
 from savegame.stores.file import FileStore
+from savegame.stores.file.disk import directory_name
+from savegame.stores.file.threads import WORTH_KEEPING
 from savegame.testing.contract import A, B, C, D, E, appended, everything, grown, no_progress, row_of
 from tests.stores.test_file import directory, files, journal
 

@@ -25,9 +25,9 @@ from savegame.errors import (
 )
 from savegame.model import ThreadKey
 from savegame.store import Append, DeleteThread, Layout, PutRecord, Store
-from savegame.stores._postgres_pool import Link, Patience
-from savegame.stores._postgres_work import _forget_marks
 from savegame.stores.postgres import PostgresStore, open_url
+from savegame.stores.postgres.pool import Link, Patience
+from savegame.stores.postgres.work import _forget_marks
 from savegame.testing import StoreContract
 from savegame.testing.contract import at_once
 from savegame.testing.faults import PATIENCE_S

@@ -16,9 +16,9 @@ from psycopg.pq import PipelineStatus
 from savegame.errors import UnavailableError
 from savegame.model import ThreadKey
 from savegame.store import Append, PutRecord
-from savegame.stores._postgres_changes import Work
-from savegame.stores._postgres_pool import Link, Patience
 from savegame.stores.postgres import PostgresStore, open_url
+from savegame.stores.postgres.changes import Work
+from savegame.stores.postgres.pool import Link, Patience
 from savegame.testing.faults import PATIENCE_S
 from tests.stores.test_sqlite import interrupted_at_every_step
 

@@ -14,15 +14,15 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 import savegame
+from savegame.encoding.words import terms_of
 from savegame.errors import UnavailableError, UnsupportedError
 from savegame.index import Entry, Index, Said
 from savegame.model import ThreadKey
 from savegame.store import Store
-from savegame.stores._postgres_search import LONGEST_PHRASE, PostgresIndex
 from savegame.stores.postgres import PostgresStore, open_url
+from savegame.stores.postgres.search import LONGEST_PHRASE, PostgresIndex
 from savegame.testing.contract import at_once
 from savegame.vault import Vault
-from savegame.words import terms_of
 from tests.vault.test_search import (
     KILLED,
     SEARCHER,

@@ -32,10 +32,10 @@ from savegame.errors import (
 )
 from savegame.model import ThreadKey, ThreadRow
 from savegame.store import ANY, Append, DeleteThread, MoveHead, PutRecord, Store, StoreChange
-from savegame.stores import _sqlite_changes as sqlite_changes
-from savegame.stores import _sqlite_file as file
-from savegame.stores._group import Pending
+from savegame.stores import sqlite_file as file
 from savegame.stores.sqlite import SQLiteStore
+from savegame.stores.sqlite import changes as sqlite_changes
+from savegame.stores.sqlite.group import Pending
 from savegame.testing import StoreContract
 from savegame.testing.faults import PATIENCE_S
 
@@ -608,7 +608,7 @@ def interrupted_at_every_step(work: Callable[[], object], *modules: str) -> int:
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             nonlocal left
-            if Path(frame.f_code.co_filename).stem not in modules:
+            if "/".join(Path(frame.f_code.co_filename).with_suffix("").parts[-2:]) not in modules:
                 return None
             frame.f_trace_opcodes = True
             if event == "opcode" and _after_a_call(frame):
@@ -645,7 +645,7 @@ def test_an_interrupted_lease_does_not_stop_its_thread_from_writing(store: SQLit
         store.lease(key, "me", 0)
         assert not store._connections.inside
 
-    assert interrupted_at_every_step(lease, "_sqlite_connections") > 10
+    assert interrupted_at_every_step(lease, "sqlite/connections") > 10
     assert not store._connections.inside
     store.commit([frame(key, "two", expect=ANY)])
 
@@ -662,7 +662,7 @@ def test_an_interrupted_save_is_there_or_not_and_the_next_one_works(store: SQLit
         ids.append(change.id)
         store.commit([change])
 
-    assert interrupted_at_every_step(save, "sqlite", "_sqlite_connections", "_sqlite_changes") > 20
+    assert interrupted_at_every_step(save, "sqlite/store", "sqlite/connections", "sqlite/changes") > 20
     beside = threading.Thread(target=save)
     beside.start()
     beside.join(PATIENCE_S)
@@ -677,7 +677,7 @@ def test_an_interrupted_save_is_there_or_not_and_the_next_one_works(store: SQLit
 def test_an_interrupted_read_is_not_counted_for_ever(store: SQLiteStore) -> None:
     key = ThreadKey("n", "t")
     store.commit([frame(key, "one")])
-    assert interrupted_at_every_step(lambda: store.thread(key), "_sqlite_connections") > 10
+    assert interrupted_at_every_step(lambda: store.thread(key), "sqlite/connections") > 10
     assert store._connections._reading == 0
     assert store.thread(key) is not None
 
@@ -711,7 +711,7 @@ def test_an_interrupted_refusal_leaves_nothing_open_and_nothing_remembered(store
         with pytest.raises(AlreadyExistsError):
             store.commit([MoveHead(key, 1), PutRecord(key, "kind", "name", b"y", absent=True)])
 
-    assert interrupted_at_every_step(refused, "sqlite", "_sqlite_connections", "_sqlite_changes", "_row_changes") > 20
+    assert interrupted_at_every_step(refused, "sqlite/store", "sqlite/connections", "sqlite/changes", "stores/row_changes") > 20
     assert moments > 20
     row = store.thread(key)
     assert row is not None

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import savegame
-from savegame.engine import ENTRY_OVERHEAD, Cache, Point
 from savegame.model import ThreadKey
+from savegame.timeline.engine import ENTRY_OVERHEAD, Cache, Point
 
 
 def key(name: str) -> ThreadKey:

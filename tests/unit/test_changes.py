@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from savegame.changes import Diff, changes_between
-from savegame.codec import Codec
+from savegame.encoding.codec import Codec
 from savegame.model import MISSING, Change
+from savegame.present.diffs import Diff, changes_between
 from savegame.testing import same, strategies
 
 CODEC = Codec()

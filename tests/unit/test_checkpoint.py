@@ -14,7 +14,7 @@ from hypothesis import given
 
 import savegame
 from savegame import Checkpoint, Status
-from savegame.codec import Codec
+from savegame.encoding.codec import Codec
 from savegame.errors import InvalidInputError
 from savegame.testing import strategies
 from savegame.vault import Vault

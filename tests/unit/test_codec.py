@@ -28,10 +28,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import savegame
-from savegame.codec import Codec, format_path, pack_raw, unpack_raw
+from savegame.encoding.codec import Codec, format_path, pack_raw, unpack_raw
+from savegame.encoding.tree import open_node, to_bytes, value_of
 from savegame.errors import CorruptionError, InvalidInputError, InvalidState, UnsupportedError
 from savegame.testing import same, strategies
-from savegame.tree import open_node, to_bytes, value_of
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from savegame import delta, differ
-from savegame.codec import Codec
-from savegame.delta import APPEND, DELETE, EDIT, ORDER, SET, SPLICE, Op
+from savegame.encoding import delta, diff
+from savegame.encoding.codec import Codec
+from savegame.encoding.delta import APPEND, DELETE, EDIT, ORDER, SET, SPLICE, Op
+from savegame.encoding.extensions import MAP, OBJECT
+from savegame.encoding.tree import Dict, List, Node, open_node, size_of, to_bytes, value_of
 from savegame.errors import CorruptionError, InvalidInputError, InvalidState
-from savegame.leaves import MAP, OBJECT
 from savegame.testing import same, strategies
 from savegame.testing.model import Misfit, updated
-from savegame.tree import Dict, List, Node, open_node, size_of, to_bytes, value_of
 
 CODEC = Codec()
 RANDOM = random.Random(7)
@@ -39,13 +39,13 @@ def replay(first: bytes, dumps: list[bytes]) -> bytes:
 
 
 def begun(value: Any) -> Node:
-    return differ.difference(CODEC, None, value)[1]
+    return diff.difference(CODEC, None, value)[1]
 
 
 def changed(node: Node, value: Any) -> tuple[bytes, Node]:
     """The dump of a difference and the new tree, after every way to get there was compared."""
     before = to_bytes(node)
-    ops, after = differ.difference(CODEC, node, value)
+    ops, after = diff.difference(CODEC, node, value)
     wanted = CODEC.encode(value)
     assert to_bytes(node) == before, "the old tree was changed"
     assert to_bytes(after) == wanted
@@ -75,7 +75,7 @@ def test_any_two_states(old: Any, new: Any) -> None:
 def test_a_line_of_edits(data: st.DataObject) -> None:
     """Step by step, all at once, and from a keyframe in between: always the same bytes."""
     state = data.draw(strategies.states(), label="first")
-    dumps = [delta.dump(differ.difference(CODEC, None, state)[0])]
+    dumps = [delta.dump(diff.difference(CODEC, None, state)[0])]
     node, states = begun(state), [CODEC.encode(state)]
     for _ in range(data.draw(st.integers(1, 5))):
         state = data.draw(strategies.edits(state), label="next")
@@ -104,9 +104,9 @@ def test_update_does_what_python_would(data: st.DataObject) -> None:
         wanted = updated(state, set_=sets, append=appends, delete=deletes)
     except Misfit:
         with pytest.raises(InvalidInputError):
-            differ.update(CODEC, node, append=appends, set=sets, delete=deletes)
+            diff.update(CODEC, node, append=appends, set=sets, delete=deletes)
         return
-    ops, after = differ.update(CODEC, node, append=appends, set=sets, delete=deletes)
+    ops, after = diff.update(CODEC, node, append=appends, set=sets, delete=deletes)
     assert to_bytes(after) == CODEC.encode(wanted)
     assert same(value_of(CODEC, node), state)
     assert replay(to_bytes(node), [delta.dump(ops)]) == CODEC.encode(wanted)
@@ -118,7 +118,7 @@ def test_versions_of_a_growing_list_do_not_see_each_other() -> None:
     for number in range(200):
         node = versions[number if number % 3 else number // 2]
         before = to_bytes(node)
-        _, after = differ.update(CODEC, node, append={"items": [number]}, set={}, delete=[])
+        _, after = diff.update(CODEC, node, append={"items": [number]}, set={}, delete=[])
         assert to_bytes(node) == before
         assert value_of(CODEC, after) == {"items": [*value_of(CODEC, node)["items"], number]}
         versions.append(after)
@@ -136,7 +136,7 @@ def test_growing_in_place_does_not_go_through_all_runs_again(monkeypatch: pytest
 
 def test_who_reads_a_list_does_not_see_it_grow() -> None:
     """A reader in another thread goes through the runs while a save adds one to the next version."""
-    _, node = differ.update(CODEC, begun({}), append={"items": [1]}, set={}, delete=[])
+    _, node = diff.update(CODEC, begun({}), append={"items": [1]}, set={}, delete=[])
     for number in range(5):
         assert isinstance(node, Dict)
         (items,) = node.children.values()
@@ -145,7 +145,7 @@ def test_who_reads_a_list_does_not_see_it_grow() -> None:
             before = list(reading)
             items.grown(CODEC.encode([number]))
             assert list(reading) == before
-        _, node = differ.update(CODEC, node, append={"items": [number]}, set={}, delete=[])
+        _, node = diff.update(CODEC, node, append={"items": [number]}, set={}, delete=[])
 
 
 @given(st.data())
@@ -162,7 +162,7 @@ def test_many_appends_replay_as_they_were_made(data: st.DataObject) -> None:
         if target and data.draw(st.integers(0, 5)) == 0:
             at = data.draw(st.integers(0, len(target) - 1))
             sets = {(*path, at): [at]}
-        ops, node = differ.update(CODEC, node, append={path: [count] * count}, set=sets, delete=())
+        ops, node = diff.update(CODEC, node, append={path: [count] * count}, set=sets, delete=())
         for place, value in sets.items():
             if place == ("n",):
                 state["n"] = value
@@ -185,7 +185,7 @@ def test_empty_appends_leave_no_hole() -> None:
         ({}, {("items", 1, "x"): 5}),
     ]
     for append, sets in changes:
-        ops, node = differ.update(CODEC, node, append=append, set=sets, delete=[])
+        ops, node = diff.update(CODEC, node, append=append, set=sets, delete=[])
         deltas.append(delta.dump(ops))
     assert CODEC.decode(replay(first, deltas)) == value_of(CODEC, node) == {"items": [{"x": 0}, {"x": 5}]}
 
@@ -263,7 +263,7 @@ def test_deep_inside_lists_and_dicts() -> None:
 
 def test_an_unchanged_state_costs_nothing() -> None:
     state = {"messages": [message(number) for number in range(50)]}
-    ops, after = differ.difference(CODEC, begun(state), copy.deepcopy(state))
+    ops, after = diff.difference(CODEC, begun(state), copy.deepcopy(state))
     assert ops == []
     assert to_bytes(after) == CODEC.encode(state)
 
@@ -314,28 +314,28 @@ def test_equal_but_not_the_same(old: Any, new: Any) -> None:
 def test_updates_that_do_not_fit(change: dict[str, Any]) -> None:
     node = begun({"text": "x", "items": [1, 2], "tuple": (1,)})
     with pytest.raises(InvalidInputError):
-        differ.update(CODEC, node, append=change.get("append", {}), set=change.get("set", {}), delete=change.get("delete", ()))
+        diff.update(CODEC, node, append=change.get("append", {}), set=change.get("set", {}), delete=change.get("delete", ()))
     assert value_of(CODEC, node) == {"text": "x", "items": [1, 2], "tuple": (1,)}
 
 
 def test_an_update_names_the_place_of_what_cannot_be_kept() -> None:
     node = begun({"a": [{"b": 1}]})
     with pytest.raises(InvalidState) as caught:
-        differ.update(CODEC, node, append={}, set={("a", 0, "b"): [1, {"c": print}]}, delete=())
+        diff.update(CODEC, node, append={}, set={("a", 0, "b"): [1, {"c": print}]}, delete=())
     assert caught.value.path == "a[0].b[1].c"
     with pytest.raises(InvalidState) as caught:
-        differ.update(CODEC, node, append={"a": [1, "\ud800"]}, set={}, delete=())
+        diff.update(CODEC, node, append={"a": [1, "\ud800"]}, set={}, delete=())
     assert caught.value.path.startswith("a[")
 
 
 @pytest.mark.parametrize("key", [2**70, -(2**70), (1, 2), None, True, 1.5, b"x", frozenset((1,))], ids=repr)
 def test_updates_by_any_key(key: Any) -> None:
     node = begun({"m": {key: [1]}, "n": 0})
-    _, node = differ.update(CODEC, node, append={("m", key): [2]}, set={}, delete=())
+    _, node = diff.update(CODEC, node, append={("m", key): [2]}, set={}, delete=())
     assert same(value_of(CODEC, node), {"m": {key: [1, 2]}, "n": 0})
-    _, node = differ.update(CODEC, node, append={}, set={("m", key): "x"}, delete=())
+    _, node = diff.update(CODEC, node, append={}, set={("m", key): "x"}, delete=())
     assert same(value_of(CODEC, node), {"m": {key: "x"}, "n": 0})
-    _, node = differ.update(CODEC, node, append={}, set={}, delete=[("m", key)])
+    _, node = diff.update(CODEC, node, append={}, set={}, delete=[("m", key)])
     assert same(value_of(CODEC, node), {"m": {}, "n": 0})
 
 

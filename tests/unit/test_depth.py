@@ -14,13 +14,13 @@ import ormsgpack
 import pytest
 
 import savegame
-from savegame import delta, frames, text
-from savegame.changes import changes_between
-from savegame.codec import MAX_DEPTH, Codec
-from savegame.delta import SET, Op
+from savegame.encoding import delta, frames, json_form
+from savegame.encoding.codec import MAX_DEPTH, Codec
+from savegame.encoding.delta import SET, Op
+from savegame.encoding.extensions import FOREIGN, TUPLE
+from savegame.encoding.foreign import Foreign
 from savegame.errors import CorruptionError, InvalidState
-from savegame.foreign import Foreign
-from savegame.leaves import FOREIGN, TUPLE
+from savegame.present.diffs import changes_between
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +216,7 @@ def everything_there_is(levels: int) -> None:
         changes_between(codec, nested(kind, levels), nested(kind, levels, 2))
         frames.take_out(codec.encode([nested(kind, levels - 1), "x" * frames.BLOB_FROM]))
         body = b"\0\0" + delta.dump([Op(SET, (), data)])
-        assert text.from_text("delta", text.to_text("delta", body)) == body
+        assert json_form.from_text("delta", json_form.to_text("delta", body)) == body
         with savegame.open("memory:") as vault:
             thread = vault.thread("t", type=Kept)
             thread.save(Kept(nested(kind, levels - 1)))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from savegame import AgentState, Attachment, AttachmentType, Conversation, Message, Role, ToolCall, ToolCallStatus
-from savegame.codec import Codec
+from savegame.encoding.codec import Codec
 from savegame.errors import InvalidInputError
 
 NOON = dt.datetime(2020, 2, 29, 12, tzinfo=dt.UTC)

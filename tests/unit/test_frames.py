@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from savegame import frames
-from savegame.codec import Codec
-from savegame.delta import APPEND, SET, Op, dump
-from savegame.errors import CorruptionError, UnsupportedError
-from savegame.frames import (
+from savegame.encoding import frames
+from savegame.encoding.codec import Codec
+from savegame.encoding.delta import APPEND, SET, Op, dump
+from savegame.encoding.extensions import TUPLE
+from savegame.encoding.frames import (
     DIGEST_BYTES,
     Meta,
     checksum,
@@ -28,7 +28,7 @@ from savegame.frames import (
     unwrap,
     wrap,
 )
-from savegame.leaves import TUPLE
+from savegame.errors import CorruptionError, UnsupportedError
 from savegame.testing import strategies
 
 META = Meta("parent", 3, 1_700_000_000_000_000, 512, "manual", "failed", "it broke", 4, 5, 0.5, "text", "hint", "agent")

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from savegame.stores._group import Group, Pending
+from savegame.stores.sqlite.group import Group, Pending
 
 Jobs = list[Pending[int, int]]
 WAIT = 20

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from savegame.errors import InvalidInputError
 from savegame.model import Kind
-from savegame.policy import Event, Retention, Strategy, spared_by_prune
+from savegame.timeline.policy import Event, Retention, Strategy, spared_by_prune
 
 NOW = 10_000_000
 SECOND = dt.timedelta(seconds=1)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import savegame
-from savegame.codec import Codec
-from savegame.delta import SET, Op, dump
+from savegame.encoding.codec import Codec
+from savegame.encoding.delta import SET, Op, dump
+from savegame.encoding.frames import PLAIN, Meta, dump_note, pack_meta, wrap
+from savegame.encoding.json_form import from_text, to_text
 from savegame.errors import CorruptionError
-from savegame.frames import PLAIN, Meta, dump_note, pack_meta, wrap
 from savegame.model import ThreadKey
 from savegame.testing import strategies
-from savegame.text import from_text, to_text
 
 KINDS = ("delta", "value", "content", "meta", "note")
 

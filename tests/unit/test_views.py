@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from savegame.domain import Attachment, AttachmentType, Message, ToolCall
 from savegame.errors import InvalidInputError
+from savegame.messages.domain import Attachment, AttachmentType, Message, ToolCall
 from savegame.runs.views import FAILED, INTERRUPTED, OPENING, anthropic_messages, closed, openai_messages, shown
 from savegame.testing.provider import Rejected, check_anthropic, check_messages, check_openai, signed
 

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import savegame
-from savegame import delta, differ
-from savegame.changes import changes_between
-from savegame.codec import Codec
-from savegame.delta import APPEND, DELETE, SET, SPLICE, Op
-from savegame.text import from_text, to_text
-from savegame.tree import Node, to_bytes, value_of
+from savegame.encoding import delta, diff
+from savegame.encoding.codec import Codec
+from savegame.encoding.delta import APPEND, DELETE, SET, SPLICE, Op
+from savegame.encoding.json_form import from_text, to_text
+from savegame.encoding.tree import Node, to_bytes, value_of
+from savegame.present.diffs import changes_between
 
 CODEC = Codec()
 SMALL, LARGE = 500, 2000
@@ -49,7 +49,7 @@ def rows(count: int) -> list[Any]:
 
 
 def begun(value: Any) -> Node:
-    return differ.difference(CODEC, None, value)[1]
+    return diff.difference(CODEC, None, value)[1]
 
 
 def replaying(state: Any, *steps: list[Op]) -> Callable[[], Any]:
@@ -60,7 +60,7 @@ def replaying(state: Any, *steps: list[Op]) -> Callable[[], Any]:
 
 def updating(state: Any, **change: Any) -> Callable[[], Any]:
     node = begun(state)
-    return lambda: to_bytes(differ.update(CODEC, node, **{"append": {}, "set": {}, "delete": [], **change})[1])
+    return lambda: to_bytes(diff.update(CODEC, node, **{"append": {}, "set": {}, "delete": [], **change})[1])
 
 
 def every_second_flag(count: int) -> Callable[[], Any]:
@@ -100,7 +100,7 @@ def appends_of_large_items(count: int) -> Callable[[], Any]:
     def grow() -> None:
         node = begun({"m": []})
         for _ in range(count // 4):
-            _, node = differ.update(CODEC, node, append={"m": ["x" * 70_000]}, set={}, delete=[])
+            _, node = diff.update(CODEC, node, append={"m": ["x" * 70_000]}, set={}, delete=[])
 
     return grow
 
@@ -144,12 +144,12 @@ def edited(count: int) -> tuple[Any, Any]:
 def saving(count: int) -> Callable[[], Any]:
     old, new = edited(count)
     node = begun(old)
-    return lambda: differ.difference(CODEC, node, new)
+    return lambda: diff.difference(CODEC, node, new)
 
 
 def saving_a_dict_in_another_order(count: int) -> Callable[[], Any]:
     node = begun({f"k{number}": number for number in range(count)})
-    return lambda: differ.difference(CODEC, node, {f"k{number}": number for number in range(count + 50, 50, -1)})
+    return lambda: diff.difference(CODEC, node, {f"k{number}": number for number in range(count + 50, 50, -1)})
 
 
 def what_people_see(count: int) -> Callable[[], Any]:
@@ -158,7 +158,7 @@ def what_people_see(count: int) -> Callable[[], Any]:
 
 def the_text_form(count: int) -> Callable[[], Any]:
     old, new = edited(count)
-    body = b"\0\0" + delta.dump(differ.difference(CODEC, begun(old), new)[0])
+    body = b"\0\0" + delta.dump(diff.difference(CODEC, begun(old), new)[0])
     return lambda: from_text("delta", to_text("delta", body))
 
 

@@ -6,12 +6,12 @@ import os
 from typing import Any
 
 from savegame import AgentState, Conversation, Message
-from savegame.beside import COPIED
-from savegame.frames import references, unwrap
-from savegame.lineage import everything
+from savegame.encoding.frames import references, unwrap
 from savegame.model import Frame, ThreadKey
 from savegame.store import PutRecord
-from savegame.upkeep import records, with_delta
+from savegame.timeline.companions import COPIED
+from savegame.timeline.lineage import everything
+from savegame.timeline.upkeep import records, with_delta
 from savegame.vault import Vault
 
 

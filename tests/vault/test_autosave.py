@@ -13,16 +13,7 @@ from typing import Any
 
 import pytest
 
-from savegame import (
-    AlreadyExistsError,
-    Autosave,
-    ClosedError,
-    ConflictError,
-    InvalidInputError,
-    Thread,
-    ThreadNotFound,
-    Vault,
-)
+from savegame import AlreadyExistsError, Autosave, ClosedError, ConflictError, InvalidInputError, Thread, ThreadNotFound, Vault
 from tests.vault.conftest import Opener
 
 OFTEN = dt.timedelta(milliseconds=1)

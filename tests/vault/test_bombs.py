@@ -18,15 +18,15 @@ import pytest
 import zstandard
 
 import savegame
-from savegame import delta, frames
-from savegame.delta import APPEND, SET, Op
+from savegame.encoding import delta, frames
+from savegame.encoding.delta import APPEND, SET, Op
+from savegame.encoding.extensions import BLOB, TUPLE
+from savegame.encoding.frames import COMPRESSED, EXPANDS_TO, PLAIN, WITH_BLOBS, unwrap, wrap
+from savegame.encoding.json_form import from_text
 from savegame.errors import CorruptionError, InvalidState
-from savegame.frames import COMPRESSED, EXPANDS_TO, PLAIN, WITH_BLOBS, unwrap, wrap
-from savegame.leaves import BLOB, TUPLE
 from savegame.model import ThreadKey
 from savegame.store import Append, PutKeyframe, PutRecord
 from savegame.testing import same
-from savegame.text import from_text
 from savegame.vault import Vault
 
 MIB = 1024 * 1024
@@ -346,7 +346,7 @@ def test_records_that_compress_very_well_come_along(opened: Callable[..., Vault]
 
 
 def test_a_state_that_could_not_be_loaded_is_not_saved(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("savegame.engine.STATE_TO", 10_000)
+    monkeypatch.setattr("savegame.timeline.engine.STATE_TO", 10_000)
     thread = vault.thread("t")
     thread.save({"l": ["x" * 5000]})
     for change in (

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from savegame import ConflictError, Thread, Toolbox
-from savegame.lineage import PAGE
-from savegame.retrying import PLANS
 from savegame.store import Rewrite, StoreChange
 from savegame.stores.memory import MemoryStore
+from savegame.timeline.lineage import PAGE
 from savegame.vault import Vault
+from savegame.waiting.retrying import PLANS
 
 Opener = Callable[..., Vault]
 

@@ -13,14 +13,14 @@ from kept import filled, kept
 
 import savegame
 from savegame import Busy, ConflictError, CorruptionError, InvalidInputError, SavegameError, Toolbox
-from savegame.beside import COPIED, FORK
-from savegame.codec import pack_raw, unpack_raw
-from savegame.copying import COPIES
-from savegame.frames import PLAIN, unwrap
+from savegame.encoding.codec import pack_raw, unpack_raw
+from savegame.encoding.frames import PLAIN, unwrap
 from savegame.model import Frame, ThreadKey
 from savegame.store import Append, MoveHead, PutRecord, Store, StoreChange
 from savegame.stores.memory import MemoryStore
 from savegame.testing import same
+from savegame.timeline.companions import COPIED, FORK
+from savegame.transfer.copying import COPIES
 from savegame.vault import Vault
 
 Opener = Callable[..., Vault]

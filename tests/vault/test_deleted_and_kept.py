@@ -12,10 +12,10 @@ import pytest
 
 import savegame
 from savegame import AgentState, Conversation, Erased, Message, Retention
-from savegame.beside import CHILD
 from savegame.errors import AlreadyExistsError, Busy, CheckpointNotFound, InvalidInputError, NotFoundError
-from savegame.graveyard import YARDS, yards
 from savegame.model import ThreadKey
+from savegame.timeline.companions import CHILD
+from savegame.timeline.graveyard import YARDS, yards
 from savegame.vault import Vault
 from tests.vault.conftest import Opener
 from tests.vault.test_erase import bytes_of

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import savegame
-from savegame.beside import CHILD, PARENT
-from savegame.domain import AgentState
 from savegame.errors import Busy, ThreadNotFound
-from savegame.graveyard import YARDS, yards
+from savegame.messages.domain import AgentState
 from savegame.model import ThreadKey
 from savegame.stores.memory import MemoryStore
-from savegame.subjects import Erased
+from savegame.timeline.companions import CHILD, PARENT
+from savegame.timeline.graveyard import YARDS, yards
+from savegame.timeline.subjects import Erased
 from savegame.vault import Vault
 from tests.vault.conftest import Opener
 from tests.vault.test_erase import Meanwhile, bytes_of, threads_of

@@ -12,8 +12,8 @@ import pytest
 import savegame
 from savegame import AgentState, Attachment, AttachmentType, Conversation, Message, Role, ToolCall, ToolCallStatus
 from savegame.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from savegame.messages.transcript import messages_in, said_in
 from savegame.thread import Thread
-from savegame.transcript import messages_in, said_in
 from savegame.vault import Vault
 from tests.vault.conftest import Opener
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import savegame
-from savegame.delta import SET, Op, apply
+from savegame.encoding.delta import SET, Op, apply
 from savegame.errors import InvalidInputError, InvalidState
 from savegame.testing import same
 from savegame.thread import Thread
@@ -218,7 +218,7 @@ def with_two(vault: Vault) -> Thread:
         Op(SET, ("d", 1.0), encode(["three"])),
         Op(SET, ("d", Role.USER), encode(["v"])),
     ]
-    raw = [op._replace(path=("d", savegame.codec.unpack_raw(encode(op.path[1])))) for op in ops]
+    raw = [op._replace(path=("d", savegame.encoding.codec.unpack_raw(encode(op.path[1])))) for op in ops]
 
     def make(node: Any) -> Any:
         return raw, apply(node, raw), {}

@@ -12,12 +12,12 @@ import pytest
 
 import savegame
 from savegame import Conversation, Message
-from savegame.beside import FORK, MARK, SOURCE
 from savegame.errors import Busy, InvalidInputError, ThreadNotFound
 from savegame.model import ThreadKey
 from savegame.store import DeleteThread, PutRecord, StoreChange
 from savegame.stores.memory import MemoryStore
-from savegame.subjects import ROUNDS, Erased
+from savegame.timeline.companions import FORK, MARK, SOURCE
+from savegame.timeline.subjects import ROUNDS, Erased
 from savegame.vault import Vault
 from tests.vault.conftest import Opener
 

@@ -15,9 +15,9 @@ from exports import Line, lines_of, write
 from kept import kept
 
 import savegame
+from savegame.encoding.frames import digest, load_meta, unwrap
+from savegame.encoding.json_form import from_text
 from savegame.errors import AlreadyExistsError, CorruptionError, SavegameError, StoreNotFound, UnsupportedError
-from savegame.frames import digest, load_meta, unwrap
-from savegame.text import from_text
 from savegame.vault import Vault
 
 

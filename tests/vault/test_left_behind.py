@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import savegame
-from savegame.naming import left_behind
+from savegame.present.completion import left_behind
 
 
 def test_what_is_not_on_the_way_is_left_behind() -> None:

@@ -8,19 +8,12 @@ from typing import Any
 
 import pytest
 
-from savegame import (
-    AlreadyExistsError,
-    CheckpointNotFound,
-    ConflictError,
-    InvalidInputError,
-    NotFoundError,
-    ThreadNotFound,
-)
-from savegame.retrying import LOOKS, retried
+from savegame import AlreadyExistsError, CheckpointNotFound, ConflictError, InvalidInputError, NotFoundError, ThreadNotFound
 from savegame.store import ANY, DeleteThread, MoveHead
 from savegame.stores.memory import MemoryStore
 from savegame.thread import Thread
 from savegame.vault import Vault
+from savegame.waiting.retrying import LOOKS, retried
 
 
 def five(vault: Vault, name: str = "t") -> Thread:

@@ -22,11 +22,11 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from savegame.adapters.langgraph import SavegameSaver
+from savegame.encoding.foreign import Foreign
 from savegame.errors import ClosedError, InvalidInputError, UnsupportedError
-from savegame.foreign import Foreign
 from savegame.index import Entry
-from savegame.search import Hits
-from savegame.stores._fts import FtsIndex
+from savegame.search.catching_up import Hits
+from savegame.stores.fts import FtsIndex
 from savegame.stores.sqlite import SQLiteStore
 from savegame.vault import Vault
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import savegame
 from savegame import Busy, Retention, SavegameError
-from savegame.codec import Codec
+from savegame.encoding.codec import Codec
+from savegame.encoding.tree import List, to_bytes
 from savegame.store import Append, StoreChange
 from savegame.testing import strategies
-from savegame.tree import List, to_bytes
 from savegame.vault import Vault
 
 NAMES = st.sampled_from(("items", "more", "text", "nothing", 7, ("deep", "list"), ("deep",), b"k", "\ud800"))

@@ -31,7 +31,7 @@ from savegame import (
 )
 from savegame.model import ThreadKey
 from savegame.store import PutKeyframe, PutRecord
-from savegame.stores import _sqlite_changes as sqlite_changes
+from savegame.stores.sqlite import changes as sqlite_changes
 from savegame.testing import same
 from savegame.thread import Thread
 from savegame.vault import Vault

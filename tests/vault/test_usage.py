@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import savegame
 from savegame import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError, Retention, Thread, Usage, Vault
-from savegame.beside import SPENT
 from savegame.model import ThreadKey
 from savegame.store import Rewrite, StoreChange
 from savegame.stores.memory import MemoryStore
+from savegame.timeline.companions import SPENT
 from tests.vault.conftest import Addresses, Opener
 
 DAY_US = 24 * 3600 * 10**6

@@ -7,10 +7,11 @@ import datetime as dt
 import pytest
 
 import savegame
+from savegame.encoding.text import plain_text
 from savegame.errors import InvalidInputError
-from savegame.lanes import MOST_LANES, start
 from savegame.model import Change
-from savegame.showing import ago, plain_text, size_text
+from savegame.present.lanes import MOST_LANES, start
+from savegame.present.text import ago, size_text
 from savegame.vault import Vault
 from savegame.web import messages, plots, shown, timeline, values
 

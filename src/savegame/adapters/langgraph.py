@@ -20,9 +20,8 @@ import blake3
 import ormsgpack
 
 from savegame.aio import AsyncVault
-from savegame.beside import CHILD
 from savegame.checkpoint import Checkpoint as Saved
-from savegame.derived import NOTED, SEPARATOR, framework_id, unescaped
+from savegame.encoding.foreign import Foreign
 from savegame.errors import (
     AlreadyExistsError,
     CheckpointNotFound,
@@ -32,9 +31,10 @@ from savegame.errors import (
     ThreadNotFound,
     UnsupportedError,
 )
-from savegame.foreign import Foreign
 from savegame.model import Kind, checked_limit
 from savegame.thread import Thread
+from savegame.timeline.companions import CHILD
+from savegame.timeline.derived import NOTED, SEPARATOR, framework_id, unescaped
 from savegame.vault import Vault
 
 try:

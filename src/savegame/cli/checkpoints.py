@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from savegame.changes import changes_between
 from savegame.checkpoint import Checkpoint
 from savegame.cli import shapes
 from savegame.cli.printing import ago, one_line, out, plural, print_json, print_lines, say
@@ -33,8 +32,9 @@ from savegame.cli.vaults import (
     opened,
 )
 from savegame.errors import ThreadNotFound
-from savegame.showing import size_text
-from savegame.transcript import messages_in
+from savegame.messages.transcript import messages_in
+from savegame.present.diffs import changes_between
+from savegame.present.text import size_text
 from savegame.vault import Vault
 
 Full = Annotated[bool, typer.Option("--full", help="Do not shorten long texts and lists.")]

@@ -21,7 +21,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 import savegame
-from savegame.changes import line_of
+from savegame.present.diffs import line_of
 
 THREAD = "support-42"
 PAID = "pays"

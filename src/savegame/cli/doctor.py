@@ -6,10 +6,10 @@ from typing import Final
 
 import typer
 
-from savegame.checkup import Finding, Level, examine
 from savegame.cli import shapes
 from savegame.cli.printing import is_narrow, one_line, print_json, say
 from savegame.cli.vaults import AsJson, Namespace, Store, address, patient, shown
+from savegame.present.checkup import Finding, Level, examine
 
 MARKS: Final = {Level.OK: ("✓ ", "green"), Level.NOTE: ("! ", "bold yellow"), Level.PROBLEM: ("✗ ", "bold red")}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from savegame.lanes import Place, placed, start
+from savegame.present.lanes import Place, placed, start
 
 NODE: Final = "●"
 

@@ -12,8 +12,8 @@ from savegame.cli.printing import ago, ask, bar, one_line, out, plural, print_js
 from savegame.cli.vaults import AsJson, DryRun, Namespace, Store, Yes, command, complete_thread, opened, shown, thread_named
 from savegame.errors import CorruptionError, ThreadNotFound
 from savegame.model import Problem, Report
-from savegame.showing import size_text
-from savegame.usage import Usage
+from savegame.present.text import size_text
+from savegame.timeline.usage import Usage
 from savegame.vault import Stats
 
 BAR: Final = 24

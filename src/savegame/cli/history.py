@@ -16,8 +16,8 @@ from savegame.cli.printing import one_line, print_json_line, print_json_list, pr
 from savegame.cli.rendering import SAID, checkpoint_line, message_text
 from savegame.cli.vaults import AnyThread, AsJson, Namespace, Store, command, opened, thread_named
 from savegame.errors import CheckpointNotFound, CorruptionError
+from savegame.messages.transcript import messages_in
 from savegame.thread import Thread
-from savegame.transcript import messages_in
 
 Count = Annotated[int | None, typer.Option("--number", "-n", min=0, help="Show only the newest N checkpoints.")]
 

@@ -12,7 +12,7 @@ from savegame.cli import shapes
 from savegame.cli.printing import bar, err, one_line, plural, print_json, say, warn
 from savegame.cli.vaults import AsJson, Namespace, Store, opened
 from savegame.errors import SavegameError
-from savegame.importing import check_first_line
+from savegame.transfer.importing import check_first_line
 
 import_ = typer.Typer(no_args_is_help=True, help="Import an exported file, or a LangGraph SqliteSaver file.")
 

@@ -24,7 +24,7 @@ from savegame.cli.vaults import (
     thread_named,
 )
 from savegame.errors import InvalidInputError
-from savegame.naming import left_behind
+from savegame.present.completion import left_behind
 
 
 def rewind(

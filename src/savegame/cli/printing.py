@@ -19,8 +19,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from savegame import showing
+from savegame.encoding.text import written
 from savegame.errors import ConflictError, InvalidInputError, SavegameError
+from savegame.present.text import ago as text_of_age
 
 PIPED_WIDTH: Final = 1000
 """Trees are not wrapped for programs that read what people would."""
@@ -50,7 +51,7 @@ err = Console(highlight=False, soft_wrap=True, stderr=True)
 def safe(text: object) -> str:
     """A stored text as a terminal may show it: what would move the cursor, end a line or turn the text round, as an escape."""
     return _UNSAFE.sub(
-        lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}", showing.written(text)
+        lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}", written(text)
     )
 
 
@@ -174,7 +175,7 @@ def short(id: str | None) -> str:  # noqa: A002 - one word per idea
 
 def ago(then: dt.datetime) -> str:
     """How long ago something was."""
-    return showing.ago(then, dt.datetime.now(dt.UTC))
+    return text_of_age(then, dt.datetime.now(dt.UTC))
 
 
 def plural(count: int, one: str) -> str:

@@ -16,10 +16,10 @@ from rich.tree import Tree
 
 from savegame.checkpoint import Checkpoint
 from savegame.cli.printing import ago, clipped, is_narrow, one_line, plural, safe, short
-from savegame.codec import format_path
+from savegame.encoding.codec import format_path
+from savegame.encoding.text import plain_text, written
+from savegame.messages.transcript import Call, file_kind, file_name, said_in
 from savegame.model import MISSING, Change, Status
-from savegame.showing import plain_text, written
-from savegame.transcript import Call, file_kind, file_name, said_in
 
 WIDTH: Final = 100
 """Where values on one line are cut."""

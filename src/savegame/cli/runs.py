@@ -14,11 +14,11 @@ from savegame.cli import shapes
 from savegame.cli.printing import ago, clipped, one_line, print_json, print_json_list, print_lines, print_table, safe, say, warn
 from savegame.cli.rendering import call_text, value_text
 from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, command, complete_thread, opened, thread_named
+from savegame.encoding.text import plain_text
 from savegame.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
-from savegame.runner import StaleRun
+from savegame.messages.transcript import Call
 from savegame.runs.ledger import CallEntry, CallStatus
-from savegame.showing import plain_text
-from savegame.transcript import Call
+from savegame.runs.runner import StaleRun
 from savegame.vault import Vault
 
 STYLES: Final = {

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
 from savegame import vault
 from savegame.checkpoint import value_to_json
-from savegame.codec import Codec
+from savegame.encoding.codec import Codec
 from savegame.errors import SavegameError
 from savegame.model import MISSING, Change, Report, ThreadInfo
-from savegame.runner import StaleRun
 from savegame.runs.ledger import CallEntry
-from savegame.search import Hit
-from savegame.usage import Usage
+from savegame.runs.runner import StaleRun
+from savegame.search.catching_up import Hit
+from savegame.timeline.usage import Usage
 
 S = TypeVar("S")
 

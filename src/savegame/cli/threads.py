@@ -27,7 +27,7 @@ from savegame.cli.printing import (
 from savegame.cli.rendering import status_text
 from savegame.cli.vaults import AsJson, Namespace, Store, command, opened
 from savegame.model import ThreadInfo, checked_limit
-from savegame.showing import size_text
+from savegame.present.text import size_text
 
 MARKS: Final = ("\ue000", "\ue001")
 """What stands around found words until they are coloured: for private use, so no text that people search holds them."""

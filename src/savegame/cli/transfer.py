@@ -12,7 +12,7 @@ from savegame.cli import shapes
 from savegame.cli.printing import bar, plural, print_json, say
 from savegame.cli.vaults import ENVIRONMENT, AsJson, Namespace, Store, complete_thread, new_file, opened
 from savegame.opening import open_store
-from savegame.showing import size_text
+from savegame.present.text import size_text
 from savegame.vault import Vault
 
 

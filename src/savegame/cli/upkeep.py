@@ -43,7 +43,7 @@ from savegame.cli.vaults import (
 )
 from savegame.errors import CorruptionError, InvalidInputError
 from savegame.opening import BUILT_IN
-from savegame.showing import size_text
+from savegame.present.text import size_text
 from savegame.thread import Thread
 from savegame.vault import Vault
 

@@ -29,10 +29,10 @@ from savegame.errors import (
     StoreNotFound,
     ThreadNotFound,
 )
-from savegame.lineage import Ref, by_text
-from savegame.naming import checkpoints_named, threads_named
 from savegame.opening import shown_address
+from savegame.present.completion import checkpoints_named, threads_named
 from savegame.thread import Thread
+from savegame.timeline.lineage import Ref, by_text
 from savegame.vault import Vault
 
 T = TypeVar("T")

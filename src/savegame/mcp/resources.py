@@ -17,7 +17,7 @@ from savegame.errors import InvalidInputError
 from savegame.mcp import shapes
 from savegame.mcp.tools import Tools
 from savegame.model import ThreadInfo
-from savegame.naming import checkpoints_named, threads_named
+from savegame.present.completion import checkpoints_named, threads_named
 from savegame.vault import Vault
 
 PAGE: Final = 100

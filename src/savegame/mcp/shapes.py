@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from savegame.checkpoint import Checkpoint
-from savegame.domain import AttachmentType, Role
 from savegame.mcp.showing import Cut, fields
+from savegame.messages.domain import AttachmentType, Role
 from savegame.model import Status
 
 MAX_LIMIT: Final = 200

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field
 
+from savegame.encoding.classes import fields_of
+from savegame.encoding.plain import Plain
+from savegame.encoding.text import key_text, number_text, written
 from savegame.errors import InvalidInputError
-from savegame.objects import fields_of
-from savegame.plain import Plain
-from savegame.showing import key_text, number_text, written
 
 T = TypeVar("T")
 

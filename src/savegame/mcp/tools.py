@@ -13,25 +13,25 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field
 
-from savegame.agents import AgentInfo
-from savegame.codec import format_path
-from savegame.conversations import ConversationInfo
-from savegame.domain import AgentState, Conversation
-from savegame.domain import Message as DomainMessage
+from savegame.encoding.codec import format_path
+from savegame.encoding.plain import inside
 from savegame.errors import InvalidInputError, NotFoundError, ThreadNotFound
-from savegame.lineage import Ref as Reference
-from savegame.lineage import by_text
 from savegame.mcp import shapes, showing
 from savegame.mcp.shapes import After, AgentId, CheckpointId, ConversationId, Limit, Message, Patch, Ref, Start, ThreadId
+from savegame.messages.agents import AgentInfo
+from savegame.messages.conversations import ConversationInfo
+from savegame.messages.domain import AgentState, Conversation
+from savegame.messages.domain import Message as DomainMessage
+from savegame.messages.states import own_thread
 from savegame.model import MAX_KIND, MISSING, Change, Kind, ThreadInfo
-from savegame.naming import is_there
-from savegame.plain import inside
-from savegame.retrying import retried
+from savegame.present.completion import is_there
 from savegame.runs.keys import digest_of
 from savegame.runs.ledger import MARKS
-from savegame.search import Hit
-from savegame.states import own_thread
+from savegame.search.catching_up import Hit
+from savegame.timeline.lineage import Ref as Reference
+from savegame.timeline.lineage import by_text
 from savegame.vault import Vault
+from savegame.waiting.retrying import retried
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseModel)

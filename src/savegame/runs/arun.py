@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from savegame._offload import Offload, _told, undisturbed
 from savegame.checkpoint import Checkpoint
 from savegame.errors import OutcomeError, SavegameError, Unknown
 from savegame.model import Kind, Status, checked_id
@@ -26,6 +25,7 @@ from savegame.runs.lease import Hold
 from savegame.runs.run import AT_ONCE, AnyRun, Outcome, TimedOut, Usage, in_thread, takes_long
 from savegame.runs.toolbox import delays
 from savegame.store import Store
+from savegame.waiting.offload import Offload, _told, undisturbed
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from savegame import differ
 from savegame.checkpoint import Checkpoint
-from savegame.delta import Op
-from savegame.domain import Conversation, Message, Role, ToolCall, plain_messages
+from savegame.encoding import diff
+from savegame.encoding.delta import Op
+from savegame.encoding.tree import Node
 from savegame.errors import (
     CheckpointNotFound,
     ClosedError,
@@ -30,9 +30,8 @@ from savegame.errors import (
     UnavailableError,
     Unknown,
 )
-from savegame.lineage import CHOSEN, line, messages_in, newest_mark
+from savegame.messages.domain import Conversation, Message, Role, ToolCall, plain_messages
 from savegame.model import Kind, Status, checked_id
-from savegame.policy import Event, Strategy
 from savegame.runs import views
 from savegame.runs.keys import CALL_KEY, KeyParts, digest_of, keys_for, parts_of, read_call, unanswered
 from savegame.runs.lease import Hold
@@ -55,7 +54,8 @@ from savegame.runs.ledger import (
 from savegame.runs.replies import quoting, refuse_unread
 from savegame.runs.toolbox import Tool, Toolbox, ToolKind
 from savegame.store import PutRecord
-from savegame.tree import Node
+from savegame.timeline.lineage import CHOSEN, line, messages_in, newest_mark
+from savegame.timeline.policy import Event, Strategy
 
 if TYPE_CHECKING:
     from savegame.thread import Thread
@@ -536,7 +536,7 @@ class RunCore:
 
         def make(node: Node | None) -> tuple[list[Op], Node, Mapping[str, Any]]:
             appended = {} if said is None else {"messages": [said]}
-            ops, after = differ.update(codec, node, append=appended, set=new, delete=list(gone))
+            ops, after = diff.update(codec, node, append=appended, set=new, delete=list(gone))
             return ops, after, {**self._about(after), CHOSEN: [count, chosen]}
 
         with self._writing():

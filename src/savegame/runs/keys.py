@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import blake3
 
-from savegame.domain import ToolCall
 from savegame.errors import InvalidInputError, InvalidState
+from savegame.messages.domain import ToolCall
 
 CALL_KEY: Final = "call_key"
 """The field of a message that answers a call, for its key."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from savegame.codec import shown
-from savegame.domain import Message
+from savegame.encoding.codec import shown
 from savegame.errors import InvalidInputError
+from savegame.messages.domain import Message
 
 SHOWN: Final = 200
 """Characters of a reply that an error message quotes."""

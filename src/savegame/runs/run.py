@@ -18,7 +18,6 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeGuard, TypeVar
 
-from savegame.awaiting import plain_result
 from savegame.checkpoint import Checkpoint
 from savegame.errors import InvalidInputError, TransactionFailed, UnavailableError, UnsupportedError
 from savegame.model import Kind, Status, checked_id, checked_number
@@ -27,6 +26,7 @@ from savegame.runs.core import MISSING, Go, Known, RunCore
 from savegame.runs.lease import Hold
 from savegame.runs.toolbox import Call, Toolbox, ToolKind, delays
 from savegame.store import Capability, Store
+from savegame.waiting.awaiting import plain_result
 
 P = ParamSpec("P")
 T = TypeVar("T")

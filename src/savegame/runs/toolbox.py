@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeVar, overload
 
-from savegame.awaiting import refuse_asynchronous
 from savegame.errors import InvalidInputError, NotFoundError
 from savegame.model import checked_duration, checked_id, checked_number
 from savegame.runs.schema import Parameters, parameters_of
+from savegame.waiting.awaiting import refuse_asynchronous
 
 F = TypeVar("F", bound=Callable[..., Any])
 

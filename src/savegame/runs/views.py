@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from savegame.domain import Attachment, AttachmentType, Conversation, Message, Role, ToolCall, json_text
+from savegame.encoding.text import written
 from savegame.errors import InvalidInputError
-from savegame.showing import written
+from savegame.messages.domain import Attachment, AttachmentType, Conversation, Message, Role, ToolCall, json_text
 
 INTERRUPTED: Final = "interrupted; outcome unknown"
 """What stands for the result of a call that has none."""

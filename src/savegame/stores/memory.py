@@ -48,8 +48,8 @@ from savegame.store import (
     headless,
     write_inside,
 )
-from savegame.stores._forking import Still, take_along
-from savegame.stores._fts import FtsIndex
+from savegame.stores.forking import Still, take_along
+from savegame.stores.fts import FtsIndex
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -23,7 +23,8 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from savegame import frames as bodies
+from savegame.encoding import frames as bodies
+from savegame.encoding.words import terms_of
 from savegame.errors import (
     AlreadyExistsError,
     Busy,
@@ -53,7 +54,6 @@ from savegame.store import (
     Store,
 )
 from savegame.store import StoreChange as Change
-from savegame.words import terms_of
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from savegame.showing import written
-from savegame.transcript import Call, file_kind, file_name, files_of, messages_in, said_in
+from savegame.encoding.text import written
+from savegame.messages.transcript import Call, file_kind, file_name, files_of, messages_in, said_in
 from savegame.web.shown import clipped, whole
 
 IMAGES: Final = {

@@ -16,10 +16,10 @@ from typing import Final, Generic, Literal, TypeVar
 
 from savegame.errors import CorruptionError, SavegameError
 from savegame.model import ThreadInfo
-from savegame.runner import RunInfo
 from savegame.runs.ledger import CallEntry
+from savegame.runs.runner import RunInfo
 from savegame.store import fingerprint
-from savegame.usage import Usage
+from savegame.timeline.usage import Usage
 from savegame.vault import Stats, Vault
 
 S = TypeVar("S")

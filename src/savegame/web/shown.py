@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any, Final
 
-from savegame.showing import plain_text
+from savegame.encoding.text import plain_text
 
 MOST_TEXT: Final = 100_000
 """How much of one text a page shows."""

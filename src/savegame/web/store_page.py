@@ -7,8 +7,8 @@ from typing import Final
 
 from starlette.responses import Response
 
-from savegame.showing import size_text
-from savegame.usage import Usage
+from savegame.present.text import size_text
+from savegame.timeline.usage import Usage
 from savegame.web import shown
 from savegame.web.plots import Plot, by_day
 from savegame.web.ui import Asked, Ui

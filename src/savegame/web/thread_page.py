@@ -17,7 +17,6 @@ from urllib.parse import quote
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response
 
-from savegame.changes import changes_between
 from savegame.checkpoint import Checkpoint
 from savegame.errors import (
     Busy,
@@ -28,13 +27,14 @@ from savegame.errors import (
     SavegameError,
     ThreadNotFound,
 )
-from savegame.lanes import start
+from savegame.messages.transcript import messages_in
 from savegame.model import ThreadInfo, ThreadKey
-from savegame.naming import left_behind
-from savegame.runner import RunInfo
+from savegame.present.completion import left_behind
+from savegame.present.diffs import changes_between
+from savegame.present.lanes import start
 from savegame.runs.ledger import CallEntry
+from savegame.runs.runner import RunInfo
 from savegame.thread import Thread
-from savegame.transcript import messages_in
 from savegame.web import messages as conversation
 from savegame.web import plots, shown, timeline, values
 from savegame.web.ui import Asked, Ui, needed, number, said_done

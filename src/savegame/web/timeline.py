@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from savegame.checkpoint import Checkpoint
-from savegame.lanes import MOST_LANES, placed
+from savegame.present.lanes import MOST_LANES, placed
 
 LANE, HEIGHT, MARGIN = 14, 52, 12
 MIDDLE: Final = HEIGHT // 2

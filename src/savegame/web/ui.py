@@ -17,7 +17,7 @@ import jinja2
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from savegame.errors import InvalidInputError
-from savegame.showing import ago, size_text
+from savegame.present.text import ago, size_text
 from savegame.vault import Vault
 from savegame.web import shown
 from savegame.web.checking import Checking

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from savegame.codec import format_path
+from savegame.encoding.codec import format_path
+from savegame.encoding.text import key_text, written
 from savegame.errors import InvalidInputError
 from savegame.model import MISSING, Change
-from savegame.showing import key_text, written
 from savegame.web.shown import clipped, plain
 
 PAGE: Final = 100

@@ -1,0 +1,397 @@
+"""A frame's bytes: envelope, compression, metadata, large values, the two sums.
+
+Every stored body begins with two bytes: flags (compressed, holds references to blobs) and the id of the key that it is
+encrypted with (0: none). The *checksum* of a row is over its stored bytes and its place, so that damage and rows that
+moved are noticed on every read. The *digest* of a checkpoint is over its parent's digest, its fixed metadata and its
+logical delta, whatever way that is stored. Neither has a key: they show accidents, not attacks.
+Touches delta, codec, leaves, nesting and errors.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import threading
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import blake3
+import zstandard
+from ormsgpack import packb
+
+from savegame.encoding.codec import MAX_DEPTH, pack_raw, unpack_raw
+from savegame.encoding.delta import APPEND, SET, SPLICE, Op, parse
+from savegame.encoding.extensions import BLOB, MAP, OBJECT, TUPLE, RawExt
+from savegame.encoding.nesting import inside_out
+from savegame.errors import CorruptionError, SavegameError, UnsupportedError
+
+COMPRESSED, WITH_BLOBS = 1, 2
+PLAIN: Final = b"\0\0"
+"""How a body begins that is neither compressed nor encrypted and refers to nothing: the payload follows."""
+
+DIGEST_BYTES: Final = 32
+
+BLOB_FROM: Final = 8192
+"""Texts and bytes of this size or more are kept once per thread."""
+
+EXPANDS_BY: Final = 100
+EXPANDS_TO: Final = 256 * 1024 * 1024
+"""What stored bytes may become: so many times as many, or so many bytes if that is more. Made up ones end there."""
+
+MOVED_TO: Final = 1024 * 1024
+"""Instead of EXPANDS_TO, for records that come with an export."""
+
+STATE_TO: Final = 4 * 1024 * 1024 * 1024
+"""How many bytes a state may have, encoded. One that is read may have a quarter more: they are not counted exactly."""
+
+_local = threading.local()
+
+
+# -- envelope --------------------------------------------------------------------------------------
+
+
+def most_from(stored: int, to: int | None = None) -> int:
+    """How many bytes so many stored ones may become."""
+    return max(EXPANDS_TO if to is None else to, EXPANDS_BY * stored)
+
+
+def wrap(payload: bytes, *, compress: bool, level: int = 1, with_blobs: bool = False, least: int = 0) -> bytes:
+    """The stored body of a payload, which stays as it is below `least` bytes, and where it would expand too far."""
+    flags = WITH_BLOBS if with_blobs else 0
+    if compress and len(payload) >= least:
+        smaller = _compressor(level).compress(payload)
+        if len(smaller) < len(payload) * 0.9 and len(payload) <= most_from(len(smaller)):
+            return bytes((flags | COMPRESSED, 0)) + smaller
+    return bytes((flags, 0)) + payload
+
+
+def unwrap(body: bytes, to: int | None = None) -> tuple[int, bytes]:
+    """The flags and the payload of a stored body. Raises CorruptionError, also for one that would expand too far."""
+    if len(body) < 2 or body[0] > (COMPRESSED | WITH_BLOBS):
+        raise CorruptionError("a stored body has no valid header")
+    if body[1]:
+        raise UnsupportedError(f"this data is encrypted (key {body[1]}); open the vault with its key")
+    if not body[0] & COMPRESSED:
+        return body[0], body[2:]
+    try:
+        size = zstandard.frame_content_size(body[2:20])
+        if size > most_from(len(body) - 2, to):
+            raise CorruptionError(f"a stored body of {len(body)} bytes would become {size}: it was not written by savegame")
+        return body[0], _decompressor().decompress(memoryview(body)[2:])
+    except zstandard.ZstdError as error:
+        raise CorruptionError(f"a stored body does not decompress: {error}") from error
+
+
+def movable(body: bytes) -> bytes:
+    """The body of a record as an export may hold it: uncompressed where it would expand too far for that."""
+    try:
+        flags, payload = unwrap(body)
+    except SavegameError:  # not one of ours: a record may hold anything
+        return body
+    return body if len(payload) <= most_from(len(body) - 2, MOVED_TO) else bytes((flags & ~COMPRESSED, 0)) + payload
+
+
+def recode(body: bytes) -> bytes:
+    """The same body compressed as well as it can be."""
+    flags, payload = unwrap(body)
+    return wrap(payload, compress=True, level=12, with_blobs=bool(flags & WITH_BLOBS), least=64)
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    made = _local.__dict__.setdefault("compressors", {})
+    if level not in made:
+        made[level] = zstandard.ZstdCompressor(level=level, write_checksum=False)
+    compressor: zstandard.ZstdCompressor = made[level]
+    return compressor
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_local, "decompressor"):
+        _local.decompressor = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = _local.decompressor
+    return decompressor
+
+
+# -- sums ------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def thread_salt(namespace: str, thread_id: str) -> int:
+    """A number that stands for a thread inside checksums."""
+    return zlib.crc32(f"{namespace}\0{thread_id}".encode())
+
+
+def checksum(body: bytes, salt: int, a: int = 0, b: int = 0) -> int:
+    """Over stored bytes and their place (thread, sequence number, base): a changed byte or place changes it.
+
+    What damage has turned into something else than bytes and numbers gets -1, which no sum is.
+    """
+    try:
+        return zlib.crc32(body, place_sum(salt, a, b))
+    except TypeError:
+        return -1
+
+
+def place_sum(salt: int, a: int, b: int) -> int:
+    """What the checksum of a row at a place begins with."""
+    return (salt + (a ^ a >> 32) * SEQ_FACTOR + (b ^ b >> 32) * BASE_FACTOR) & 0xFFFFFFFF
+
+
+SEQ_FACTOR: Final = 0x9E3779B1
+BASE_FACTOR: Final = 0x85EBCA6B
+PLACE_STEP: Final = (SEQ_FACTOR + BASE_FACTOR) & 0xFFFFFFFF
+"""How `place_sum` grows from one frame to the next of a line, both numbers being below 2**32."""
+
+
+def digest(parent: bytes, thread_id: str, checkpoint_id: str, meta: bytes, delta: bytes) -> bytes:
+    """The digest of a checkpoint: over its parent's, its ids, its packed metadata and its logical delta."""
+    data = packb([parent, thread_id, checkpoint_id, meta]) + delta
+    if len(data) > _FEW_BYTES:
+        return blake3.blake3(data).digest()
+    hasher = blake3.blake3(data[:_HELD])
+    for at in range(_HELD, len(data), _HELD):
+        hasher.update(data[at : at + _HELD])
+    return hasher.digest()
+
+
+_HELD: Final = 2047
+_FEW_BYTES: Final = 4 * _HELD
+"""From 2,048 bytes on BLAKE3 lets other threads run meanwhile; for a few thousand, changing threads costs more."""
+
+
+def request_digest(asked: bytes) -> bytes:
+    """Stands for what a save with a chosen id was asked to do."""
+    return blake3.blake3(asked).digest(length=16)
+
+
+# -- metadata --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Meta:
+    """The fixed metadata of a checkpoint. `metadata` is an encoded dict; `blobs` the digests that its delta refers to."""
+
+    parent_id: str | None
+    step: int
+    created_us: int
+    size_bytes: int
+    kind: str = "manual"
+    status: str = "in_progress"
+    reason: str | None = None
+    iteration: int | None = None
+    tokens_used: int | None = None
+    cost: float | None = None
+    description: str | None = None
+    resume_hint: str | None = None
+    agent_id: str | None = None
+    forked_from: str | None = None
+    metadata: bytes = b""
+    blobs: list[bytes] = field(default_factory=list)
+    external_id: str | None = None
+    request: bytes | None = None
+    """What was asked for, where the caller chose the id: a retry is told from other content by it."""
+    about: bytes = b""
+    """An encoded dict: what listings show of the state besides, so that they need not read it."""
+    digest: bytes = b""
+
+    @property
+    def created_at(self) -> dt.datetime:
+        """When the checkpoint was made: by the store's clock, unless the save said another time."""
+        return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=self.created_us)
+
+
+def details_of(meta: Meta) -> dict[str, Any]:
+    """What a save said besides the state."""
+    return {name: getattr(meta, name) for name in Meta.__slots__ if name not in _NOT_SAID}
+
+
+_NOT_SAID: Final = frozenset(("parent_id", "step", "created_us", "size_bytes", "blobs", "digest"))
+
+
+def metadata_of(parent_id: str, step: int, now: int, size: int, details: dict[str, Any], blobs: Iterable[bytes]) -> bytes:
+    """The packed metadata of a new checkpoint; `details` has what was said about it, by the names of Meta."""
+    if details or blobs:
+        said = {"created_us": now, **details}
+        return pack_meta(Meta(parent_id or None, step, size_bytes=size, **said, blobs=list(blobs)))
+    return packb([pack_id(parent_id) if parent_id else None, step, now, size, "manual", "in_progress"])
+
+
+def pack_meta(meta: Meta) -> bytes:
+    """The fields of metadata, without the digest, as bytes: what the digest is over."""
+    fields: list[Any] = [
+        None if meta.parent_id is None else pack_id(meta.parent_id),
+        meta.step,
+        meta.created_us,
+        meta.size_bytes,
+        meta.kind,
+        meta.status,
+        meta.reason,
+        meta.iteration,
+        meta.tokens_used,
+        meta.cost,
+        meta.description,
+        meta.resume_hint,
+        meta.agent_id,
+        meta.forked_from,
+        meta.metadata or None,
+        meta.blobs or None,
+        meta.external_id,
+        meta.request,
+        meta.about or None,
+    ]
+    used = len(fields)
+    while fields[used - 1] is None:
+        used -= 1
+    return pack_raw(fields[:used])
+
+
+def load_meta(data: bytes) -> Meta:
+    """Metadata from its stored bytes: the digest, then the packed fields."""
+    try:
+        parent, *rest = unpack_raw(data[DIGEST_BYTES:])
+        rest += [None] * (18 - len(rest))
+        *plain, metadata, blobs, external_id, request, about = rest
+        if len(plain) != 13:
+            raise ValueError(f"{len(plain)} fields")
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(f"stored metadata cannot be read: {error}") from error
+    after = (metadata or b"", blobs or [], external_id, request, about or b"", data[:DIGEST_BYTES])
+    return Meta(*[_unpack_id(parent), *plain, *after])
+
+
+def _unpack_id(stored: Any) -> str | None:
+    return None if stored is None else unpack_id(stored)
+
+
+@functools.lru_cache(maxsize=4096)
+def pack_id(text: str) -> str | bytes:
+    """An id in the form that stores keep: generated ids as 16 bytes, ids that users chose as text."""
+    if len(text) == 32:
+        try:
+            data = bytes.fromhex(text)
+        except ValueError:
+            return text
+        if data.hex() == text:
+            return data
+    return text
+
+
+def unpack_id(stored: str | bytes) -> str:
+    """The opposite of `pack_id`."""
+    return stored.hex() if isinstance(stored, bytes) else stored
+
+
+# -- notes -----------------------------------------------------------------------------------------
+
+
+def dump_note(label: str | None, tags: tuple[str, ...]) -> bytes | None:
+    """The stored bytes of a label and tags; None where there are none."""
+    return pack_raw([label, list(tags)]) if label is not None or tags else None
+
+
+def load_note(data: bytes | None) -> tuple[str | None, tuple[str, ...]]:
+    """A label and tags from their stored bytes."""
+    if data is None:
+        return None, ()
+    try:
+        label, tags = unpack_raw(data)
+        return label, tuple(tags)
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(f"a stored label cannot be read: {error}") from error
+
+
+# -- large values ----------------------------------------------------------------------------------
+
+_CARRY_VALUES: Final = frozenset((SET, APPEND, SPLICE))
+_NESTED: Final = frozenset((TUPLE, MAP, OBJECT))
+_SMALL: Final = frozenset((int, float, bool, type(None)))
+
+
+def take_out(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """An encoded value with its large texts and bytes replaced by references, and those by their digest."""
+    if len(data) < BLOB_FROM:
+        return data, {}
+    found: dict[bytes, bytes] = {}
+
+    def visit(value: Any) -> Any:
+        if type(value) is str and len(value) >= BLOB_FROM // 4:
+            return refer(value.encode(), b"s", value)
+        if type(value) is bytes:
+            return refer(value, b"b", value)
+        return value
+
+    def refer(content: bytes, kind: bytes, value: Any) -> Any:
+        if len(content) < BLOB_FROM:
+            return value
+        key = blake3.blake3(content).digest()
+        found[key] = content
+        return RawExt(BLOB, kind + key)
+
+    smaller = _map_leaves(data, visit)
+    return (smaller, found) if found else (data, {})
+
+
+def put_back(data: bytes, fetch: Callable[[bytes], bytes]) -> bytes:
+    """An encoded value with its references replaced by what they refer to."""
+
+    def visit(value: Any) -> Any:
+        if type(value) is RawExt and value.tag == BLOB:
+            content = fetch(value.data[1:])
+            return content.decode() if value.data[:1] == b"s" else content
+        return value
+
+    return _map_leaves(data, visit)
+
+
+def take_out_ops(ops: list[Op]) -> tuple[list[Op], dict[bytes, bytes]]:
+    """`take_out` for the values of operations."""
+    blobs: dict[bytes, bytes] = {}
+    smaller = []
+    for op in ops:
+        if op.code in _CARRY_VALUES and len(op.value) >= BLOB_FROM:
+            value, found = take_out(op.value)
+            blobs |= found
+            op = op._replace(value=value)
+        smaller.append(op)
+    return smaller, blobs
+
+
+def put_back_ops(ops: list[Op], fetch: Callable[[bytes], bytes]) -> list[Op]:
+    """`put_back` for the values of operations."""
+    return [op._replace(value=put_back(op.value, fetch)) if op.code in _CARRY_VALUES else op for op in ops]
+
+
+def references(body: bytes) -> list[bytes]:
+    """The digests of the large values that a stored delta refers to."""
+    found: list[bytes] = []
+
+    def visit(value: Any) -> Any:
+        if type(value) is RawExt and value.tag == BLOB:
+            found.append(value.data[1:])
+        return value
+
+    flags, payload = unwrap(body)
+    if flags & WITH_BLOBS:
+        for op in parse(payload):
+            if op.code in _CARRY_VALUES:
+                _map_leaves(op.value, visit)
+    return found
+
+
+def _map_leaves(data: bytes, visit: Callable[[Any], Any]) -> bytes:
+    """An encoded value whose texts, bytes and references are what `visit` makes of them."""
+
+    def opened(value: Any) -> tuple[int | None, Any]:
+        if type(value) is RawExt and value.tag in _NESTED:
+            return value.tag, unpack_raw(value.data)
+        return None, value if type(value) in (list, dict) else visit(value)
+
+    try:
+        mapped = inside_out(
+            unpack_raw(data), opened, lambda tag, parts: RawExt(tag, pack_raw(parts)), 2 * MAX_DEPTH, passed=_SMALL
+        )
+    except RecursionError as error:  # no state is nested so deeply
+        raise CorruptionError("a stored value is nested too deeply") from error
+    return pack_raw(mapped)

@@ -1,0 +1,593 @@
+"""A state in its encoded form, opened only as far as somebody needed to look inside.
+
+A node is `bytes` (an encoded value that nobody opened), a `Dict` (a dict, or an object by its fields) or a `List`
+(runs of encoded items). Saving compares new values with these bytes, loading joins them and decodes once, and both
+share whatever did not change. A node is changed in place only by the `Editing` that made it.
+Touches codec and errors.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import ormsgpack
+
+from savegame.encoding.codec import Codec, array_header, join_array, map_header, object_ext, open_ext, pack_raw, unpack_raw
+from savegame.encoding.extensions import MAP, RawExt
+from savegame.errors import CorruptionError
+
+RUN_ITEMS: Final = 64
+RUN_BYTES: Final = 128 * 1024
+
+PLAIN_KEYS: Final = bytes(
+    (*range(0x80), *range(0xA0, 0xC1), 0xC4, 0xC5, 0xC6, *range(0xCC, 0xD4), *range(0xD9, 0xDC), *range(0xE0, 0x100))
+)
+"""How encoded texts, whole numbers, bytes and None begin: two of these are equal if, and only if, their bytes are."""
+
+Path: TypeAlias = tuple[Any, ...]
+
+
+class Dict:
+    """A dict by its encoded keys, in order. `tag` names the registered class of an object and is empty for a dict."""
+
+    __slots__ = ("_plain", "children", "maker", "size", "tag")
+
+    def __init__(self, tag: bytes, children: dict[bytes, Node], maker: object = None) -> None:
+        self.tag = tag
+        self.children = children
+        self.size = len(tag) + 5 + sum(len(key) + size_of(child) for key, child in children.items())
+        self.maker = maker
+        self._plain: bool | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether equal bytes are all that can make two of its keys equal."""
+        if self._plain is None:
+            self._plain = not bytes(map(itemgetter(0), self.children)).translate(None, PLAIN_KEYS)
+        return self._plain
+
+    def copy(self, maker: object = None) -> Dict:
+        """A second Dict over the same children."""
+        twin = Dict.__new__(Dict)
+        twin.tag, twin.children, twin.size, twin.maker, twin._plain = (
+            self.tag,
+            dict(self.children),
+            self.size,
+            maker,
+            self._plain,
+        )
+        return twin
+
+    def with_longer(self, key: bytes, data: bytes) -> Dict | None:
+        """A second Dict whose list at `key` has the items of an encoded list more; None if it is not as plain as that."""
+        child = self.children.get(key)
+        if type(child) is not List or not self.plain:
+            return None
+        longer = child.grown(data)
+        twin = Dict.__new__(Dict)
+        twin.tag, twin.children, twin.maker, twin._plain = self.tag, {**self.children, key: longer}, None, True
+        twin.size = self.size + longer.size - child.size
+        return twin
+
+    def find(self, key: Any) -> bytes:
+        """The encoded form of a key that is there. KeyError if it is not."""
+        encoded = pack_raw(key)
+        if encoded not in self.children:
+            raise KeyError(key)
+        return encoded
+
+    def get(self, key: bytes) -> Node:
+        """What is under a key that is there."""
+        return self.children[key]
+
+    def replace(self, key: bytes, child: Node) -> None:
+        """Set one child that is there. Its size is the caller's business."""
+        self.children[key] = child
+
+    def put(self, key: bytes, child: Node) -> None:
+        """Set one child, keeping its place if the key is there."""
+        old = self.children.get(key)
+        self.size += size_of(child) - (-len(key) if old is None else size_of(old))
+        self.children[key] = child
+        if old is None and key[0] not in PLAIN_KEYS:
+            self._plain = False
+
+    def drop(self, key: bytes) -> None:
+        """Remove one child."""
+        self.size -= len(key) + size_of(self.children.pop(key))
+
+
+class Tail(NamedTuple):
+    """The end of a list as it came out of a store: encoded lists of `items` items each, `skip` bytes into each body."""
+
+    items: int
+    skip: int
+    bodies: list[bytes]
+
+    def runs(self) -> Iterator[Run]:
+        """The same as runs of a good size."""
+        step, opening = max(1, RUN_ITEMS // self.items), self.skip + len(array_header(self.items))
+        for at in range(0, len(self.bodies), step):
+            chunk = [body[opening:] for body in self.bodies[at : at + step]]
+            yield self.items * len(chunk), array_header(self.items * len(chunk)) + b"".join(chunk)
+
+
+class List:
+    """A list as runs: (count, encoded list of that many items), or (1, node) for an item that was opened.
+
+    Versions of a growing list share one list of runs, of which each sees the first few: appending costs no copy. What
+    loading put behind them becomes runs when somebody asks for them: to decode it, nobody has to. So do the `Pieces` of
+    a list that was changed in the middle. All that changes in one assignment, since others may be reading.
+    """
+
+    __slots__ = ("_view", "count", "maker", "size")
+
+    def __init__(self, runs: list[Run], maker: object = None) -> None:
+        self._view: tuple[list[Run], int, Tail | None] | Pieces = (runs, len(runs), None)
+        self.count = sum(count for count, _ in runs)
+        self.size = 5 + sum(size_of(data) for _, data in runs)
+        self.maker = maker
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of this version."""
+        runs, seen = self._settled()
+        return runs[:seen]
+
+    def _settled(self) -> tuple[list[Run], int]:
+        view = self._view
+        if isinstance(view, Pieces):
+            runs = view.runs()
+            runs = _coalesce(runs, RUN_BYTES) if len(runs) > self._enough() else runs
+        else:
+            runs, seen, tail = view
+            if tail is None:
+                return runs, seen
+            runs = [*runs[:seen], *tail.runs()]
+        self._view = (runs, len(runs), None)
+        return runs, len(runs)
+
+    def parts(self) -> tuple[list[Run], Tail | None]:
+        """The runs of this version, and what has not become runs yet."""
+        view = self._view
+        return (self.runs, None) if isinstance(view, Pieces) else (view[0][: view[1]], view[2])
+
+    def copy(self, maker: object = None) -> List:
+        """A second version with the same items."""
+        twin = List.__new__(List)
+        twin._view, twin.count, twin.size, twin.maker = (*self._settled(), None), self.count, self.size, maker
+        return twin
+
+    def grow(self, data: bytes) -> None:
+        """Add the items of an encoded list at the end of this very version, which nobody else has yet."""
+        if isinstance(self._view, Pieces):
+            self._add((array_count(data), data))
+        else:
+            longer = self.grown(data)
+            self._view, self.count, self.size = longer._view, longer.count, longer.size
+
+    def extend(self, tail: Tail) -> None:
+        """Add what a store has kept at the end of this very version, which nobody else has yet."""
+        if not tail.items or not tail.bodies:
+            return
+        view = self._view
+        if isinstance(view, Pieces):
+            for run in tail.runs():
+                self._add(run)
+            return
+        runs, seen, before = view
+        runs = runs if len(runs) == seen else runs[:seen]
+        if before is not None:
+            runs.extend(before.runs())
+        self._view = (runs, len(runs), tail)
+        self.count += tail.items * len(tail.bodies)
+        self.size += sum(map(len, tail.bodies)) - tail.skip * len(tail.bodies)
+
+    def _add(self, run: Run) -> None:
+        if run[0]:
+            self._pieces().add(run)
+            self.count += run[0]
+            self.size += size_of(run[1])
+
+    def grown(self, data: bytes) -> List:
+        """A second version with the items of an encoded list at the end."""
+        first = data[0]
+        added = first & 0x0F if 0x90 <= first <= 0x9F else array_count(data)
+        if not added:
+            return self
+        runs, seen = self._settled()
+        run = added, data
+        if len(runs) == seen:
+            runs.append(run)
+        if runs[seen] is not run:  # another version has grown from here
+            runs = [*runs[:seen], run]
+        twin = List.__new__(List)
+        twin._view, twin.count, twin.size, twin.maker = (runs, seen + 1, None), self.count + added, self.size + len(data), None
+        if seen >= twin._enough() + RUN_ITEMS:
+            runs = [*runs[: seen - RUN_ITEMS], *_coalesce(runs[seen - RUN_ITEMS : seen + 1])]
+            twin._view = (runs, len(runs), None)
+        return twin
+
+    def join(self) -> list[Run]:
+        """The runs with neighbours joined up to a good size; remembered, since it changes nothing."""
+        if self._settled()[1] > self._enough():
+            runs = _coalesce(self.runs, RUN_BYTES)
+            self._view = (runs, len(runs), None)
+        return self.runs
+
+    def _enough(self) -> int:
+        """More runs than this are slow to go through; `_coalesce` never leaves more."""
+        return 2 * (self.count // RUN_ITEMS) + 4 * (self.size // RUN_BYTES) + 8
+
+    # What follows changes this very version, which nobody else has yet.
+
+    def _pieces(self) -> Pieces:
+        if not isinstance(self._view, Pieces):
+            self._view = Pieces(self.runs)
+        return self._view
+
+    def find(self, index: Any) -> int:
+        """An index that is there. KeyError if it is not."""
+        if type(index) is not int or not 0 <= index < self.count:
+            raise KeyError(index)
+        return index
+
+    def get(self, index: int) -> Node:
+        """The item at an index that is there."""
+        block, offset = self._pieces().find(index)
+        return block[offset]
+
+    def replace(self, index: int, item: Node) -> None:
+        """Set one item that is there. Its size is the caller's business."""
+        block, offset = self._pieces().find(index)
+        block[offset] = item
+
+    def splice(self, start: int, deleted: int, items: list[Node]) -> None:
+        """Put items in the place of `deleted` ones that are there."""
+        pieces = self._pieces()
+        self.size += sum(map(size_of, items)) - pieces.remove(start, deleted)
+        self.count += len(items) - deleted
+        if items:
+            pieces.insert(start, items)
+
+
+class Pieces:
+    """The runs of a list that is being changed in many places: any item is found, added or removed in a few steps.
+
+    A block is a run, or the items of one that was opened. The sums are a Fenwick tree over the lengths of the blocks.
+    """
+
+    __slots__ = ("_blocks", "_sums")
+
+    def __init__(self, runs: list[Run]) -> None:
+        self._blocks: list[Run | list[Node]] = list(runs)
+        self._add_up()
+
+    def runs(self) -> list[Run]:
+        """All of it as runs."""
+        found: list[Run] = []
+        for block in self._blocks:
+            found += [block] if isinstance(block, tuple) else runs_of(block)
+        return found
+
+    def find(self, index: int) -> tuple[list[Node], int]:
+        """The opened block that an item is in, and its place there."""
+        _, block, offset = self._opened(index)
+        return block, offset
+
+    def add(self, run: Run) -> None:
+        """Add a run at the end."""
+        self._blocks.append(run)
+        number = len(self._blocks)
+        low, total, below = number - (number & -number), run[0], number - 1
+        while below > low:
+            total += self._sums[below]
+            below -= below & -below
+        self._sums.append(total)
+
+    def remove(self, start: int, count: int) -> int:
+        """Take items out; their size."""
+        size = 0
+        while count:
+            at, offset = self._place(start)
+            block = self._blocks[at]
+            if offset == 0 and isinstance(block, tuple) and block[0] <= count:
+                taken, self._blocks[at] = block[0], []
+                size += size_of(block[1])
+            else:
+                at, items, offset = self._opened(start)
+                gone = items[offset : offset + count]
+                del items[offset : offset + count]
+                taken = len(gone)
+                size += sum(map(size_of, gone))
+            self._lengthen(at, -taken)
+            count -= taken
+        return size
+
+    def insert(self, start: int, items: list[Node]) -> None:
+        """Put items before the one that is at `start`, or at the end."""
+        at, block, offset = self._opened(start)
+        block[offset:offset] = items
+        self._lengthen(at, len(items))
+        if len(block) > 2 * RUN_ITEMS:
+            self._break(at, block)
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """Which block an item is in, and where; for the end of the list, the place behind the last block."""
+        at, step = 0, 1 << len(self._blocks).bit_length()
+        while step := step >> 1:
+            if at + step < len(self._sums) and self._sums[at + step] <= index:
+                at += step
+                index -= self._sums[at]
+        return at, index
+
+    def _opened(self, index: int) -> tuple[int, list[Node], int]:
+        """`_place` with the items of the block, which is opened for it."""
+        at, offset = self._place(index)
+        if at == len(self._blocks):
+            self.add((0, b"\x90"))
+        block = self._blocks[at]
+        if isinstance(block, list):
+            return at, block, offset
+        items: list[Node] = [*items_of([block])] if isinstance(block[1], bytes) else [block[1]]
+        self._blocks[at] = items
+        if len(items) <= 2 * RUN_ITEMS:
+            return at, items, offset
+        self._break(at, items)
+        return self._opened(index)
+
+    def _break(self, at: int, items: list[Node]) -> None:
+        """Make short blocks of one that is long. The sums begin anew: it happens once in so many items only."""
+        self._blocks[at : at + 1] = [items[low : low + RUN_ITEMS] for low in range(0, len(items), RUN_ITEMS)]
+        self._add_up()
+
+    def _lengthen(self, at: int, more: int) -> None:
+        """Tell the sums that a block has become longer."""
+        at += 1
+        while at < len(self._sums):
+            self._sums[at] += more
+            at += at & -at
+
+    def _add_up(self) -> None:
+        counts = (block[0] if isinstance(block, tuple) else len(block) for block in self._blocks)
+        before = list(accumulate(counts, initial=0))
+        self._sums = [before[number] - before[number - (number & -number)] for number in range(len(before))]
+
+
+Node: TypeAlias = bytes | Dict | List
+Run: TypeAlias = tuple[int, Node]
+
+
+def size_of(node: Node) -> int:
+    """About how many bytes a node has when encoded."""
+    return len(node) if type(node) is bytes else node.size  # type: ignore[union-attr]
+
+
+def to_bytes(node: Node) -> bytes:
+    """The encoded value, exactly as the codec would write it."""
+    if isinstance(node, bytes):
+        return node
+    if isinstance(node, List):
+        return array_header(node.count) + b"".join(body_of(run) for run in node.runs)
+    parts = [part for key, child in node.children.items() for part in (key, to_bytes(child))]
+    if all(map(_is_text, node.children)):
+        data = map_header(len(node.children)) + b"".join(parts)
+    else:
+        data = ormsgpack.packb(ormsgpack.Ext(MAP, join_array(parts)))
+    return ormsgpack.packb(object_ext(node.tag, data)) if node.tag else data
+
+
+Shared: TypeAlias = dict[int, tuple[bytes, list[Any]]]
+"""Decoded runs by the identity of their bytes, which are kept so that no others get it."""
+
+
+def value_of(codec: Codec, node: Node, shared: Shared | None = None) -> Any:
+    """The decoded value; with `shared`, runs of items that were decoded with it before are the same objects again.
+
+    The garbage collector rests meanwhile: everything that is made stays alive, looking is in vain.
+    """
+    global _resting
+    collecting = gc.isenabled()
+    try:
+        _resting = _resting or collecting
+        gc.disable()
+        return _decoded(codec, node, shared)
+    finally:
+        if collecting:
+            gc.enable()
+            _resting = False
+
+
+_resting = False
+"""Whether the garbage collector rests because of us."""
+
+
+def _collect_again() -> None:
+    if _resting:
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):  # who was decoding is not there in the child
+    os.register_at_fork(after_in_child=_collect_again)
+
+
+def _decoded(codec: Codec, node: Node, shared: Shared | None) -> Any:
+    if isinstance(node, bytes):
+        return codec.decode(node)
+    if isinstance(node, List):
+        return _decoded_items(codec, node, shared)
+    fields = {codec.decode(key): _decoded(codec, child, shared) for key, child in node.children.items()}
+    return codec.close(node.tag, fields) if node.tag else fields
+
+
+def _decoded_items(codec: Codec, node: List, shared: Shared | None) -> list[Any]:
+    runs, tail = node.parts() if shared is None else (node.join(), None)
+    items: list[Any] = []
+    for _, data in runs:
+        if type(data) is not bytes:
+            items.append(_decoded(codec, data, shared))
+        elif shared is None:
+            items += codec.decode(data)
+        else:
+            found = shared.get(id(data))
+            if found is None:
+                found = shared[id(data)] = (data, codec.decode(data))
+            items += found[1]
+    return items if tail is None else items + codec.decode_lists(tail.bodies, tail.skip)
+
+
+def open_node(node: Node) -> Node:
+    """The same node, opened one level if it is a container; a leaf stays as it is."""
+    if not isinstance(node, bytes):
+        return node
+    first = node[0]
+    if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
+        return List(chunked(node))
+    if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF):
+        return _opened(node, b"", unpack_raw(node).items())
+    if 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8:
+        ext = unpack_raw(node)
+        opened = open_ext(ext) if isinstance(ext, RawExt) else None
+        if opened is not None:
+            return _opened(node, *opened)
+    return node
+
+
+def _opened(node: bytes, tag: bytes, fields: Collection[tuple[Any, Any]]) -> Node:
+    children: dict[bytes, Node] = {pack_raw(key): pack_raw(child) for key, child in fields}
+    return Dict(tag, children) if len(children) == len(fields) else node  # two keys may be NaN: then it stays closed
+
+
+def child_of(node: Node, name: str) -> Node | None:
+    """What a dict has under a name; None if it has nothing there, or is no dict."""
+    opened = open_node(node)
+    return opened.children.get(pack_raw(name)) if isinstance(opened, Dict) else None
+
+
+def count_of(node: Node) -> int | None:
+    """How many items a list has; None if it is none."""
+    opened = node if isinstance(node, List) else open_node(node)
+    return opened.count if isinstance(opened, List) else None
+
+
+class Editing:
+    """A tree that is being changed: nodes that it made are changed in place, all others are copied first.
+
+    So many changes cost one copy of each dict and list that they touch, and nobody else sees any of them.
+    """
+
+    def __init__(self, node: Node | None) -> None:
+        self.node = node
+        self.maker = object()
+
+    def change(self, path: Path, change: Callable[[Node], Node], find: Callable[[Dict | List, Any], Any] | None = None) -> None:
+        """Put what `change` makes of the opened node at `path`, which is its own to change, there. Raises KeyError.
+
+        `find` tells how a part of the path is written in the dict or list that it leads into.
+        """
+        if self.node is None:
+            raise KeyError("there is no state yet")
+        node = self.node
+        way: list[tuple[Dict | List, Any, int]] = []
+        for key in path:
+            parent = self._own(node)
+            if isinstance(parent, bytes):
+                raise KeyError(key)
+            place: Any = parent.find(key) if find is None else find(parent, key)
+            node = parent.get(place)
+            way.append((parent, place, size_of(node)))
+        node = change(self._own(node))
+        for parent, place, before in reversed(way):
+            parent.replace(place, node)
+            parent.size += size_of(node) - before
+            node = parent
+        self.node = node
+
+    def _own(self, node: Node) -> Node:
+        """The same node, opened if it is a container, and made by us."""
+        if isinstance(node, bytes):
+            node = open_node(node)
+            if not isinstance(node, bytes):
+                node.maker = self.maker
+        elif node.maker is not self.maker:
+            node = node.copy(self.maker)
+        return node
+
+
+def items_of(runs: Iterable[Run]) -> list[bytes]:
+    """Every item of some runs, encoded."""
+    items: list[bytes] = []
+    for _, data in runs:
+        items += map(pack_raw, unpack_raw(data)) if isinstance(data, bytes) else (to_bytes(data),)
+    return items
+
+
+def runs_of(items: Iterable[Node]) -> list[Run]:
+    """Items as runs of a good size."""
+    return _coalesce((1, b"\x91" + item if isinstance(item, bytes) else item) for item in items)
+
+
+def chunked(data: bytes) -> list[Run]:
+    """An encoded list as runs of a good size."""
+    count = array_count(data)
+    if count <= RUN_ITEMS:
+        return [(count, data)] if count else []
+    items = unpack_raw(data)
+    chunks = [items[at : at + RUN_ITEMS] for at in range(0, count, RUN_ITEMS)]
+    return [(len(chunk), pack_raw(chunk)) for chunk in chunks]
+
+
+def body_of(run: Run) -> bytes:
+    """The encoded items of a run, without the header of the list."""
+    data = run[1]
+    return data[_header_length(data[0]) :] if isinstance(data, bytes) else to_bytes(data)
+
+
+def array_count(data: bytes) -> int:
+    """How many items an encoded list has."""
+    first = data[0]
+    if 0x90 <= first <= 0x9F:
+        return first & 0x0F
+    if first in (0xDC, 0xDD):
+        count = int.from_bytes(data[1 : _header_length(first)], "big")
+        if count < len(data):  # each has a byte at least
+            return count
+    raise CorruptionError("stored items are not a list")
+
+
+def _header_length(first: int) -> int:
+    return 3 if first == 0xDC else 5 if first == 0xDD else 1
+
+
+def _coalesce(runs: Iterable[Run], closed: int = 0) -> list[Run]:
+    """The runs with neighbours joined up to a good size; opened items up to a size of `closed` are closed for it."""
+    out: list[Run] = []
+    group: list[Run] = []
+    count = size = 0
+    for run in runs:
+        if closed and not isinstance(run[1], bytes) and run[1].size <= closed:
+            run = 1, b"\x91" + to_bytes(run[1])
+        fits = isinstance(run[1], bytes) and count + run[0] <= RUN_ITEMS and size + len(run[1]) <= RUN_BYTES
+        if group and not (fits and isinstance(group[0][1], bytes)):
+            out.append((count, _join_runs(group)) if len(group) > 1 else group[0])
+            group, count, size = [], 0, 0
+        group.append(run)
+        count += run[0]
+        size += size_of(run[1])
+    if group:
+        out.append((count, _join_runs(group)) if len(group) > 1 else group[0])
+    return out
+
+
+def _join_runs(runs: list[Run]) -> bytes:
+    return array_header(sum(count for count, _ in runs)) + b"".join(map(body_of, runs))
+
+
+def _is_text(key: bytes) -> bool:
+    first = key[0]
+    return 0xA0 <= first <= 0xBF or 0xD9 <= first <= 0xDB

@@ -1,0 +1,283 @@
+"""Conversations and agents as states of threads: how each is kept, read back, and summarised for listings.
+
+A conversation is kept as its plain data. An agent is kept in its own thread, under `agent`, with a revision beside its
+fields; in any other thread it is plain data too. Which verb saved them makes no difference: `Thread.save`, a typed handle,
+`save_conversation` and `save_agent` all go through here. Touches domain, differ, tree, runs.views and what is below them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import blake3
+
+from savegame.checkpoint import Checkpoint
+from savegame.encoding import diff
+from savegame.encoding.classes import fields_of
+from savegame.encoding.codec import Codec
+from savegame.encoding.delta import Op
+from savegame.encoding.frames import Meta, load_meta
+from savegame.encoding.plain import Plain, checked_text, checked_texts, checked_time
+from savegame.encoding.tree import Node, child_of, count_of, value_of
+from savegame.errors import ConflictError, InvalidInputError
+from savegame.messages.domain import AgentState, Conversation
+from savegame.model import MAX_ID
+from savegame.runs.views import read_call
+
+T = TypeVar("T")
+Made = tuple[list[Op], Node, Mapping[str, Any]]
+"""What a save writes: operations, the new state, and what listings show of it."""
+
+ABOUT: Final = "conversation"
+AGENT: Final = "agent"
+REVISION: Final = "revision"
+"""Beside the fields of a stored agent: another text after every save, unlike a version, which a restore brings back."""
+
+AGENT_PREFIX: Final = "agent:"
+"""How the ids of agents' own threads begin; a conversation's does not."""
+
+
+def own_thread(agent_id: str) -> str:
+    """The id of an agent's own thread: readable, unless that would be too long."""
+    named = AGENT_PREFIX + agent_id
+    return named if len(named) <= MAX_ID else AGENT_PREFIX + blake3.blake3(agent_id.encode()).hexdigest()
+
+
+# -- saving ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Kept:
+    """A domain object that is being saved as the state of a thread."""
+
+    plain: dict[str, Any]
+    """What is asked for, by which a retry is recognised."""
+    make: Callable[[Node | None], Made]
+    acknowledge: Callable[[str | None], None]
+    """Called after the save with the id of the checkpoint, or None while that may yet be rolled back."""
+    is_in: Callable[[Node | None], bool]
+    """Whether a state holds it already."""
+    agent_id: str | None = None
+    expect: str | None = None
+    """The head that the object was read from; None if it does not know."""
+
+
+def kept(codec: Codec, thread_id: str, state: Any, *, force: bool = False) -> Kept | None:
+    """How a Conversation or AgentState is saved as the state of a thread; None for every other state."""
+    if isinstance(state, Conversation):
+        return _kept_conversation(codec, thread_id, state)
+    if isinstance(state, AgentState):
+        own = thread_id == own_thread(state.agent_id)
+        if not own and thread_id.startswith(AGENT_PREFIX):
+            raise InvalidInputError(f"thread {thread_id!r} is that of another agent than {state.agent_id!r}; use save_agent")
+        return kept_agent(codec, state, force=force) if own else _kept_whole(codec, state.to_dict())
+    return None
+
+
+def _kept_whole(codec: Codec, plain: dict[str, Any]) -> Kept:
+    def make(node: Node | None) -> Made:
+        return *diff.difference(codec, node, plain), {}
+
+    return Kept(plain, make, lambda _: None, lambda node: not diff.difference(codec, node, plain)[0])
+
+
+def _kept_conversation(codec: Codec, thread_id: str, given: Conversation) -> Kept:
+    refuse_agents_thread(thread_id)
+    own = given.id == thread_id
+    whole = _kept_whole(codec, given.to_dict() | {"id": thread_id})  # the thread is what a conversation is found by
+
+    def make(node: Node | None) -> Made:
+        ops, after, _ = whole.make(node)
+        return ops, after, {ABOUT: about_conversation(codec, after)}
+
+    def acknowledge(checkpoint_id: str | None) -> None:
+        if own:
+            given.known = checkpoint_id
+
+    return Kept(whole.plain, make, acknowledge, whole.is_in, given.agent_id, given.known if own else None)
+
+
+def kept_agent(codec: Codec, given: AgentState, *, force: bool) -> Kept:
+    """How an agent is saved in its own thread; its version goes up by one."""
+    plain = given.to_dict()
+    plain.pop("active_conversations", None)  # told by the conversations themselves
+    body = plain | {REVISION: os.urandom(8).hex()}
+    known = None if force else given.known
+
+    def make(node: Node | None) -> Made:
+        stored = {} if node is None else stored_agent(codec, given.agent_id, node)
+        if known not in (None, stored.get(REVISION)):
+            raise ConflictError(
+                f"agent {given.agent_id!r} is not as it was when it was loaded: somebody saved it, or went back; "
+                f"load it, then try again",
+                expected=known,
+                found=stored.get(REVISION),
+            )
+        body["version"] = max(stored.get("version", 0) + 1, given.version)
+        if node is None or child_of(node, AGENT) is None:
+            ops, after = diff.difference(codec, node, {AGENT: body})
+        else:
+            ops, after = diff.update(codec, node, append={}, set={AGENT: body}, delete=[])
+        return ops, after, {AGENT: about_agent(body)}
+
+    def acknowledge(checkpoint_id: str | None) -> None:
+        given.version = body["version"]
+        given.known = None if checkpoint_id is None else body[REVISION]
+
+    def is_in(node: Node | None) -> bool:
+        stored = {} if node is None else stored_agent(codec, given.agent_id, node)
+        marks = {"version", REVISION}
+        return {name: stored[name] for name in stored if name not in marks} == {
+            name: plain[name] for name in plain if name not in marks
+        }
+
+    return Kept(plain, make, acknowledge, is_in, given.agent_id)
+
+
+def refuse_agents_thread(conversation_id: str) -> None:
+    """Raise InvalidInputError for an id that names the own thread of an agent."""
+    if conversation_id.startswith(AGENT_PREFIX):
+        raise InvalidInputError(f"{conversation_id!r} is the thread of an agent, not a conversation; choose another id")
+
+
+# -- loading ---------------------------------------------------------------------------------------
+
+
+def restored(cls: type[Plain], value: Any, thread_id: str, checkpoint_id: str, meta: Meta) -> Any:
+    """A stored state as an object of a domain type; what has no fields (None, a number) stays as it is.
+
+    Raises InvalidInputError for data that is no such object.
+    """
+    found = value if type(value) is dict else fields_of(value)
+    if found is None:
+        return value
+    if issubclass(cls, Conversation):
+        return _conversation(cls, found, thread_id, checkpoint_id, meta)
+    stored = found.get(AGENT)
+    if issubclass(cls, AgentState) and isinstance(stored, dict) and thread_id == own_thread(str(stored.get("agent_id"))):
+        return agent_from(cls, stored)
+    return cls.from_dict(found)
+
+
+def _conversation(
+    cls: type[Conversation], found: dict[str, Any], thread_id: str, checkpoint_id: str, meta: Meta
+) -> Conversation:
+    messages = found.get("messages")
+    if not isinstance(messages, list):
+        raise no_conversation(thread_id)
+    given = found | {
+        "agent_id": found.get("agent_id") or meta.agent_id,
+        "created_at": found.get("created_at") or meta.created_at,
+        "id": thread_id,
+        "messages": [_readable(_named(thread_id, *place)) for place in enumerate(messages)],
+    }
+    conversation = cls.from_dict(given)
+    conversation.known = checkpoint_id
+    return conversation
+
+
+def agent_from(cls: type[AgentState], stored: dict[str, Any]) -> AgentState:
+    """An agent from the state of its own thread; without its conversations, which a listing finds."""
+    agent = cls.from_dict({name: value for name, value in stored.items() if name != REVISION})
+    agent.known = stored.get(REVISION)
+    return agent
+
+
+def without_expectation(found: Checkpoint) -> Checkpoint:
+    """A checkpoint whose state may be saved again whatever the head is: for those that were not read as the head."""
+    if isinstance(found.state, (Conversation, AgentState)):
+        found.state.known = None
+    return found
+
+
+def stored_agent(codec: Codec, agent_id: str, node: Node) -> dict[str, Any]:
+    """`agent_in` of a state that is not decoded yet, which is opened no further than needed."""
+    child = child_of(node, AGENT)
+    return agent_in(agent_id, value_of(codec, node) if child is None else {AGENT: value_of(codec, child)})
+
+
+def agent_in(agent_id: str, state: Any) -> dict[str, Any]:
+    """The agent in the state of its own thread. Raises InvalidInputError if that holds another, or something else."""
+    whole = state if isinstance(state, dict) else fields_of(state) or {}
+    stored = whole.get(AGENT)
+    if AGENT not in whole and "agent_type" in whole:  # `Thread.save` of an earlier version kept an agent as any other object
+        stored = {REVISION: "", **whole}
+    if not isinstance(stored, dict) or stored.get("agent_id") != agent_id or REVISION not in stored:
+        raise InvalidInputError(f"thread {own_thread(agent_id)!r} does not hold the agent {agent_id!r}, but something else")
+    return stored
+
+
+def no_conversation(thread_id: str) -> InvalidInputError:
+    """What is raised where a conversation is needed."""
+    return InvalidInputError(f"thread {thread_id!r} holds no conversation: its state has no list of messages")
+
+
+def _named(conversation_id: str, place: int, message: Any) -> Any:
+    """A message that was saved without an id, with one that is the same whenever it is read: what is saved again stays."""
+    if not isinstance(message, Mapping) or "id" in message:
+        return message
+    return {**message, "id": blake3.blake3(f"{place} {conversation_id}".encode()).hexdigest(length=16)}
+
+
+def _readable(message: Any) -> Any:
+    """A message whose calls can all be read: runs keep them as the model gave them, and told it what was wrong."""
+    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        return message
+    return {**message, "tool_calls": [read_call(call, f"call-{place}") for place, call in enumerate(calls)]}
+
+
+# -- listings --------------------------------------------------------------------------------------
+
+
+def carried(codec: Codec, base_meta: bytes, node: Node) -> bytes:
+    """What listings show of a state, encoded, where the checkpoint before it says what it is; empty if it is that no more."""
+    before = codec.decode(load_meta(base_meta).about)
+    conversation = about_conversation(codec, node) if before.get(ABOUT) is not None else None
+    stored = child_of(node, AGENT) if before.get(AGENT) is not None else None
+    about: dict[str, Any] = {} if conversation is None else {ABOUT: conversation}
+    if stored is not None:
+        agent = value_of(codec, stored)
+        about |= {AGENT: about_agent(agent)} if _is_agent(agent) else {}
+    return codec.encode(about) if about else b""
+
+
+def about_conversation(codec: Codec, node: Node) -> dict[str, Any] | None:
+    """What listings show of a state, which is opened no further than needed; None if it is no conversation."""
+    messages = child_of(node, "messages")
+    count = None if messages is None else count_of(messages)
+    if count is None:
+        return None
+    about = {
+        "messages": count,
+        "title": peek(codec, node, "title", checked_text),
+        "created_at": peek(codec, node, "created_at", checked_time),
+        "last_message_at": peek(codec, node, "last_message_at", checked_time),
+        "archived": peek(codec, node, "archived", lambda value, _: value is True),
+        "tags": peek(codec, node, "tags", checked_texts),
+    }
+    return {name: value for name, value in about.items() if value}
+
+
+def peek(codec: Codec, node: Node, name: str, check: Callable[[Any, str], T]) -> T | None:
+    """A field of a state, however that was saved; None if it is missing, or not what it should be."""
+    child = child_of(node, name)
+    try:
+        return None if child is None else check(value_of(codec, child), name)
+    except InvalidInputError:
+        return None
+
+
+_LISTED: Final = ("agent_id", "name", "agent_type", "version")
+
+
+def about_agent(agent: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint of an agent keeps for the listings."""
+    return {name: agent[name] for name in _LISTED}
+
+
+def _is_agent(stored: Any) -> bool:
+    return isinstance(stored, dict) and all(name in stored for name in (*_LISTED, REVISION))

@@ -1,0 +1,341 @@
+"""Runs on the vault: entering one, its ledger, answers and outcomes from people, and resuming what went stale.
+
+Touches runs, conversations, thread and what is below them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from savegame.encoding.frames import load_meta
+from savegame.errors import (
+    AlreadyExistsError,
+    Busy,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeError,
+    SavegameError,
+    UnavailableError,
+)
+from savegame.messages.conversations import Conversations
+from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, checked_id
+from savegame.runs import tracing
+from savegame.runs.core import RunCore
+from savegame.runs.lease import Hold, is_gone
+from savegame.runs.ledger import ANSWER, CALL, RUN, TAKEOVERS, CallEntry, CallStatus
+from savegame.runs.run import AnyRun, Run, refuse_what_cannot_run
+from savegame.runs.toolbox import Toolbox
+from savegame.store import Store
+from savegame.thread import Thread
+from savegame.timeline.engine import Engine
+from savegame.timeline.lineage import listed
+from savegame.timeline.policy import Strategy
+from savegame.waiting.awaiting import plain_result, refuse_asynchronous
+
+R = TypeVar("R", bound=AnyRun)
+
+logger = logging.getLogger("savegame")
+
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_MOMENT: Final = 30_000_000
+"""For how many microseconds a lease is taken by who only writes something down."""
+LONGEST_LEASE: Final = dt.timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class StaleRun:
+    """A run that nobody holds any more although it is not done. `takeovers` were made since its last progress.
+
+    If what it has kept is damaged, `damage` says so: it cannot be resumed before a repair.
+    """
+
+    thread_id: str
+    agent_id: str | None
+    owner: str
+    expired_at: dt.datetime
+    takeovers: int
+    damage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A run that is not done. `stale`: nobody holds it any more, it is to be resumed. `takeovers` since its last progress.
+
+    If what it has kept is damaged, `damage` says so: it cannot be resumed before a repair.
+    """
+
+    thread_id: str
+    agent_id: str | None
+    owner: str
+    expires_at: dt.datetime
+    stale: bool
+    takeovers: int
+    damage: str | None = None
+
+
+class Runner:
+    """The runs of one namespace. Made by the vault, whose verbs these are."""
+
+    def __init__(self, engine: Engine, namespace: str, conversations: Conversations) -> None:
+        self._engine, self._namespace, self._conversations = engine, namespace, conversations
+        self._told: set[str] = set()
+        """Damage that the log was told of already: whoever supervises meets it every second."""
+
+    @contextmanager
+    def run(
+        self,
+        thread_id: str,
+        agent: str | None,
+        tools: Toolbox | None,
+        lease: dt.timedelta,
+        driver: Callable[[RunCore, Hold, Store, str], R],
+        *,
+        strategy: Strategy | str | None = None,
+        awaits: bool = False,
+    ) -> Iterator[R]:
+        """`Vault.run`. `awaits`: the driver can call asynchronous tools."""
+        if checked_duration(lease, "lease") > LONGEST_LEASE:
+            raise InvalidInputError(f"lease must be at most {LONGEST_LEASE.days} days: a run renews it while it lasts")
+        policy = strategy if isinstance(strategy, Strategy) else Strategy(strategy or "after_tool_call")
+        thread = self._thread(thread_id, agent)
+        if tools is not None and not isinstance(tools, Toolbox):
+            raise InvalidInputError(f"tools must be a Toolbox, not {type(tools).__name__}; its @tool marks functions as tools")
+        box = Toolbox() if tools is None else tools
+        refuse_what_cannot_run(self._engine.store, box, awaits=awaits)
+        hold = Hold(self._engine.store, thread._key, lease // _MICROSECOND)
+        to_resume = hold.taken_from is not None  # what could not even be entered is as it was
+        try:
+            self._count_takeover(thread, hold)
+            core = RunCore(thread, box, hold, self._conversations.about, self._now, policy)
+            to_resume = True  # whatever ends it from here on but itself, or a question to a person
+            # a driver that awaits is entered in a worker; a span counts where it was entered, so its loop does that
+            with nullcontext() if awaits else tracing.run(thread.id, agent):
+                yield driver(core, hold, self._engine.store, thread.id)
+            to_resume = False
+        except OutcomeError:
+            to_resume = False
+            raise
+        finally:
+            hold.release(stale=to_resume)
+
+    def _count_takeover(self, thread: Thread, hold: Hold) -> None:
+        """Remember how often a run was taken over since it last got on."""
+        if hold.taken_from is None:
+            return
+        row = self._engine.store.thread(thread._key)
+        head = None if row is None else row.head_id
+        before = thread.records(RUN).get(TAKEOVERS, {})
+        count = before["count"] + 1 if before.get("head") == head and before else 1
+        self._engine.store.commit([thread._record(RUN, TAKEOVERS, {"count": count, "head": head}, epoch=hold.epoch)])
+
+    # -- the ledger --------------------------------------------------------------------------------
+
+    def calls(self, thread_id: str) -> Iterator[CallEntry]:
+        """`Vault.calls`."""
+        thread = self._thread(thread_id)
+        entries = sorted((CallEntry.from_dict(*kept) for kept in thread.records(CALL).items()), key=lambda entry: entry.order)
+        waiting = {entry.key for entry in entries if entry.status == CallStatus.WAITING}
+        answered = waiting & thread.records(ANSWER).keys() if waiting else waiting
+        return (replace(entry, answered=entry.key in answered) for entry in entries)
+
+    def _call(self, thread: Thread, key: str) -> CallEntry:
+        kept = thread.records(CALL).get(key)
+        if kept is None:
+            raise NotFoundError(f"thread {thread.id!r} has no call {key!r}; vault.calls({thread.id!r}) lists them")
+        return CallEntry.from_dict(key, kept)
+
+    def answer(self, thread_id: str, call: str | CallEntry, value: Any, comment: str | None) -> bool:
+        """`Vault.answer`."""
+        thread = self._thread(thread_id)
+        key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
+        entry = self._call(thread, key)
+        if entry.status != CallStatus.WAITING:
+            return False
+        try:
+            said = {"value": value} if comment is None else {"value": value, "comment": comment}
+            self._engine.store.commit([thread._record(ANSWER, key, said, absent=True)])
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def resolve(self, thread_id: str, call: str | CallEntry, result: Any, error: str | None, lease: dt.timedelta) -> None:
+        """`Vault.resolve`."""
+        thread = self._thread(thread_id)
+        key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
+        self._call(thread, key)
+        hold = Hold(self._engine.store, thread._key, lease // _MICROSECOND)  # nobody may be making it at this moment
+        try:
+            entry = self._call(thread, key)
+            if entry.settled or entry.status == CallStatus.WAITING:
+                raise InvalidInputError(f"call {key!r} is {entry.status}: there is nothing to resolve")
+            status = CallStatus.DONE if error is None else CallStatus.FAILED
+            known = replace(entry, status=status, ended_at=self._now(), result=result, error=error)
+            self._engine.store.commit([thread._record(CALL, key, known.to_dict(), epoch=hold.epoch)])
+        finally:
+            hold.release(stale=hold.taken_from is not None)  # a run that went stale is still to be resumed
+
+    # -- resuming ----------------------------------------------------------------------------------
+
+    def stale(self) -> Iterator[StaleRun]:
+        """`Vault.stale`."""
+        for run in self.runs():
+            if run.stale:
+                yield StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers, run.damage)
+
+    def runs(self) -> Iterator[RunInfo]:
+        """`Vault.runs`."""
+        now = self._engine.store.clock()
+        for row in self._unfinished():
+            lease = row.lease
+            if lease is not None and lease.expires:
+                stale = lease.expires <= now or is_gone(lease.owner)
+                takeovers, damage = self._counted(row.key.id)
+                yield RunInfo(row.key.id, row.agent, lease.owner, _time(lease.expires), stale, takeovers, damage)
+
+    def _unfinished(self) -> Iterator[ThreadRow]:
+        """The threads that are in progress, and those where nothing was saved yet: a run may have kept steps there."""
+        for found in listed(self._engine, self._namespace):
+            if found.damage is not None:
+                self._tell(found.id, found.damage)
+            if found.row is not None and found.head is not None and load_meta(found.head.meta).status == "in_progress":
+                yield found.row
+        for thread_id, head_id in self._engine.store.heads(self._namespace):
+            try:
+                row = self._engine.store.thread(ThreadKey(self._namespace, thread_id)) if head_id is None else None
+            except CorruptionError as error:
+                self._tell(thread_id, error)
+                continue
+            if row is not None and not row.head:
+                yield row
+
+    def _tell(self, thread_id: str, error: CorruptionError) -> None:
+        """Log what is wrong with a thread whose runs cannot be told of or resumed; the others go on."""
+        if f"{thread_id} {error}" not in self._told:
+            self._told.add(f"{thread_id} {error}")
+            logger.error("thread %r cannot be resumed before a repair: %s", thread_id, error)
+
+    def supervise(
+        self,
+        resume: Callable[[str], Any],
+        *,
+        poll: dt.timedelta,
+        give_up_after: int,
+        stop: threading.Event | None,
+        once: bool,
+    ) -> int:
+        """`Vault.supervise`."""
+        checked_duration(poll, "poll")
+        refuse_asynchronous(resume, "resume")
+        resumed = 0
+        while stop is None or not stop.is_set():
+            resumed += sum(self._resume(resume, run.thread_id) for run in self.due(give_up_after, patient=not once))
+            if once:
+                return resumed
+            (stop or threading.Event()).wait(poll.total_seconds())
+        return resumed
+
+    def due(self, give_up_after: int, *, patient: bool) -> list[StaleRun]:
+        """What is to be resumed now: neither what is damaged, nor what is stuck, which is marked as failed.
+
+        `patient`: a store that cannot be reached has nothing to be resumed; it is asked again later.
+        """
+        try:
+            found = list(self.stale())
+        except UnavailableError as error:
+            if not patient:
+                raise
+            logger.warning("nothing can be resumed at the moment: %s", error)
+            return []
+        sound = [run for run in found if run.damage is None]
+        for run in sound:
+            if run.takeovers >= give_up_after:
+                self._give_up(run)
+        return [run for run in sound if run.takeovers < give_up_after]
+
+    def _resume(self, resume: Callable[[str], Any], thread_id: str) -> bool:
+        before = self.epoch(thread_id)
+        try:
+            ended = resume(thread_id)
+        except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is logged
+            self.not_resumed(thread_id, before, error)
+            return False
+        plain_result(ended, "resume")
+        return True
+
+    def not_resumed(self, thread_id: str, before: int, error: Exception) -> None:
+        """Log why; if the run was not even entered since its epoch was `before`, count a takeover without progress."""
+        if isinstance(error, (Busy, OutcomeError)):  # somebody else was quicker, or it waits for a person
+            logger.info("thread %r was not resumed to its end: %s", thread_id, error)
+            return
+        logger.error("thread %r could not be resumed", thread_id, exc_info=error)
+        try:
+            if self.epoch(thread_id) == before:
+                self._count_attempt(thread_id)
+        except CorruptionError as damage:  # it is not among those that are due any more
+            self._tell(thread_id, damage)
+
+    def _count_attempt(self, thread_id: str) -> None:
+        thread = self._thread(thread_id)
+        try:
+            hold = Hold(self._engine.store, thread._key, _MOMENT)
+        except Busy:
+            return
+        try:
+            self._count_takeover(thread, hold)
+        finally:
+            hold.release(stale=True)
+
+    def epoch(self, thread_id: str) -> int:
+        """The epoch of the newest lease on a thread; 0 if there was none."""
+        row = self._engine.store.thread(ThreadKey(self._namespace, thread_id))
+        return 0 if row is None or row.lease is None else row.lease.epoch
+
+    def _give_up(self, run: StaleRun) -> None:
+        """Say that a run is stuck, so that nobody resumes it by itself any more."""
+        try:
+            with self.run(run.thread_id, None, None, dt.timedelta(seconds=30), Run) as held:
+                if held.done or self._takeovers(run.thread_id) <= run.takeovers:  # ours counts too: else it has got on since
+                    held._hold.release(stale=not held.done)
+                    return
+                held._core.save(None, Status.failed(f"stuck: taken over {run.takeovers} times without progress"))
+        except Busy:
+            return
+        except SavegameError:
+            logger.exception("thread %r is stuck, and that cannot be written down", run.thread_id)
+            return
+        logger.warning("thread %r is stuck: taken over %d times without progress", run.thread_id, run.takeovers)
+
+    def _counted(self, thread_id: str) -> tuple[int, str | None]:
+        """What `_takeovers` gives, and why it cannot, if that is so."""
+        try:
+            return self._takeovers(thread_id), None
+        except CorruptionError as error:
+            self._tell(thread_id, error)
+            return 0, str(error)
+
+    def _takeovers(self, thread_id: str) -> int:
+        """How often a run was taken over since it last got on."""
+        thread = self._thread(thread_id)
+        row = self._engine.store.thread(thread._key)
+        kept = thread.records(RUN).get(TAKEOVERS, {})
+        return int(kept["count"]) if row is not None and kept and kept["head"] == row.head_id else 0
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _thread(self, thread_id: str, agent: str | None = None) -> Thread:
+        wanted = None if agent is None else checked_id(agent, "the agent's id")
+        return Thread(self._engine, ThreadKey(self._namespace, checked_id(thread_id, "a thread's id")), wanted, None)
+
+    def _now(self) -> dt.datetime:
+        return _time(self._engine.store.clock())
+
+
+def _time(microseconds: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=microseconds)

@@ -1,0 +1,279 @@
+"""Full text over messages: what of a state is searched, how the index catches up with its store, what a hit looks like.
+
+Searched are the messages of every thread's head. An index is brought up to date when somebody searches: threads whose
+head is not the one that was indexed are read and indexed again. Nothing is indexed while saving. What was removed from the
+store is never left in an index: whoever indexes looks afterwards whether the checkpoint is still there, whoever removes
+makes the index forget (`upkeep.freed`). Touches engine, index, words, tree, codec, frames, showing, model.
+"""
+
+from __future__ import annotations
+
+import decimal
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, overload
+
+from savegame.encoding import words
+from savegame.encoding.codec import Codec
+from savegame.encoding.frames import load_meta
+from savegame.encoding.text import written
+from savegame.encoding.tree import Dict, Node, open_node, value_of
+from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError
+from savegame.index import PLACE, Entry, Found, Index, Said
+from savegame.model import CheckpointId, ThreadKey, ThreadRow, checked_limit
+from savegame.timeline.engine import Engine
+from savegame.waiting.retrying import TRIES
+
+logger = logging.getLogger("savegame")
+
+WORDS: Final = "words"
+SUBSTRING: Final = "substring"
+MATCHES: Final = (WORDS, SUBSTRING)
+"""What a query may mean: words that a message has, or a text that is somewhere in it."""
+
+MANY_TERMS: Final = 64
+"""A query of more is looked for as it stands."""
+
+BATCH_THREADS: Final = 200
+BATCH_CHARACTERS: Final = 4_000_000
+
+PATHS: Final = (("messages",), ("channel_values", "messages"))
+"""Where messages are in a state: in ours, and in those of LangGraph threads."""
+
+SPOKEN: Final = (
+    "content", "text", "parts", "reasoning", "attachments", "tool_calls", "tool_results", "function_call",
+    "arguments", "input", "output", "result",
+)  # fmt: skip
+"""What of a message is searched, in this order."""
+
+UNSPOKEN: Final = frozenset(
+    ("id", "type", "status", "mime_type", "media_type", "attachment_type", "tool_call_id", "tool_use_id", "signature")
+)
+"""What is not searched wherever it stands inside: names for programs."""
+
+_ENCODED: Final = re.compile(r"[A-Za-z0-9+/=_-]{512,}")
+"""No words, but a picture or another file."""
+
+Progress = Callable[[int, int], None]
+Markers = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A thread that was found: its best message (counted from 0), where the words stand, how many messages matched.
+
+    `score` is higher for better hits of one search, and 0 where the text was found inside words. `checkpoint_id` is the
+    head whose messages were searched.
+    """
+
+    thread_id: str
+    agent_id: str | None
+    checkpoint_id: CheckpointId
+    message: int
+    role: str | None
+    snippet: str
+    score: float
+    matches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hits(Sequence[Hit]):
+    """Hits, best first. `skipped` are the threads whose head could not be read: they are damaged, see `vault.verify()`."""
+
+    hits: tuple[Hit, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Hit]: ...
+    def __getitem__(self, place: int | slice) -> Hit | Sequence[Hit]:
+        return self.hits[place]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+
+def search(
+    engine: Engine,
+    namespace: str,
+    query: str,
+    *,
+    agent: str | None,
+    limit: int | None,
+    match: str,
+    markers: Markers,
+    progress: Progress,
+) -> Hits:
+    """Bring the index up to date, then look. An index that is damaged is dropped and built anew."""
+    if not isinstance(query, str):
+        raise InvalidInputError(f"a query is text, not {type(query).__name__}")
+    if match not in MATCHES:
+        raise InvalidInputError(f"match {match!r} is unknown; one of: {', '.join(MATCHES)}")
+    limit = checked_limit(limit)
+    index = engine.store.index()
+    look = partial(_search, engine, index, namespace, query, agent, limit, match, markers, progress)
+    if limit == 0 or not _is_unicode(query):  # no message can hold that
+        return Hits()
+    try:
+        return look()
+    except CorruptionError as error:
+        if error.place != PLACE:
+            raise
+        logger.warning("%s; it is built anew", error)
+        index.drop()
+        return look()
+
+
+def _search(
+    engine: Engine,
+    index: Index,
+    namespace: str,
+    query: str,
+    agent: str | None,
+    limit: int | None,
+    match: str,
+    markers: Markers,
+    progress: Progress,
+) -> Hits:
+    skipped = _catch_up(engine, index, namespace, agent, progress)
+    most = -1 if limit is None else limit
+    terms = words.terms_of(query) if match == WORDS else []
+    found = index.find(namespace, terms, agent=agent, limit=most) if 0 < len(terms) <= MANY_TERMS else []
+    if found:
+        shown = partial(words.snippet, pattern=words.pattern_of(terms), markers=markers)
+    else:
+        text = query.strip() if match == WORDS else query
+        found = index.contains(namespace, text, agent=agent, limit=most)
+        shown = partial(words.snippet, pattern=words.literal_pattern(text), markers=markers, exact=True)
+    return Hits(tuple(_hit(one, shown(one.text)) for one in found), tuple(skipped))
+
+
+def _hit(found: Found, shown: str) -> Hit:
+    head = CheckpointId(found.head)
+    return Hit(found.thread_id, found.agent_id, head, found.message, found.role, shown, found.score, found.matches)
+
+
+# -- catching up -----------------------------------------------------------------------------------
+
+
+def _catch_up(engine: Engine, index: Index, namespace: str, agent: str | None, progress: Progress) -> list[str]:
+    """Index what changed since the last time, in batches that are each durable; gives the threads that cannot be read."""
+    there = dict(engine.store.heads(namespace, agent=agent))
+    known = index.heads(namespace, agent=agent)
+    gone = [ThreadKey(namespace, thread_id) for thread_id in known if there.get(thread_id) is None]
+    if gone:
+        index.forget(dict.fromkeys(gone))
+    stale = [ThreadKey(namespace, thread_id) for thread_id, head in there.items() if head and known.get(thread_id) != head]
+    skipped: list[str] = []
+    done = 0
+    for batch in _batches(_entries(engine, stale, skipped)):
+        index.put(batch)
+        # Somebody may have removed, between our reading and our writing, what we wrote.
+        lost = [entry.key for entry in batch if engine.store.find(namespace, entry.head) is None]
+        if lost:
+            index.forget(dict.fromkeys(lost))
+        done += len(batch)
+        progress(done + len(skipped), len(stale))
+    return skipped
+
+
+def _batches(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+    batch: list[Entry] = []
+    size = 0
+    for entry in entries:
+        batch.append(entry)
+        size += sum(len(said.text) for said in entry.messages)
+        if len(batch) == BATCH_THREADS or size > BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _entries(engine: Engine, keys: list[ThreadKey], skipped: list[str]) -> Iterator[Entry]:
+    reader = engine.without_cache()  # whoever saves needs the cache more
+    for key in keys:
+        try:
+            entry = _entry(reader, key)
+        except CorruptionError as error:
+            logger.warning("thread %r is not searched: %s", key.id, error)
+            skipped.append(key.id)
+            continue
+        if entry is not None:
+            yield entry
+
+
+def _entry(reader: Engine, key: ThreadKey) -> Entry | None:
+    seen: ThreadRow | None = None
+    for _ in range(TRIES):
+        row = reader.store.thread(key)
+        if row is None or not row.head:
+            return None
+        try:
+            frame = reader.frame(key, row.head)
+            said = [said_in(message) for message in messages_of(reader.point(key, row.head, frame).node)]
+        except CheckpointNotFound as error:
+            reader.refuse_missing_head(row, seen, error)
+            seen = row
+            continue
+        return Entry(key, frame.id, row.agent, load_meta(frame.meta).created_us, said)
+    logger.warning("thread %r is not searched this time: its head moved and was removed whenever it was read", key.id)
+    return None
+
+
+# -- what is searched ------------------------------------------------------------------------------
+
+
+def messages_of(node: Node | None) -> list[Any]:
+    """The messages of a state as plain data: objects by their fields, a framework's leaves by what is inside them."""
+    plain = Codec()
+    for path in PATHS:
+        found = node
+        for name in path:
+            opened = None if found is None else open_node(found)
+            found = opened.children.get(plain.encode(name)) if isinstance(opened, Dict) else None
+        messages = None if found is None else value_of(plain, found)
+        if isinstance(messages, list):
+            return messages
+    return []
+
+
+def said_in(message: Any) -> Said:
+    """Who says what in a message: its text, with the arguments and results of tools."""
+    if not isinstance(message, Mapping):
+        return Said(None, _joined(message))
+    role = message.get("role", message.get("type"))
+    spoken = [message[name] for name in SPOKEN if name in message]
+    return Said(role if isinstance(role, str) else None, _joined(spoken))
+
+
+def _joined(value: Any) -> str:
+    text = _ENCODED.sub(" ", "\n".join(_texts(value)))
+    return text if _is_unicode(text) else text.encode(errors="replace").decode()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text and number inside a value, in order, however deep."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            waiting += reversed([child for name, child in value.items() if name not in UNSPOKEN])
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            waiting += reversed(list(value))
+        elif isinstance(value, (int, float, decimal.Decimal)) and not isinstance(value, bool):
+            yield written(value)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,264 @@
+"""Rows to model and back, with their checksums: what the SQL stores share. Touches store, frames and model.
+
+A thread's row has one checksum over all its columns; a frame's metadata, note and delta have one each, so that a
+listing need not read deltas and loading need not read metadata. What changes do to rows is in _row_changes.py.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ormsgpack import packb
+
+from savegame.encoding.frames import PLACE_STEP, checksum, pack_id, place_sum, thread_salt, unpack_id
+from savegame.errors import CorruptionError, UnavailableError
+from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
+from savegame.store import Append, StoreChange
+
+SEQ_MASK = 0xFFFFFFFF
+
+
+class Row(NamedTuple):
+    """A thread's row as SQL stores keep it. `version` is another after every write of it."""
+
+    no: int
+    agent: str | None
+    head: int
+    head_id: str | None
+    last: int
+    floor: int
+    run: int
+    frames: int
+    epoch: int
+    owner: str | None
+    expires: int
+    version: int
+
+    def public(self, key: ThreadKey) -> ThreadRow:
+        """The row as the contract shows it."""
+        lease = Lease(self.epoch, self.owner, self.expires) if self.owner is not None else None
+        return ThreadRow(key, self.agent, self.head, self.head_id, self.last, self.floor, self.frames, lease)
+
+    def low(self) -> int:
+        """Below every key of the thread's frames."""
+        return self.no << 32
+
+    def key(self, seq: int) -> int:
+        """The key of one frame."""
+        return self.no << 32 | seq
+
+    def high(self) -> int:
+        """Above every key of the thread's frames."""
+        return self.no << 32 | SEQ_MASK
+
+
+EMPTY_ROW = Row(0, None, 0, None, 0, 0, 0, 0, 0, None, 0, 0)
+"""A thread that has no row yet."""
+
+
+def thread_sum(key: ThreadKey, row: Row, head_id: str | bytes | None) -> int:
+    """The checksum of a thread's row, whose head's id is stored as `head_id`."""
+    return zlib.crc32(packb([*row[:3], head_id, *row[4:]]), thread_salt(*key))
+
+
+def thread_values(key: ThreadKey, row: Row) -> tuple[Any, ...]:
+    """The parameters of `set_thread`, which leaves the agent as it is: its index need not be written then."""
+    head_id = None if row.head_id is None else pack_id(row.head_id)
+    return (row.head, head_id, *row[4:], thread_sum(key, row, head_id), row.no)
+
+
+def read_thread(key: ThreadKey, columns: tuple[Any, ...]) -> Row:
+    """A thread's row from its columns. Raises CorruptionError."""
+    *values, found = columns[: len(Row._fields) + 1]
+    head_id = values[3]
+    row = Row._make(values)._replace(head_id=None if head_id is None else unpack_id(head_id))
+    try:
+        sound = thread_sum(key, row, head_id) == found
+    except (TypeError, ValueError, AttributeError):  # damage has changed the type of a column
+        sound = False
+    if not sound:
+        raise damaged(key, None, "thread row")
+    return row
+
+
+class Stretch(NamedTuple):
+    """Where reading up to a frame begins, the keyframe there if that is where, and the deltas after it."""
+
+    start: int
+    keyframe: bytes | None
+    base: int
+    """What the first of the deltas builds on: `start`, or another frame, at which reading has to go on."""
+    deltas: list[bytes]
+
+
+def whole_chain(key: ThreadKey, seq: int, stretch: Callable[[int], Stretch | None]) -> Chain | None:
+    """The chain of a frame, stretch by stretch; None if there is no such frame. Raises CorruptionError."""
+    found = stretch(seq)
+    if found is None:
+        return None
+    parts = [found.deltas]
+    while found.base not in (found.start, 0):  # 0: a rewrite made a frame after `start` whole
+        if found.base >= seq:
+            raise damaged(key, None, f"frame {seq} names {found.base} as its base", seq)
+        seq, found = found.base, stretch(found.base)
+        if found is None:
+            raise damaged(key, None, f"frame {seq} is missing", seq)
+        parts.append(found.deltas)
+    deltas = [delta for part in reversed(parts) for delta in part]
+    return Chain(found.base, found.keyframe if found.base == found.start else None, deltas)
+
+
+def sound_deltas(
+    key: ThreadKey, start: int, high: int, rows: Iterable[tuple[int, int, bytes, int]], id_of: Callable[[int], str | None]
+) -> tuple[int, list[bytes]]:
+    """The deltas that lead up to frame `high` without a gap, each checked, and the base of the first of them.
+
+    `rows` are (key or number, base, delta, checksum). Frames between that are not on the way (a rewrite may have given a frame
+    another base) are passed over.
+    """
+    salt = thread_salt(*key)
+    before, base_of_first, steady, begin = start, start, False, 0
+    deltas: list[bytes] = []
+    for frame_key, base, delta, total in rows:
+        seq = frame_key & SEQ_MASK
+        if base != before:
+            base_of_first, steady = base, False
+            deltas.clear()
+        if type(delta) is not bytes or type(base) is not int:
+            raise damaged(key, id_of(seq), f"frame {seq}", seq)
+        begin = begin + PLACE_STEP & 0xFFFFFFFF if steady and base + 1 == seq else place_sum(salt, seq, base)
+        if zlib.crc32(delta, begin) != total:
+            raise damaged(key, id_of(seq), f"delta of frame {seq}", seq)
+        steady = base + 1 == seq
+        deltas.append(delta)
+        before = seq
+    if before != high:
+        raise damaged(key, None, f"frame {high} is missing", high)
+    return base_of_first, deltas
+
+
+def read_frame(key: ThreadKey, columns: tuple[Any, ...]) -> Frame:
+    """A frame without its delta from its columns. Raises CorruptionError."""
+    frame_key, stored_id, base, run, space, meta, meta_sum, note, note_sum = columns
+    seq = frame_key & SEQ_MASK
+    frame_id = unpack_id(stored_id)
+    salt = thread_salt(*key)
+    if meta_sum != meta_checksum(salt, seq, base, run, space, stored_id, meta):
+        raise damaged(key, frame_id, f"metadata of frame {seq}", seq)
+    if note_sum != (None if note is None else checksum(note, salt, seq)):
+        raise damaged(key, frame_id, f"label and tags of frame {seq}", seq)
+    return Frame(seq, frame_id, base, meta, note, None)
+
+
+def meta_checksum(salt: int, seq: int, base: int, run: int, space: int | None, stored_id: str | bytes, meta: bytes) -> int:
+    """The checksum of a frame's metadata; its id and its place in the thread are under it too."""
+    try:
+        named = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
+        return checksum(_PLACE.pack(run, space or 0) + named + meta, salt, seq, base)
+    except (TypeError, AttributeError, struct.error):  # damage has changed the type of a column
+        return -1
+
+
+def placed_id(key: int) -> str:
+    """A new id that tells the key of its frame: 64 random bits, then the key mixed with them."""
+    noise = _random.getrandbits(64)
+    return (noise << 64 | noise ^ key).to_bytes(16).hex()
+
+
+def place_told_by(stored_id: str | bytes) -> int:
+    """The key that an id tells; whether that frame has this id must be looked up. 0 for an id that a user chose."""
+    if not isinstance(stored_id, bytes):
+        return 0
+    number = int.from_bytes(stored_id)
+    return number >> 64 ^ number & 0xFFFFFFFFFFFFFFFF
+
+
+_random = random.Random()  # noqa: S311 - ids are no secrets, and asking the system for each costs time
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
+
+
+def check_order(what: str, places: Iterable[Any], thread_id: str | None = None) -> None:
+    """Refuse a listing whose places do not grow: pages of the file were mixed up, and reading on would go in circles."""
+    if any(before >= after for before, after in pairwise(places)):
+        where = "" if thread_id is None else f"thread {thread_id!r}: "
+        message = f"{where}the {what} are out of order; run verify, then restore a backup"
+        raise CorruptionError(message, thread_id=thread_id, place=f"order of {what}")
+
+
+def record_page(key: ThreadKey, kind: str, rows: list[tuple[Any, ...]], limit: int) -> Page[Record]:
+    """A page of records from rows of (name, value, sum), one more than the page has if others follow."""
+    for name, value, total in rows:
+        if record_checksum(key, kind, name, value) != total:
+            raise damaged(key, None, f"record {kind} {name!r}")
+    items = [Record(kind, name, value) for name, value, _ in rows[:limit]]
+    return Page(items, items[-1].name if len(rows) > limit else None)
+
+
+def thread_page(rows: list[ThreadRow], limit: int) -> Page[ThreadRow]:
+    """A page of threads from their rows, one more than the page has if others follow."""
+    return Page(rows[:limit], rows[limit - 1].key.id if len(rows) > limit else None)
+
+
+def sound_blob(key: ThreadKey, digest: bytes, found: tuple[Any, ...] | None) -> bytes | None:
+    """A large value from its row of (body, sum). Raises CorruptionError."""
+    if found is None:
+        return None
+    body: bytes
+    body, total = found
+    if blob_checksum(key, digest, body) != total:
+        raise damaged(key, None, f"large value {digest.hex()[:12]}")
+    return body
+
+
+def record_checksum(key: ThreadKey, kind: str, name: str, value: bytes) -> int:
+    """The checksum of a record; its kind and name are under it too."""
+    return checksum(value, zlib.crc32(f"{kind}\0{name}".encode(), thread_salt(*key)))
+
+
+def blob_checksum(key: ThreadKey, digest: bytes, body: bytes) -> int:
+    """The checksum of a large value; the digest that it is found by is under it too."""
+    return checksum(body, checksum(digest, thread_salt(*key)))
+
+
+def space_checksum(number: int, name: str) -> int:
+    """The checksum of a namespace's row."""
+    return checksum(name.encode() if isinstance(name, str) else name, 0, number)
+
+
+_PLACE = struct.Struct("<QQ")
+
+
+def unknown_outcome(error: Exception, changes: Sequence[StoreChange]) -> UnavailableError:
+    """The error for a write that may have happened or not: how to find out."""
+    appended = next((change for change in changes if isinstance(change, Append)), None)
+    if appended is None:
+        return UnavailableError(f"{error}; the write may or may not have happened: read it back", unknown=True)
+    return UnavailableError(
+        f"{error}; look for it with vault.find({appended.id!r}), or save again with id={appended.id!r}, which is safe",
+        unknown=True,
+        checkpoint_id=appended.id,
+    )
+
+
+def damaged(key: ThreadKey, checkpoint_id: str | None, place: str, seq: int | None = None) -> CorruptionError:
+    """The error for a row whose bytes do not match its checksum."""
+    what = f"checkpoint {checkpoint_id}" if checkpoint_id else "the thread"
+    return CorruptionError(
+        f"thread {key.id!r}: {what} is damaged ({place}); run verify, then repair or restore a backup",
+        thread_id=key.id,
+        checkpoint_id=checkpoint_id,
+        place=place,
+        seq=seq,
+    )
+
+
+def problem(error: CorruptionError) -> Problem:
+    """A damaged row as `check` reports it."""
+    return Problem(error.thread_id, error.checkpoint_id, error.place or "store", str(error))

@@ -1,0 +1,211 @@
+"""Sizes, checking and mending of an SQLite file: what a store does for `stats`, `verify` and `repair`.
+
+Functions over one connection, inside the caller's transaction. Nothing is ever deleted here: damaged rows go to the
+table `aside`, as they are. Touches _rows, _row_checks, _sqlite_file, model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+import apsw
+
+from savegame.errors import CorruptionError
+from savegame.model import Problem, ThreadKey
+from savegame.stores.row_checks import Damage, damage_beside, frame_problems, mended_row
+from savegame.stores.rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_thread, space_checksum, thread_values
+from savegame.stores.sqlite.changes import MOST_THREADS
+from savegame.stores.sqlite_file import SQL, Connection, all_rows, id_of, one_row
+
+
+def sizes(db: Connection, path: str) -> dict[str, int]:
+    """Bytes of each kind of row, of the files, and how many frames there are."""
+    names = ("count", "deltas", "metadata", "notes", "keyframes", "records", "blobs", "aside")
+    found = {name: int(value) for name, value in zip(names, all_rows(db, "sizes")[0], strict=True)}
+    found["frames"] = found["deltas"] + found["metadata"] + found["notes"]
+    found["file"] = os.stat(path).st_size
+    found["wal"] = os.stat(path + "-wal").st_size if os.path.exists(path + "-wal") else 0
+    return {**found, "total": found["file"] + found["wal"]}
+
+
+# -- checking --------------------------------------------------------------------------------------
+
+
+def check(db: Connection, namespace: str) -> Iterator[Problem]:
+    """Every row of a namespace against its checksum, what belongs to nobody, and SQLite's own check of the file."""
+    for (line,) in db.execute("PRAGMA integrity_check(100)").fetchall():
+        if line != "ok":
+            yield Problem(None, None, "database file", str(line))
+    names = {}
+    for number, name, total in all_rows(db, "spaces"):
+        names[number] = name
+        if space_checksum(number, name) != total:
+            yield Problem(None, None, "namespace row", f"the row of namespace {name!r} is damaged")
+    if all_rows(db, "last_number")[0][0] >= MOST_THREADS:
+        yield Problem(None, None, "number of the newest thread", "no thread can have a larger one")
+    for (key,) in all_rows(db, "orphans"):
+        yield Problem(None, None, "frame without a thread", f"frame {key & SEQ_MASK} names thread number {key >> 32}")
+    for (what,) in all_rows(db, "lost_values"):
+        yield Problem(None, None, "value without a thread", str(what))
+    space = next((number for number, name in names.items() if name == namespace), 0)
+    for *columns, owner, thread_id in all_rows(db, "foreign_threads", space):
+        key = ThreadKey(namespace, thread_id)
+        if _fits(key, columns) or owner not in names:  # else it is for those of its own namespace to find
+            yield problem(damaged(key, None, "thread row: it names another namespace"))
+    for row_columns in all_rows(db, "all_threads", space):
+        yield from _check_thread(db, ThreadKey(namespace, row_columns[-1]), row_columns)
+
+
+def check_thread(db: Connection, key: ThreadKey) -> Iterator[Problem]:
+    """Every row of one thread against its checksum; nothing if there is none."""
+    for number, name, total in all_rows(db, "spaces"):
+        if name == key.namespace:
+            if space_checksum(number, name) != total:
+                yield Problem(None, None, "namespace row", f"the row of namespace {name!r} is damaged")
+            found = one_row(db, "thread", number, key.id)
+            if found is not None:
+                yield from _check_thread(db, key, found)
+
+
+def _check_thread(db: Connection, key: ThreadKey, columns: tuple[Any, ...]) -> Iterator[Problem]:
+    row = EMPTY_ROW._replace(no=columns[0])
+    try:
+        row = read_thread(key, columns)
+    except CorruptionError as error:
+        yield problem(error)
+    if not 0 < row.no <= MOST_THREADS:
+        return
+    deltas = ((frame_key & SEQ_MASK, *rest) for frame_key, *rest in db.execute(SQL["deltas"], (row.low(), row.high())))
+    frames = all_rows(db, "frames_up", row.low(), row.high(), -1)
+    yield from frame_problems(key, row, frames, deltas, partial(_id_of, db, row))
+    for damage in _damage_beside(db, key, row):
+        seq = damage.seq
+        yield problem(damaged(key, None if seq is None else _id_of(db, row, seq), str(damage)))
+
+
+def _damage_beside(db: Connection, key: ThreadKey, row: Row) -> Iterator[Damage]:
+    notes = ((frame_key & SEQ_MASK, note, total) for frame_key, note, total in all_rows(db, "notes", row.low(), row.high()))
+    found = db.execute(SQL["keyframes_down"], (row.low(), row.high()))
+    keyframes = ((frame_key & SEQ_MASK, body, total) for frame_key, body, total in found)
+    records, blobs = (db.execute(SQL[name], (row.no,)) for name in ("all_records", "all_blobs"))
+    return damage_beside(key, notes, keyframes, records, blobs)
+
+
+def _id_of(db: Connection, row: Row, seq: int) -> str | None:
+    return id_of(db, row.key(seq))
+
+
+# -- mending ---------------------------------------------------------------------------------------
+
+
+def mend_places(db: Connection, namespace: str) -> list[str]:
+    """Put the row of a namespace right, and threads that strayed from it, where their checksums tell what they were."""
+    done: list[str] = []
+    if all_rows(db, "last_number")[0][0] >= MOST_THREADS:
+        db.execute(SQL["set_last_number"], (MOST_THREADS,))
+        done.append("the number of the newest thread was put right")
+    _mend_numbers(db, done)
+    numbers = [number for (number,) in all_rows(db, "thread_spaces")]
+    for number, name, total in all_rows(db, "spaces"):
+        if space_checksum(number, name) != total:
+            right = next((no for no in (number, *numbers) if space_checksum(no, namespace) == total), None)
+            threads = all_rows(db, "all_threads", number)
+            if right is None and (name == namespace or any(_fits(ThreadKey(namespace, row[-1]), row) for row in threads)):
+                right = number  # then its sum is damaged, or its name and its sum
+            if right is not None:
+                db.execute(SQL["set_space"], (right, namespace, space_checksum(right, namespace), number))
+                done.append(f"namespace {namespace!r}: its row was put right")
+    space = next((number for number, name, _ in all_rows(db, "spaces") if name == namespace), 0)
+    for *columns, _, thread_id in all_rows(db, "foreign_threads", space):
+        if not _fits(ThreadKey(namespace, thread_id), columns):
+            continue
+        if one_row(db, "thread", space, thread_id) is None:
+            db.execute(SQL["set_thread_space"], (space, columns[0]))
+            done.append(f"thread {thread_id!r}: was in another namespace, brought back")
+        else:  # somebody began it anew meanwhile
+            done.append(
+                f"thread {thread_id!r}: left in another namespace, its name is taken; fork and delete that one, then repair"
+            )
+    return done
+
+
+def _mend_numbers(db: Connection, done: list[str]) -> None:
+    """Give threads of all namespaces whose number is damaged that one back under which their frames are: nobody else can."""
+    lost = [number for (number,) in all_rows(db, "lost_numbers")]
+    names = {number: name for number, name, _ in all_rows(db, "spaces")}
+    threads = all_rows(db, "foreign_threads", 0)
+    taken = {*lost, *(columns[0] for columns in threads)}
+    (newest,) = all_rows(db, "last_number")[0]
+    for *columns, space, thread_id in threads:
+        key = ThreadKey(names.get(space, ""), thread_id)
+        if not _fits(key, columns):
+            right = next((number for number in lost if _fits(key, (number, *columns[1:]))), None)
+            if right is None and not 0 < columns[0] <= newest:  # nobody ever had it: one of its own, and a row built anew
+                right = next(number for number in count(1) if number not in taken)
+            if right is not None:
+                db.execute(SQL["set_thread_no"], (right, columns[0]))
+                taken.add(right)
+                done.append(f"thread {thread_id!r}: its number was put right")
+
+
+def _fits(key: ThreadKey, columns: Sequence[Any]) -> bool:
+    """Whether the row of a thread is sound as that of this one."""
+    try:
+        read_thread(key, tuple(columns))
+    except CorruptionError:
+        return False
+    return True
+
+
+def mend(db: Connection, namespace: str, space: int, now: int) -> list[str]:
+    """Set damaged rows beside the frames aside; count frames and find heads anew where a thread's row is wrong."""
+    done: list[str] = []
+    for (what,) in all_rows(db, "lost_values"):
+        done.append(f"set aside: {what}, which belonged to no thread")
+    for kind in ("blobs", "records", "keyframes"):
+        db.execute(SQL[f"lost_{kind}_aside"], (now,))
+        db.execute(SQL[f"delete_lost_{kind}"])
+    for (frame_key,) in all_rows(db, "orphans"):
+        db.execute(SQL["frame_aside"], (now, None, frame_key))
+        db.execute(SQL["delete_frame"], (frame_key,))
+        done.append(f"set aside: frame {frame_key & SEQ_MASK} of thread number {frame_key >> 32}, which does not exist")
+    for columns in all_rows(db, "all_threads", space):
+        key = ThreadKey(namespace, columns[-1])
+        row = EMPTY_ROW._replace(no=columns[0])
+        for damage in list(_damage_beside(db, key, row)):
+            db.execute(SQL["value_aside"], (now, space, key.id, str(damage), damage.body))
+            _take_out(db, row, damage)
+            done.append(f"thread {key.id!r}: set aside: {damage}")
+        done += _mend_row(db, key, columns, now)
+    return done
+
+
+def _take_out(db: Connection, row: Row, damage: Damage) -> None:
+    if damage.kind == "note":
+        with contextlib.suppress(apsw.ConstraintError):  # other columns are damaged too: the frame is set aside as a whole
+            db.execute(SQL["set_note"], (None, None, row.key(damage.name[0])))
+    elif damage.kind == "keyframe":
+        db.execute(SQL["delete_keyframe"], (row.key(damage.name[0]),))
+    else:
+        db.execute(SQL[f"delete_{damage.kind}"], (row.no, *damage.name))
+
+
+def _mend_row(db: Connection, key: ThreadKey, columns: tuple[Any, ...], now: int) -> list[str]:
+    empty = EMPTY_ROW._replace(no=columns[0])
+    count, newest = all_rows(db, "count_frames", empty.low(), empty.high())[0]
+    try:
+        found = read_thread(key, columns)
+    except CorruptionError:
+        found = None
+    row = mended_row(found, empty.no, count, newest & SEQ_MASK if count else 0, partial(_id_of, db, empty))
+    if row is None:
+        return []
+    row = row._replace(version=now)  # larger than any that somebody may remember, whatever stands in a damaged row
+    db.execute(SQL["set_thread"], thread_values(key, row))
+    db.execute(SQL["set_agent"], (row.agent, row.no, row.agent))
+    return [f"thread {key.id!r}: its row was built anew"]

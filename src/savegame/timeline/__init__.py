@@ -1,0 +1,1 @@
+"""One thread over a store: saving, loading, walking, removing, checking, and what lies beside it."""

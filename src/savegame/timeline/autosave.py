@@ -1,0 +1,271 @@
+"""Saving by itself: a loop that saves what a function gives, at once and then again every so often.
+
+An autosave saves through the handle that it was started on, as if its owner had called `save`: the saves of both follow
+one another, and what anybody else saved is never covered up. It writes nothing while nothing changes, and nothing after
+`stop()` returned. Every error is logged, kept and handed on; none ends the loop but a closed vault and a deleted thread.
+Touches lineage, upkeep, engine and what is below them; is handed the Thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime as dt
+import logging
+import os
+import threading
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from savegame.encoding import diff
+from savegame.encoding.frames import load_meta, load_note
+from savegame.encoding.tree import Node
+from savegame.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    ConflictError,
+    InvalidInputError,
+    ThreadNotFound,
+)
+from savegame.messages import states
+from savegame.model import Frame, Kind, ThreadKey, checked_duration, checked_number
+from savegame.store import ANY
+from savegame.timeline import upkeep
+from savegame.timeline.engine import Engine
+from savegame.timeline.lineage import everything
+from savegame.waiting.awaiting import plain_result
+
+if TYPE_CHECKING:
+    from savegame.thread import Thread
+
+logger = logging.getLogger("savegame")
+
+ERRORS_KEPT: Final = 100
+EXIT_WAIT_S: Final = 2.0
+"""How long the end of the interpreter waits for a save that is under way."""
+
+
+class Reporting:
+    """Errors that nobody is there to catch: logged, kept and handed on."""
+
+    def __init__(
+        self, name: str, every: dt.timedelta, keep: int | None, on_error: Callable[[Exception], object] | None
+    ) -> None:
+        checked_duration(every, "every")
+        if keep is not None and checked_number(keep, "keep") < 1:
+            raise InvalidInputError(f"keep must be at least 1, not {keep}: the newest automatic checkpoint stays")
+        self.saved = 0
+        """How many checkpoints it made."""
+        self._name = name
+        self._pause = min(every.total_seconds(), threading.TIMEOUT_MAX)
+        self._keep = keep
+        self._on_error = on_error
+        self._errors: deque[Exception] = deque(maxlen=ERRORS_KEPT)
+
+    @property
+    def errors(self) -> tuple[Exception, ...]:
+        """The newest errors, oldest first; a hundred at most."""
+        return tuple(self._errors)
+
+    @property
+    def last_error(self) -> Exception | None:
+        """The newest error; None if there was none."""
+        return self._errors[-1] if self._errors else None
+
+    def _report(self, error: Exception) -> None:
+        logger.warning("%s: an automatic save failed: %r", self._name, error, exc_info=error)
+        self._errors.append(error)
+        try:
+            if self._on_error is not None:
+                plain_result(self._on_error(error), "on_error", "pass an ordinary function")
+        except Exception:
+            logger.exception("%s: on_error of its autosave failed", self._name)
+        traceback.clear_frames(error.__traceback__)  # they hold states
+
+
+class AutomaticSaves(Reporting):
+    """The automatic saves of one thread, one at a time; who waits between them, and how, is for a subclass."""
+
+    def __init__(
+        self,
+        thread: Thread,
+        engine: Engine,
+        key: ThreadKey,
+        *,
+        every: dt.timedelta,
+        keep: int | None,
+        on_error: Callable[[Exception], object] | None,
+        **details: Any,
+    ) -> None:
+        super().__init__(f"thread {key.id!r}", every, keep, on_error)
+        self._thread, self._engine, self._key = thread, engine, key
+        self._details = {"kind": Kind.AUTOMATIC, "description": "Automatic checkpoint", **details}
+        if thread._known == ANY:  # what others save from now on is not to be covered up
+            head = engine.head(key)
+            thread._known, thread._step = head.id or None, head.step
+        claim(engine, [key], self)
+
+    def _head(self) -> str | None:
+        """The head that a state which is taken now belongs on, if the handle does not know it: it saved in a transaction."""
+        return self._engine.head(self._key).id or None
+
+    def _save(self, state: Any, expected: str | None) -> bool:
+        """Save a state that was taken when the head was `expected`. False if there is nothing left to save to."""
+        try:
+            with self._engine.alone(self._key):
+                made = self._save_changed(state, expected)
+            if made and self._keep is not None:
+                prune_automatic(self._engine, self._key, self._keep)
+        except (ClosedError, ThreadNotFound) as error:
+            self._report(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - nobody is there to catch it: it is reported, and the loop goes on
+            self._report(error)
+        return True
+
+    def _save_changed(self, state: Any, expected: str | None) -> bool:
+        known = self._thread._known
+        if known not in (expected, ANY):  # the handle saved or moved meanwhile: what is there is newer than `state`
+            return False
+        head = self._engine.head(self._key)
+        if not head.id and (known == ANY or expected is not None):
+            raise ThreadNotFound(f"thread {self._key.id!r} was deleted: its autosave ended; start another to make it anew")
+        if (head.id or None) == expected and self._is_in(head.node, state):
+            return False
+        try:
+            self._thread.save(state, expect=expected, **self._details)
+        except ConflictError:
+            if self._thread._known == expected:
+                raise
+            return False  # the handle's own transaction was committed meanwhile
+        self.saved += 1
+        return True
+
+    def _is_in(self, node: Node | None, state: Any) -> bool:
+        """Whether there is nothing to save."""
+        codec = self._engine.codec
+        kept = states.kept(codec, self._key.id, state)
+        return not diff.difference(codec, node, state)[0] if kept is None else kept.is_in(node)
+
+
+class Loop(Reporting, ABC):
+    """A background thread that saves at once and then every so often, until `stop()` or the end of its `with` block."""
+
+    def _begin(self) -> None:
+        self._stopping = threading.Event()
+        self._worker = threading.Thread(target=self._run, name=f"autosave of {self._name}", daemon=True)
+        try:
+            self._worker.start()
+        except RuntimeError:  # no more threads
+            release(self)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}: {'running' if self.running else 'ended'}, {self.saved} saved>"
+
+    @property
+    def running(self) -> bool:
+        """Whether it may still save."""
+        return self._worker.is_alive()
+
+    def stop(self) -> None:
+        """End it; a save that is under way is waited for, and nothing is saved afterwards. A second call does nothing."""
+        self._stopping.set()
+        if threading.current_thread() is not self._worker:
+            self._worker.join()
+
+    def _run(self) -> None:
+        try:
+            while self._tick() and not self._stopping.wait(self._pause):
+                pass
+        finally:
+            release(self)
+
+    @abstractmethod
+    def _tick(self) -> bool:
+        """Save once. False ends the loop."""
+
+
+class Autosave(AutomaticSaves, Loop):
+    """A background thread that saves by itself: until `stop()`, the end of its `with` block, or the end of the program.
+
+    A closed vault and a deleted thread end it too, at its next save; `last_error` says so then.
+    """
+
+    def __init__(self, thread: Thread, engine: Engine, key: ThreadKey, get_state: Callable[[], Any], **how: Any) -> None:
+        super().__init__(thread, engine, key, **how)
+        self._get_state = get_state
+        self._begin()
+
+    def _tick(self) -> bool:
+        try:
+            known = self._thread._known
+            expected = self._head() if known == ANY else known  # first: what is saved after it must not be covered up
+            state = plain_result(self._get_state(), "get_state")
+        except ClosedError as error:
+            self._report(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is reported
+            self._report(error)
+            return True
+        return self._save(state, expected)
+
+
+def prune_automatic(engine: Engine, key: ThreadKey, keep: int) -> None:
+    """Remove automatic checkpoints of a thread but the newest; neither labelled ones nor the head."""
+    row = engine.store.thread(key)
+    frames = list(everything(engine, key))
+    drop = {frame.seq for frame in list(filter(_automatic, frames))[keep:]}
+    if row is None or not drop:
+        return
+    try:
+        drop = upkeep.unpinned(engine, row, frames, drop - {row.head})
+        upkeep.remove(engine, key, frames, drop)
+    except ConflictError as error:  # somebody labelled, pruned or went back to one of them meanwhile
+        logger.debug("thread %r: old automatic checkpoints stay until the next save: %s", key.id, error)
+
+
+def claim(engine: Engine, keys: Sequence[ThreadKey], loop: Reporting) -> None:
+    """Let nobody else save these threads by itself until `release`. Raises AlreadyExistsError."""
+    for key in keys:
+        if _loops.setdefault((id(engine), key), loop) is not loop:
+            release(loop)
+            raise AlreadyExistsError(f"thread {key.id!r} has a running autosave and takes no second one; stop that one first")
+
+
+def release(loop: Reporting) -> None:
+    """Let another autosave of its threads begin."""
+    for place in [place for place, owner in list(_loops.items()) if owner is loop]:
+        _loops.pop(place, None)
+
+
+_loops: dict[tuple[int, ThreadKey], Reporting] = {}
+"""Those that run, by engine and thread: one for each."""
+
+
+def _automatic(frame: Frame) -> bool:
+    return load_meta(frame.meta).kind == Kind.AUTOMATIC and load_note(frame.note)[0] is None
+
+
+@atexit.register
+def _end_all() -> None:
+    """Wait for saves that are under way, but for nobody who hangs."""
+    running = {loop for loop in _loops.values() if isinstance(loop, Loop)}
+    for loop in running:
+        loop._stopping.set()
+    deadline = time.monotonic() + EXIT_WAIT_S
+    for loop in running:
+        loop._worker.join(max(0.0, deadline - time.monotonic()))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_loops.clear)  # their threads do not exist in the child

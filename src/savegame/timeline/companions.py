@@ -1,0 +1,171 @@
+"""Records beside a thread: what they say, and what becomes of them when the thread is forked, copied or removed.
+
+A store keeps records as bytes, and its checksums say only that these are the bytes that were written. Code that acts on a
+record reads it here: a wrong shape raises CorruptionError with the thread, the kind and the name. Unknown kinds are decoded
+without a check. `policy_of` is the only place that decides, by its kind, what happens to a record.
+Touches runs.ledger, codec, frames, model, errors.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from savegame.encoding.codec import Codec
+from savegame.encoding.frames import PLAIN, unwrap
+from savegame.errors import CorruptionError
+from savegame.model import Record, ThreadKey
+from savegame.runs import ledger
+
+COPIED: Final = "copied"
+"""The kind of records by which a copy knows what it has; they belong to that one copy."""
+
+ASIDE: Final = "set aside"
+"""The kind to which a repair moves records of the wrong shape."""
+
+SPENT: Final = "spent"
+"""The kind of the record that keeps what removed checkpoints cost."""
+
+WRITES: Final = "writes "
+"""The start of the kinds of the LangGraph adapter's pending writes; the checkpoint's id follows."""
+
+SUBJECT: Final = "subject"
+SOURCE: Final = "forked from"
+FORK: Final = "forked as"
+PARENT: Final = "child of"
+CHILD: Final = "parent of"
+DELETED: Final = "deleted"
+"""The kind of records by which threads that were deleted are kept for agents, see `graveyard.py`."""
+RESTORED: Final = "restored"
+"""The kind of records that name the checkpoint by which the restore of a deleted thread is undone."""
+
+MARK: Final = PLAIN + b"\xc3"
+"""The value of a subject or link: only its name matters."""
+
+
+class Way(Enum):
+    """What a fork or a copy gets of a kind of records."""
+
+    DROP = auto()
+    """Nothing."""
+    CARRY = auto()
+    """What the source has; a copy that is brought up to date also loses what the source has lost."""
+    ADD = auto()
+    """What the source has, besides its own."""
+    SETTLED = auto()
+    """Answers to calls that are settled there."""
+    LEDGER = auto()
+    """What its ledger needs, or does not know better."""
+    SUM = auto()
+    """Sums, which `spending` joins."""
+
+
+class Follow(Enum):
+    """Which removals of a thread also take the threads that it names."""
+
+    NEVER = auto()
+    ERASE = auto()
+    ALWAYS = auto()
+    """Delete and erase."""
+
+
+class Policy(NamedTuple):
+    """What happens to a kind of records. `twin` is the kind of the other half where a record is one half of a link."""
+
+    fork: Way = Way.DROP
+    copy: Way = Way.CARRY
+    follow: Follow = Follow.NEVER
+    twin: str | None = None
+
+
+_POLICIES: Final = {
+    SUBJECT: Policy(fork=Way.CARRY, copy=Way.ADD),
+    SOURCE: Policy(copy=Way.ADD, twin=FORK),
+    FORK: Policy(copy=Way.ADD, twin=SOURCE, follow=Follow.ERASE),
+    PARENT: Policy(copy=Way.ADD, twin=CHILD),
+    CHILD: Policy(copy=Way.ADD, twin=PARENT, follow=Follow.ALWAYS),
+    ledger.CALL: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    ledger.ANSWER: Policy(fork=Way.LEDGER, copy=Way.SETTLED),
+    ledger.STEP: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    ledger.RUN: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    SPENT: Policy(copy=Way.SUM),
+    COPIED: Policy(copy=Way.DROP),
+    ASIDE: Policy(copy=Way.DROP),
+    DELETED: Policy(copy=Way.DROP),
+    RESTORED: Policy(copy=Way.DROP),
+}
+"""Every kind but those of users and adapters, whose records are dropped by forks and carried by copies."""
+
+
+WITH_DELETE: Final = frozenset(kind for kind, policy in _POLICIES.items() if policy.follow is Follow.ALWAYS)
+"""The kinds of links to threads that go when a thread is deleted."""
+WITH_ERASE: Final = frozenset(kind for kind, policy in _POLICIES.items() if policy.follow is not Follow.NEVER)
+"""The kinds of links to threads that go when a thread is erased."""
+
+
+def policy_of(kind: str) -> Policy:
+    """What happens to the records of a kind."""
+    return _POLICIES.get(kind, Policy())
+
+
+def twin_of(kind: str) -> str:
+    """The kind of the other half of a link."""
+    twin = policy_of(kind).twin
+    assert twin is not None, kind
+    return twin
+
+
+def is_checked(kind: str) -> bool:
+    """Whether the shape of a kind is known."""
+    return kind in ledger.LEDGER or kind in (COPIED, SPENT) or kind.startswith(WRITES)
+
+
+def read(codec: Codec, key: ThreadKey, record: Record) -> Any:
+    """The value of a record. Raises CorruptionError if it does not decode or has the wrong shape for its kind."""
+    try:
+        value = codec.decode(unwrap(record.value)[1])
+        _check(codec, record.kind, record.name, value)
+    except (CorruptionError, ValueError) as error:
+        raise CorruptionError(
+            f"thread {key.id!r}: record {record.name!r} of kind {record.kind!r} is damaged: {error}; "
+            "run repair, which sets it aside",
+            thread_id=key.id,
+            place=f"record {record.kind} {record.name}",
+        ) from error
+    return value
+
+
+def _check(codec: Codec, kind: str, name: str, value: Any) -> None:
+    if kind in ledger.LEDGER:
+        ledger.check(kind, name, value, codec.encode)
+    elif kind == COPIED and not _is_mark(value):
+        raise ValueError("expected how far a thread was copied")
+    elif kind == SPENT and not _is_spending(value):
+        raise ValueError("expected what removed checkpoints cost")
+    elif kind.startswith(WRITES) and not _are_writes(value):
+        raise ValueError("expected what a task wrote")
+
+
+def _is_mark(value: Any) -> bool:
+    kinds = (bytes, int, str | None, int, str | None)
+    return isinstance(value, list) and len(value) >= 5 and all(isinstance(*pair) for pair in zip(value, kinds, strict=False))
+
+
+def _is_spending(value: Any) -> bool:
+    """Rows of an agent's id, a date, tokens, cost, and the times of the first and the last checkpoint."""
+    kinds = (str | None, str, int, float, int, int)
+    if not isinstance(value, list):
+        return False
+    rows = [row for row in value if isinstance(row, list) and len(row) == 6 and all(map(isinstance, row, kinds))]
+    for row in rows:
+        dt.date.fromisoformat(row[1])
+    return len(rows) == len(value)
+
+
+def _are_writes(value: Any) -> bool:
+    """A task's id, its path, and a list of writes: number, channel, value."""
+    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], list):
+        return False
+    writes = all(isinstance(one, list) and len(one) == 3 and list(map(type, one[:2])) == [int, str] for one in value[2])
+    return writes and all(isinstance(text, str) for text in value[:2])

@@ -1,0 +1,236 @@
+"""Deleting threads: what goes along, what is only moved out of sight, and what becomes of their links.
+
+A delete takes child threads along. A thread that a checkpoint of an agent names is kept for it, see `graveyard.py`; the
+others are freed. A thread that is deleted hands its links on: what was forked from it counts as forked from what it derived
+from itself; one that moves keeps its links. All of that is one commit, which fails, and is planned again, if one of the
+threads is not what it was when it was read. Touches derived, graveyard, upkeep, engine and below.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from savegame.encoding.frames import load_meta
+from savegame.errors import AlreadyExistsError, CorruptionError
+from savegame.model import ThreadKey
+from savegame.store import DeleteThread, Expect, PutRecord, StoreChange
+from savegame.timeline import derived, graveyard, upkeep
+from savegame.timeline.companions import DELETED, MARK, SOURCE, twin_of
+from savegame.timeline.derived import DOWN, NOTED, SEPARATOR, UP
+from savegame.timeline.engine import Engine, Naming
+from savegame.timeline.graveyard import Move, name_of
+from savegame.timeline.lineage import everything
+from savegame.waiting.retrying import PLANS, retried
+
+logger = logging.getLogger("savegame")
+
+
+class Deleted(NamedTuple):
+    """How many threads with checkpoints were deleted, and what could not be reached."""
+
+    threads: int
+    left: tuple[str, ...]
+
+
+def delete(engine: Engine, keys: Collection[ThreadKey]) -> Deleted:
+    """Delete threads with everything beside them and their child threads, all or none.
+
+    Those that a checkpoint of an agent names, and their child threads, are kept for it.
+    """
+
+    def attempt() -> Deleted:
+        lost: list[str] = []
+        gone = _with_children(engine, keys, lost)
+        return take_out(engine, gone, lost, kept=_kept(engine, gone, lost))
+
+    return retried(attempt, tries=PLANS)
+
+
+def _with_children(engine: Engine, keys: Collection[ThreadKey], lost: list[str]) -> frozenset[ThreadKey]:
+    """Threads and their child threads; `lost` gets what cannot be read of that."""
+    found: set[ThreadKey] = set()
+    for key in keys:
+        try:
+            found |= derived.with_children(engine, [key]).keys()
+        except CorruptionError as error:  # the damaged thread can be deleted nevertheless
+            found.add(key)
+            lost.append(f"thread {key.id!r}: its child threads cannot be read and may be left, look for them: {error}")
+    return frozenset(found)
+
+
+def _kept(engine: Engine, gone: frozenset[ThreadKey], lost: list[str]) -> dict[ThreadKey, frozenset[str]]:
+    """Those of the threads that agents' checkpoints name, with these agents, and their child threads."""
+    found: dict[ThreadKey, frozenset[str]] = {}
+    for key in gone:
+        try:
+            agents = frozenset(naming.agent_id for naming in namings(engine, key, but=gone))
+            children = derived.with_children(engine, [key]) if agents else ()
+        except CorruptionError as error:
+            lost.append(_not_kept(key, error))
+            continue
+        found |= {child: found.get(child, frozenset()) for child in children}
+        found |= {key: agents} if agents else {}
+    return found
+
+
+def namings(engine: Engine, key: ThreadKey, *, but: Collection[ThreadKey] = ()) -> frozenset[Naming]:
+    """The checkpoints of agents that name one of a thread, `but` those in these threads; whichever agents it had."""
+    named = engine.pins.named(_agents(engine, key), but)
+    frames = everything(engine, key) if named else ()
+    return frozenset(naming for frame in frames for naming in named.get(frame.id, ()))
+
+
+def _agents(engine: Engine, key: ThreadKey) -> Collection[str | None]:
+    """The agents whose checkpoints may name a thread: those that it had, or is kept for."""
+    if graveyard.is_kept(key):
+        return derived.names(engine, key, DELETED)
+    row = engine.store.thread(key)
+    if row is None or row.agent is None:  # it never had one
+        return ()
+    return {row.agent, *(load_meta(frame.meta).agent_id for frame in everything(engine, key))}
+
+
+def take_out(
+    engine: Engine, gone: frozenset[ThreadKey], lost: list[str], *, kept: Mapping[ThreadKey, frozenset[str]] | None = None
+) -> Deleted:
+    """Delete exactly these threads, but move those of `kept` to where they are kept for these agents."""
+    kept = kept or {}
+    found = sum(row is not None and row.frames > 0 for row in map(engine.store.thread, gone))
+    gone = gone.union(upkeep.deleted_by(engine.pins.let_go(dict.fromkeys(gone))))
+    yard = 0
+    while True:
+        yard = graveyard.free_yard(engine, kept, yard) if kept else yard
+        moves = {key: graveyard.in_yard(key, yard) for key in kept}
+        try:
+            engine.store.commit(planned(engine, gone, moves, kept, lost).changes)
+            break
+        except AlreadyExistsError:  # a user chose an id that a checkpoint in that yard has: to the next one
+            if not kept:
+                raise
+    for key in gone:
+        engine.cache.forget(key)
+    left = tuple(dict.fromkeys(lost))
+    for what in left:
+        logger.warning("%s", what)
+    return Deleted(found, (*left, *upkeep.freed(engine, sorted(gone))))
+
+
+# -- one commit ------------------------------------------------------------------------------------
+
+
+class Plan(NamedTuple):
+    """What deletes and moves threads; `numbers` are those that the checkpoints of each thread that moves get."""
+
+    changes: list[StoreChange]
+    numbers: dict[ThreadKey, dict[int, int]]
+
+
+def planned(
+    engine: Engine,
+    gone: Collection[ThreadKey],
+    moves: Mapping[ThreadKey, ThreadKey],
+    kept: Mapping[ThreadKey, frozenset[str]],
+    lost: list[str],
+) -> Plan:
+    """Deletes threads and moves others, to where nothing is by then; those that go to a yard are kept for these agents.
+
+    One that is in both is deleted only if it is too damaged to be moved. `lost` gets what could not be read.
+    """
+    going: dict[ThreadKey, Move] = {}
+    for key, to in moves.items():
+        row = engine.store.thread(key)
+        try:
+            going |= {key: graveyard.moved(engine, row, to, (*DOWN, *UP))} if row is not None else {}
+        except CorruptionError as error:
+            if key not in gone:
+                raise
+            lost.append(_not_kept(key, error))
+    left = frozenset(gone) - going.keys()
+    same, links = _relinked(engine, left, {key: moves[key] for key in going}, lost)
+    agents = [PutRecord(moves[key], DELETED, name, MARK) for key in going for name in sorted(kept.get(key, ()))]
+    changes = [
+        *same,
+        *(change for move in going.values() for change in move.leave),
+        *(DeleteThread(key) for key in sorted(left)),
+        *(change for move in going.values() for change in move.come),
+        *graveyard.opened([moves[key] for key in going]),
+        *agents,
+        *links.changes(),
+    ]
+    return Plan(changes, {key: move.numbers for key, move in going.items()})
+
+
+class Links(NamedTuple):
+    """What becomes of links: records that go, by thread, kind and name, and records that come."""
+
+    drop: list[tuple[ThreadKey, str, str]]
+    put: list[PutRecord]
+
+    def changes(self) -> list[PutRecord]:
+        """Both; an id may be that of a thread that goes and of one that comes."""
+        found = {place: PutRecord(*place, None) for place in self.drop}
+        return list((found | {(record.key, record.kind, record.name): record for record in self.put}).values())
+
+
+def _relinked(
+    engine: Engine, gone: frozenset[ThreadKey], moves: Mapping[ThreadKey, ThreadKey], lost: list[str]
+) -> tuple[list[StoreChange], Links]:
+    """What must not have changed, and what becomes of the links of threads that go or move."""
+    same: dict[ThreadKey, Sequence[StoreChange]] = {}
+    links = Links([], [])
+    for key in (*gone, *moves):
+        try:
+            named = derived.named(engine, key)
+            near = [(kind, other) for kind in DOWN for other in derived.below(engine, key, [kind], named)]
+            near += derived.above(engine, key) if key in moves else _outside(engine, key, gone)
+            touched = {other: [Expect(other, derived.a_frame(engine, other))] for _, other in near}
+            halves = _halves(engine, key, near) if key in moves else []
+        except CorruptionError as error:  # the damaged thread can be deleted nevertheless
+            if key in moves:
+                raise
+            lost.append(f"thread {key.id!r}: which threads were forked from it cannot be read, look at them: {error}")
+            continue
+        same = {**touched, **same, key: derived.unchanged(key, named)}
+        near = [(kind, moves.get(other, other)) for kind, other in near if other not in gone]
+        links.drop.extend((other, twin_of(kind), name_of(key)) for kind, other in near)
+        if key in moves:
+            links.put.extend(PutRecord(moves[key], kind, name, MARK) for kind, name in halves)
+            links.put.extend(change for kind, other in near for change in derived.link(moves[key], kind, other))
+        else:
+            _hand_on(key, near, links)
+    return [change for changes in same.values() for change in changes], links
+
+
+def _hand_on(key: ThreadKey, near: list[tuple[str, ThreadKey]], links: Links) -> None:
+    """Link what derives from a thread that goes to what that derives from; nothing names it any more."""
+    below = [other for kind, other in near if kind in DOWN]
+    above = [other for kind, other in near if kind in UP]
+    links.drop.extend((origin, kind, name_of(key)) for origin in above for kind in DOWN)
+    links.drop.extend((origin, NOTED, key.id.partition(SEPARATOR)[2]) for origin in above if SEPARATOR in key.id)
+    links.put.extend(change for other in below for origin in above for change in derived.link(other, SOURCE, origin))
+
+
+def _halves(engine: Engine, key: ThreadKey, near: list[tuple[str, ThreadKey]]) -> list[tuple[str, str]]:
+    """What a thread names that does not name it: kind and name."""
+    whole = {(kind, name_of(other)) for kind, other in near}
+    named = [(kind, name) for kind in (*DOWN, *UP) for name in sorted(derived.names(engine, key, kind))]
+    return [half for half in named if half not in whole]
+
+
+def _outside(engine: Engine, key: ThreadKey, gone: frozenset[ThreadKey]) -> list[tuple[str, ThreadKey]]:
+    """The nearest threads that stay, among those that a thread derives from."""
+    found, seen, waiting = [], {key}, [key]
+    while waiting:
+        for kind, origin in derived.above(engine, waiting.pop()):
+            if origin not in gone:
+                found.append((kind, origin))
+            elif origin not in seen:
+                seen.add(origin)
+                waiting.append(origin)
+    return found
+
+
+def _not_kept(key: ThreadKey, error: CorruptionError) -> str:
+    return f"thread {key.id!r} was not kept for the checkpoints of its agents, since not all of it can be read: {error}"

@@ -1,0 +1,219 @@
+"""What removed checkpoints cost: a record beside the thread keeps their tokens and money. Touches lineage, beside, store.
+
+Every removal adds what it takes away to the record, in the same commit; `usage` adds the record to what the checkpoints say.
+Each change gives the record a new name, so that a commit that was planned from an older one is a conflict (`Expect`).
+Forks do not get the record. Copies do: see `Carrying`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from savegame.encoding.codec import Codec
+from savegame.encoding.frames import Meta, load_meta
+from savegame.errors import ConflictError
+from savegame.model import Frame, Record, ThreadKey, ThreadRow
+from savegame.store import Expect, PutRecord
+from savegame.timeline import companions
+from savegame.timeline.companions import SPENT
+from savegame.timeline.engine import Engine
+from savegame.timeline.lineage import everything
+from savegame.waiting.retrying import PLANS
+
+T = TypeVar("T")
+RecordChange = PutRecord | Expect
+
+
+class Slot(NamedTuple):
+    """What spending is summed up by: an agent's id, and a day in UTC."""
+
+    agent: str | None
+    day: dt.date
+
+
+class Spent(NamedTuple):
+    """Tokens and money, and when the first and the last of it was spent, in microseconds since 1970."""
+
+    tokens: int
+    cost: float
+    first_us: int
+    last_us: int
+
+
+Spending = dict[Slot, Spent]
+
+
+class Kept(NamedTuple):
+    """What the record of a thread says, and its name; none if nothing was removed that cost anything."""
+
+    spending: Spending
+    names: frozenset[str]
+
+
+NOTHING_KEPT: Final = Kept({}, frozenset())
+
+
+def spent_by(metas: Iterable[Meta]) -> Spending:
+    """What checkpoints say they cost. What a fork begins with is a copy: it was paid for where it was copied from."""
+    found: Spending = {}
+    for meta in metas:
+        if meta.forked_from is None and (meta.tokens_used or meta.cost):
+            slot = Slot(meta.agent_id, meta.created_at.date())
+            one = Spent(meta.tokens_used or 0, meta.cost or 0.0, meta.created_us, meta.created_us)
+            found[slot] = _sum(found[slot], one) if slot in found else one
+    return found
+
+
+def together(a: Spending, b: Spending) -> Spending:
+    """The sums of both."""
+    return a | {slot: _sum(a[slot], one) if slot in a else one for slot, one in b.items()}
+
+
+def _sum(a: Spent, b: Spent) -> Spent:
+    return Spent(a.tokens + b.tokens, a.cost + b.cost, min(a.first_us, b.first_us), max(a.last_us, b.last_us))
+
+
+def _most(a: Spending, b: Spending) -> Spending:
+    """For each slot the larger amounts of both."""
+    return a | {slot: _larger(a[slot], one) if slot in a else one for slot, one in b.items()}
+
+
+def _larger(a: Spent, b: Spent) -> Spent:
+    return Spent(max(a.tokens, b.tokens), max(a.cost, b.cost), min(a.first_us, b.first_us), max(a.last_us, b.last_us))
+
+
+def _without(a: Spending, b: Spending) -> Spending:
+    """What of `a`, which has at least as much, is not in `b`."""
+    rest = {
+        slot: one._replace(tokens=one.tokens - b[slot].tokens, cost=one.cost - b[slot].cost) if slot in b else one
+        for slot, one in a.items()
+    }
+    return {slot: one for slot, one in rest.items() if one.tokens or one.cost}
+
+
+# -- the record ------------------------------------------------------------------------------------
+
+
+def kept(engine: Engine, key: ThreadKey) -> Kept:
+    """The record of a thread. Raises CorruptionError."""
+    found = engine.store.records(key, SPENT).items
+    if not found:
+        return NOTHING_KEPT
+    spending: Spending = {}
+    for record in found:
+        spending = together(spending, of_record(engine.codec, key, record))
+    return Kept(spending, frozenset(record.name for record in found))
+
+
+def of_record(codec: Codec, key: ThreadKey, record: Record) -> Spending:
+    """What a record says. Raises CorruptionError."""
+    rows = companions.read(codec, key, record)
+    return {Slot(agent, dt.date.fromisoformat(day)): Spent(*amounts) for agent, day, *amounts in rows}
+
+
+def removal(
+    engine: Engine, key: ThreadKey, frames: Sequence[Frame], drop: set[int], *, drop_newer: bool
+) -> Callable[[Sequence[bytes]], list[RecordChange]]:
+    """For `Rewrite.along`: what adds the cost of frames that go to the record, with that of newer ones by their metadata."""
+    gone = spent_by(load_meta(frame.meta) for frame in frames if frame.seq in drop)
+    if not gone and not drop_newer:
+        return lambda _: []
+    before = kept(engine, key)  # read after the frames: what another removal moves into it meanwhile is a conflict
+    same = Expect(key, (frames[0].seq, frames[0].id))  # not a thread that was made anew under this id
+
+    def changes(newer: Sequence[bytes]) -> list[RecordChange]:
+        spent = together(gone, spent_by(map(load_meta, newer)))
+        return [same, *change(engine, key, before, together(before.spending, spent))[0]] if spent else []
+
+    return changes
+
+
+def change(engine: Engine, key: ThreadKey, before: Kept, new: Spending) -> tuple[list[RecordChange], Kept]:
+    """What makes the record say something else, unless another writer has changed it since; and what is kept then."""
+    if new == before.spending:
+        return [], before
+    in_order = sorted(new.items(), key=lambda item: (item[0].day, item[0].agent or ""))
+    rows = [[slot.agent, slot.day.isoformat(), *spent] for slot, spent in in_order]
+    name, value = os.urandom(8).hex(), engine.wrap(engine.codec.encode(rows))
+    changes: list[RecordChange] = [
+        Expect(key, kind=SPENT, names=before.names),
+        *(PutRecord(key, SPENT, former, None) for former in sorted(before.names)),
+        PutRecord(key, SPENT, name, value),
+    ]
+    return changes, Kept(new, frozenset((name,)))
+
+
+def steadily(engine: Engine, key: ThreadKey, read: Callable[[], T]) -> tuple[Spending, T]:
+    """The record, and what `read` reads of the thread's checkpoints: no cost moved from these into that meanwhile.
+
+    Raises ConflictError if that happens over and over.
+    """
+    before = kept(engine, key)
+    for _ in range(PLANS):
+        found = read()
+        after = kept(engine, key)
+        if after == before:
+            return after.spending, found
+        before = after
+    raise ConflictError(f"thread {key.id!r} keeps being pruned while its usage is read; try again later")
+
+
+def _total(engine: Engine, key: ThreadKey, high: int | None = None) -> Spending:
+    """What a thread has cost, removed checkpoints too, those after `high` not."""
+    return together(*steadily(engine, key, lambda: _of_frames(engine, key, high)))
+
+
+def _of_frames(engine: Engine, key: ThreadKey, high: int | None = None) -> Spending:
+    return spent_by(load_meta(frame.meta) for frame in everything(engine, key, high=high))
+
+
+# -- copies ----------------------------------------------------------------------------------------
+
+
+class Carrying:
+    """Keeps the record of a copy right while checkpoints are brought to it.
+
+    In the end the copy has spent, by agent and day, at least what the source has, and what it had itself with what is
+    new, and what its checkpoints say. So a checkpoint that was removed on either side counts once, and copying again
+    changes nothing. Every batch that brings checkpoints has to take `changes` along.
+    """
+
+    def __init__(self, engine: Engine, key: ThreadKey, source: Callable[[], Spending], *, needed: bool) -> None:
+        self._engine, self._key = engine, key
+        self._kept = self._first = kept(engine, key)
+        self._needed = needed or bool(self._kept.spending)
+        self._source = source() if self._needed else {}
+        self._there = _of_frames(engine, key) if self._needed else {}
+        self._spent = together(self._there, self._kept.spending)
+
+    @classmethod
+    def from_thread(cls, engine: Engine, key: ThreadKey, source: Engine, row: ThreadRow) -> Carrying:
+        """From a thread of another store, up to the newest frame that the row tells of."""
+        needed = bool(kept(source, row.key).spending)
+        return cls(engine, key, lambda: _total(source, row.key, row.last), needed=needed)
+
+    def bring(self, meta: bytes, *, is_new: bool) -> None:
+        """Count a checkpoint that the next batch brings; `is_new` if the copy cannot have had it before."""
+        if self._needed:
+            spent = spent_by([load_meta(meta)])
+            self._there = together(self._there, spent)
+            self._spent = together(self._spent, spent) if is_new else self._spent
+
+    def changes(self, *, is_last: bool = False) -> list[RecordChange]:
+        """What the next batch has to take along; with the last one comes what the source has spent besides."""
+        if not self._needed:
+            return []
+        self._spent = _most(self._spent, self._there)
+        total = _most(self._spent, self._source) if is_last else self._spent
+        return self._become(_without(total, self._there))
+
+    def undo(self) -> list[RecordChange]:
+        """What has to go along when all that was brought is removed again."""
+        return self._become(self._first.spending)
+
+    def _become(self, new: Spending) -> list[RecordChange]:
+        changes, self._kept = change(self._engine, self._key, self._kept, new)
+        return changes

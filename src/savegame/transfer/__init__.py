@@ -1,0 +1,1 @@
+"""Vaults from one place to another: copy, export, import."""
