@@ -54,7 +54,7 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         store = sys.argv[1] if len(sys.argv) > 1 else str(Path(directory) / "agents.db")
         answers = asyncio.run(run(scripted_model(), store))
-    print("\nThe agent has spent", answers["agent_load"]["custom_state"]["spent"], "and said:")
+    print("\nIn the end the agent has spent", answers["agent_load"]["custom_state"]["spent"], "and said:")
     for message in answers["conversation_load"]["messages"]:
         print(f"  {message['role']}: {message['content']}")
     print("Difference from the attempt it took back:")
