@@ -7,10 +7,12 @@ ThreadRow, Frame, Chain, Record, Lease, Page; there ids are text and everything 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import os
 import re
 import sys
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
@@ -283,6 +285,15 @@ class ThreadRow(NamedTuple):
     floor: int
     frames: int
     lease: Lease | None = None
+
+    def public(self) -> ThreadRow:
+        """The row as `Store.thread` returns it: stores remember the epoch of a lease that was released."""
+        return self if self.lease is None or self.lease.expires else self._replace(lease=None)
+
+    def fingerprint(self, notes: Iterable[object], records: Iterable[object]) -> bytes:
+        """What `Store.fingerprints` returns for a thread, from its row and whatever stands for its notes and records."""
+        text = repr((self.agent, self.head_id, self.last, list(notes), list(records)))
+        return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 class Frame(NamedTuple):

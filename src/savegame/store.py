@@ -11,7 +11,6 @@ the place; they are never returned. Touches index, model and errors.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from abc import ABC, abstractmethod
@@ -20,15 +19,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from savegame.errors import (
-    CheckpointNotFound,
-    ConflictError,
-    CorruptionError,
-    InvalidInputError,
-    TransactionFailed,
-    UnavailableError,
-    UnsupportedError,
-)
+from savegame.errors import CorruptionError, UnsupportedError
 from savegame.index import Index
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 
@@ -274,7 +265,7 @@ class Store(ABC):
             records = [self.records(key, kind, limit=2**31).items for kind in self.kinds(key)]
         except CorruptionError:
             return b""
-        return b"" if row is None else fingerprint(row, notes, records)
+        return b"" if row is None else row.fingerprint(notes, records)
 
     @abstractmethod
     def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
@@ -351,87 +342,3 @@ class Store(ABC):
         What a block does to its connection ends with the block.
         """
         raise UnsupportedError(f"a {self.scheme} store has no database connection")
-
-
-def head_moved(key: ThreadKey, expected: str | None, found: str | None) -> ConflictError:
-    """The error for a change that expects another head than there is."""
-    return ConflictError(
-        f"thread {key.id!r}: the head is {found or '(none)'}, expected {expected or '(none)'}; read it again and retry",
-        expected=expected,
-        found=found,
-    )
-
-
-def check_base(change: Append, found: str | None) -> None:
-    """Refuse an append that does not continue from the frame it was made for: `found` is the id at its `base`, if any."""
-    if change.base and (found is None or change.base_id not in (None, found)):
-        raise CheckpointNotFound(f"thread {change.key.id!r} has no frame {change.base} to continue from")
-
-
-def caught_up(change: Rewrite, count: int, newer: Sequence[tuple[int, int, bytes]]) -> Rewrite:
-    """A rewrite that also covers the frames appended since it was planned, given as (number, base, delta).
-
-    `count` is how many frames there are now. Raises ConflictError.
-    """
-    if change.seen is not None and change.seen + len(newer) != count:
-        raise ConflictError(f"thread {change.key.id!r}: another writer removed checkpoints meanwhile; try again")
-    if change.drop_newer:
-        seqs = [seq for seq, _, _ in newer]
-        return change._replace(drop=(*change.drop, *seqs), noted=change.noted.union(seqs))
-    gone, needed = frozenset(change.drop), set[bytes]()
-    for seq, base, delta in newer:
-        if base in gone:
-            raise ConflictError(f"thread {change.key.id!r}: frame {seq}, added meanwhile, builds on frame {base}; try again")
-        needed.update(() if change.refers is None else change.refers(delta))
-    return change if change.keep_blobs is None else change._replace(keep_blobs=change.keep_blobs | needed)
-
-
-def headless(change: Rewrite, head: int) -> ConflictError | InvalidInputError:
-    """The error for a rewrite that leaves the thread without its head: moved meanwhile, or never right."""
-    where = f"thread {change.key.id!r}: its head cannot be {head or '(none)'} after that"
-    if change.newest is None:
-        return InvalidInputError(where)
-    return ConflictError(f"{where}: another writer moved or removed it meanwhile; try again")
-
-
-def check_expected(change: Expect, found: str | None, names: Iterable[str]) -> None:
-    """Refuse what was planned for another thread, or for other records: `found` is the id of its frame, if that is there."""
-    if change.frame is not None and found != change.frame[1]:
-        raise ConflictError(
-            f"thread {change.key.id!r}: frame {change.frame[0]} is not {change.frame[1]} any more; try again",
-            expected=change.frame[1],
-            found=found,
-        )
-    if change.kind is not None and change.names != frozenset(names):
-        raise ConflictError(f"thread {change.key.id!r}: another writer added or removed a record {change.kind!r}; try again")
-
-
-def write_inside(place: str) -> UnavailableError:
-    """The error for a write by whoever has interrupted a write of the same thread: it would wait for itself, or mix with it."""
-    return UnavailableError(
-        f"{place}: a write inside a write, by a signal handler or a finaliser; nothing was written: "
-        f"let the handler set a flag, and save when the first is done"
-    )
-
-
-def refused_ending(verb: str) -> InvalidInputError:
-    """The error for a block of `connection()` that would end its transaction. Models may see it: it names no place."""
-    return InvalidInputError(
-        f"{verb} inside the block of connection() was refused: leave COMMIT and ROLLBACK to the block, and use savepoints, or "
-        f"another connection() inside it, to undo a part"
-    )
-
-
-def ended_inside() -> TransactionFailed:
-    """The error for a block of `connection()` that has ended its transaction. Models may see it: it names no place."""
-    return TransactionFailed(
-        "the transaction was ended inside the block of connection(): a part of what was done there may have been kept; find "
-        "out, and leave COMMIT and ROLLBACK to the block",
-        unknown=True,
-    )
-
-
-def fingerprint(row: ThreadRow, notes: Iterable[object], records: Iterable[object]) -> bytes:
-    """What `Store.fingerprints` gives for a thread, of its row and whatever stands for its notes and records."""
-    said = repr((row.agent, row.head_id, row.last, list(notes), list(records)))
-    return hashlib.blake2b(said.encode(), digest_size=16).digest()

@@ -10,7 +10,7 @@ import pytest
 from savegame.errors import CorruptionError, Fenced
 from savegame.store import DeleteThread, MoveHead, PutKeyframe, PutRecord
 from savegame.stores.file import FileStore
-from savegame.testing.contract import MINUTE, A, B, appended, everything, grown, state
+from savegame.testing.contract.helpers import MINUTE, A, B, appended, everything, grown, state
 from savegame.testing.faults import flip_bit
 from tests.stores.test_file import directory, files, journal
 

@@ -22,7 +22,7 @@ from savegame.errors import CorruptionError, UnsupportedError
 from savegame.model import Frame, Lease, ThreadKey, ThreadRow
 from savegame.stores.file.disk import JOURNAL, READ, opened, read_at
 from savegame.stores.file.lines import Op, Place, dump_line, parse_line, read_first, split_line
-from savegame.stores.rows import damaged
+from savegame.stores.sums import damaged
 
 Signature = tuple[int, int, int]
 """Which file it is, how long, and when it was changed: the same as long as nothing was written."""

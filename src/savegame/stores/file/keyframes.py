@@ -14,7 +14,7 @@ from savegame.encoding.frames import checksum, thread_salt
 from savegame.errors import CorruptionError
 from savegame.stores.file.disk import Disk, names_in, read_file
 from savegame.stores.file.journal import Journal
-from savegame.stores.rows import damaged
+from savegame.stores.sums import damaged
 
 _NAME: Final = re.compile(r"keyframe\.([0-9a-f]{8})\.([0-9]+)")
 

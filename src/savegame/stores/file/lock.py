@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from savegame.errors import ClosedError, UnavailableError
-from savegame.store import write_inside
 from savegame.stores.file.disk import LOCK, translated
 from savegame.stores.forking import Still, leave_alone, take_along
+from savegame.stores.rules import write_inside
 
 OPENINGS: Final = 20
 """Attempts to lock a file that others keep replacing or removing meanwhile."""

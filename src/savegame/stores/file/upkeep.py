@@ -32,7 +32,7 @@ from savegame.stores.file.journal import Journal, Reader, load
 from savegame.stores.file.keyframes import is_sound, keyframes_of
 from savegame.stores.file.threads import Threads
 from savegame.stores.file.write import TORN, Writer, last_epoch, set_epoch
-from savegame.stores.rows import damaged, problem
+from savegame.stores.sums import damaged, problem
 
 
 def sizes(disk: Disk, threads: Threads) -> dict[str, int]:

@@ -36,9 +36,9 @@ from psycopg.types.array import ListBinaryDumper
 from psycopg.waiting import Ready, Wait
 
 from savegame.errors import ClosedError, SavegameError, UnavailableError
-from savegame.store import refused_ending
 from savegame.stores.forking import Still, leave_alone, take_along
 from savegame.stores.postgres.errors import NoAnswer, TookTooLong, is_full
+from savegame.stores.rules import refused_ending
 
 T = TypeVar("T")
 L = TypeVar("L", bound="Link")

@@ -18,7 +18,7 @@ from savegame.stores.postgres.changes import Work, begins_thread
 from savegame.stores.postgres.errors import TookTooLong, is_lost, translate
 from savegame.stores.postgres.pool import Patience
 from savegame.stores.postgres.work import Task, Workings
-from savegame.stores.rows import unknown_outcome
+from savegame.stores.rules import make, unknown_outcome
 
 MANY: Final = 64
 """With more changes than these a commit may take as long as removing something does."""
@@ -30,7 +30,7 @@ class Saving:
     def __init__(self, work: Workings) -> None:
         self._work = work
         self._pool = work.pool
-        self._changes = work.changes
+        self._committed = work.committed
 
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
         """`Store.commit`."""
@@ -43,7 +43,7 @@ class Saving:
             return []
         task = Task(
             {change.key for change in changes},
-            lambda work: [self._changes.apply(work, change) for change in changes],
+            lambda work: [make(work, change) for change in changes],
             {change.key for change in changes if begins_thread(change)},
             [(change.key.namespace, change.id) for change in changes if isinstance(change, Append) and not change.fresh],
             marked=not all(isinstance(change, PutKeyframe) for change in changes),
@@ -54,7 +54,7 @@ class Saving:
 
     def _append(self, change: Append, patience: Patience) -> int:
         """Append with one statement, if the remembered row is still right. Gives 0 if nothing was written."""
-        plain = self._changes.plain_append(change)
+        plain = self._committed.plain_append(change)
         if plain is None:
             return 0
         row, values = plain
@@ -70,7 +70,7 @@ class Saving:
             raise translate(error, self._pool.where) from error
         except psycopg.Error as error:
             if not is_lost(error):
-                self._changes.forget([change.key])
+                self._committed.forget([change.key])
                 return 0  # nothing was written; trying again will tell why
             doubtful = True
         finally:
@@ -78,12 +78,12 @@ class Saving:
         if doubtful:
             return self._find_out(change, row.last, patience)
         if now is None:
-            self._changes.forget([change.key])
+            self._committed.forget([change.key])
             return 0
         self._work.clock.learn(now)
         if change.renew_us is not None and row.owner is not None:
             row = row._replace(expires=now + change.renew_us)
-        self._changes.remember({change.key: row})
+        self._committed.remember({change.key: row})
         return row.last
 
     def _find_out(self, change: Append, seq: int, patience: Patience) -> int:
@@ -95,8 +95,9 @@ class Saving:
             row = work.rows[key]
             if row is None:
                 return False
-            self._changes.write_row(work, key, row)
-            return self._changes.ids(work, key, row, (seq,)).get(seq) == change.id
+            work.write(key, row)
+            found = work.pins(key, (seq,)).get(seq)
+            return found is not None and found.id == change.id
 
         try:
             landed = self._work.write(Task([key], look, marked=False), patience)

@@ -22,11 +22,11 @@ from psycopg.pq import TransactionStatus
 
 from savegame.errors import SavegameError, UnavailableError
 from savegame.model import ThreadKey
-from savegame.store import StoreChange, ended_inside
-from savegame.stores.postgres.changes import Changes, Work, tag_of
+from savegame.store import StoreChange
+from savegame.stores.postgres.changes import Committed, Work, tag_of
 from savegame.stores.postgres.errors import ENDED, is_lost, may_work_later, refused_inside, spoilt, translate
 from savegame.stores.postgres.pool import LONGEST_S, Lent, Link, Patience, Pool
-from savegame.stores.rows import unknown_outcome
+from savegame.stores.rules import ended_inside, unknown_outcome
 
 T = TypeVar("T")
 Mark = tuple[str, str, bytes]
@@ -88,8 +88,9 @@ class Workings:
     def __init__(self, pool: Pool, deadline: float, epochs: str) -> None:
         self.pool = pool
         self.clock = Clock()
-        self.changes = Changes(epochs)
+        self.committed = Committed()
         self.deadline = deadline
+        self._epochs = epochs
         self._local = threading.local()
 
     def borrowed(self) -> Lent | None:
@@ -126,7 +127,7 @@ class Workings:
     def lose(self) -> None:
         """A connection was lost: the others are too, and who answers next may know less than is remembered here."""
         self.pool.drop()
-        self.changes.forget_all()
+        self.committed.forget_all()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -169,14 +170,14 @@ class Workings:
 
     def _transact(self, link: Link, task: Task[T], mark: Mark | None) -> T:
         """One try of a task. Raises Doubt if it may have happened; whatever else it raises, nothing was written."""
-        work = Work(link)
+        work = Work(link, self._epochs)
         with self._committed(link, mark) as kept:
             link.tell("begin")
             kept.append(_done(work, task))
-        if work.now:
-            self.clock.learn(work.now)
-        self.changes.forget(task.keys)
-        self.changes.remember(work.written)
+        if work.time:
+            self.clock.learn(work.time)
+        self.committed.forget(task.keys)
+        self.committed.remember(work.written)
         outcome: T = kept[0]
         return outcome
 
@@ -331,12 +332,12 @@ class Workings:
     def _write_inside(self, link: Lent, task: Task[T]) -> T:
         """A task inside `connection()`: part of its transaction, but undone by itself whatever goes wrong."""
         self._check_whole(link)
-        self.changes.forget(task.keys)
+        self.committed.forget(task.keys)
         link.torn = link.info.transaction_status == TransactionStatus.INTRANS  # one that has failed takes nothing more
         try:
             with link.sending():
                 link.tell("savepoint")
-                outcome = _done(Work(link), task)
+                outcome = _done(Work(link, self._epochs), task)
                 link.tell("release")
         except BaseException as error:
             if self._undo(link, "rollback_to", "release") is None:

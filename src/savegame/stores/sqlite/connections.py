@@ -19,10 +19,10 @@ from typing import Final
 import apsw
 
 from savegame.errors import ClosedError, InvalidInputError, OutOfSpace, TransactionFailed, UnavailableError
-from savegame.store import ended_inside, refused_ending, write_inside
 from savegame.stores import sqlite_file as file
 from savegame.stores.directory import SETTLED_NS, Directory
 from savegame.stores.forking import Still, leave_alone, take_along
+from savegame.stores.rules import ended_inside, refused_ending, write_inside
 from savegame.stores.sqlite_file import SQL
 
 IDLE_READERS: Final = 4

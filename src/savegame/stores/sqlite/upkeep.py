@@ -18,9 +18,11 @@ import apsw
 from savegame.errors import CorruptionError
 from savegame.model import Problem, ThreadKey
 from savegame.stores.row_checks import Damage, damage_beside, frame_problems, mended_row
-from savegame.stores.rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_thread, space_checksum, thread_values
+from savegame.stores.rows import EMPTY_ROW, Row, read_thread, thread_values
+from savegame.stores.rules import MAX_SEQ
 from savegame.stores.sqlite.changes import MOST_THREADS
 from savegame.stores.sqlite_file import SQL, Connection, all_rows, id_of, one_row
+from savegame.stores.sums import damaged, problem, space_checksum
 
 
 def sizes(db: Connection, path: str) -> dict[str, int]:
@@ -49,7 +51,7 @@ def check(db: Connection, namespace: str) -> Iterator[Problem]:
     if all_rows(db, "last_number")[0][0] >= MOST_THREADS:
         yield Problem(None, None, "number of the newest thread", "no thread can have a larger one")
     for (key,) in all_rows(db, "orphans"):
-        yield Problem(None, None, "frame without a thread", f"frame {key & SEQ_MASK} names thread number {key >> 32}")
+        yield Problem(None, None, "frame without a thread", f"frame {key & MAX_SEQ} names thread number {key >> 32}")
     for (what,) in all_rows(db, "lost_values"):
         yield Problem(None, None, "value without a thread", str(what))
     space = next((number for number, name in names.items() if name == namespace), 0)
@@ -80,7 +82,7 @@ def _check_thread(db: Connection, key: ThreadKey, columns: tuple[Any, ...]) -> I
         yield problem(error)
     if not 0 < row.no <= MOST_THREADS:
         return
-    deltas = ((frame_key & SEQ_MASK, *rest) for frame_key, *rest in db.execute(SQL["deltas"], (row.low(), row.high())))
+    deltas = ((frame_key & MAX_SEQ, *rest) for frame_key, *rest in db.execute(SQL["deltas"], (row.low(), row.high())))
     frames = all_rows(db, "frames_up", row.low(), row.high(), -1)
     yield from frame_problems(key, row, frames, deltas, partial(_id_of, db, row))
     for damage in _damage_beside(db, key, row):
@@ -89,9 +91,9 @@ def _check_thread(db: Connection, key: ThreadKey, columns: tuple[Any, ...]) -> I
 
 
 def _damage_beside(db: Connection, key: ThreadKey, row: Row) -> Iterator[Damage]:
-    notes = ((frame_key & SEQ_MASK, note, total) for frame_key, note, total in all_rows(db, "notes", row.low(), row.high()))
+    notes = ((frame_key & MAX_SEQ, note, total) for frame_key, note, total in all_rows(db, "notes", row.low(), row.high()))
     found = db.execute(SQL["keyframes_down"], (row.low(), row.high()))
-    keyframes = ((frame_key & SEQ_MASK, body, total) for frame_key, body, total in found)
+    keyframes = ((frame_key & MAX_SEQ, body, total) for frame_key, body, total in found)
     records, blobs = (db.execute(SQL[name], (row.no,)) for name in ("all_records", "all_blobs"))
     return damage_beside(key, notes, keyframes, records, blobs)
 
@@ -173,7 +175,7 @@ def mend(db: Connection, namespace: str, space: int, now: int) -> list[str]:
     for (frame_key,) in all_rows(db, "orphans"):
         db.execute(SQL["frame_aside"], (now, None, frame_key))
         db.execute(SQL["delete_frame"], (frame_key,))
-        done.append(f"set aside: frame {frame_key & SEQ_MASK} of thread number {frame_key >> 32}, which does not exist")
+        done.append(f"set aside: frame {frame_key & MAX_SEQ} of thread number {frame_key >> 32}, which does not exist")
     for columns in all_rows(db, "all_threads", space):
         key = ThreadKey(namespace, columns[-1])
         row = EMPTY_ROW._replace(no=columns[0])
@@ -202,7 +204,7 @@ def _mend_row(db: Connection, key: ThreadKey, columns: tuple[Any, ...], now: int
         found = read_thread(key, columns)
     except CorruptionError:
         found = None
-    row = mended_row(found, empty.no, count, newest & SEQ_MASK if count else 0, partial(_id_of, db, empty))
+    row = mended_row(found, empty.no, count, newest & MAX_SEQ if count else 0, partial(_id_of, db, empty))
     if row is None:
         return []
     row = row._replace(version=now)  # larger than any that somebody may remember, whatever stands in a damaged row

@@ -1,0 +1,238 @@
+"""What appends and heads promise: numbers, expectations, ids, bases, agents and the floor."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import pytest
+
+from savegame.errors import AlreadyExistsError, Busy, ConflictError, Fenced, NotFoundError, SavegameError
+from savegame.model import Frame, Page, ThreadKey
+from savegame.store import ANY, MoveHead, PutRecord, Rewrite, Store
+from savegame.testing.contract.helpers import SPACE, A, B, C, Contract, appended, at_once, grown, row_of, seqs, state
+
+
+class Appending(Contract):
+    """Appending frames and moving heads."""
+
+    def test_an_unknown_thread_is_empty(self, store: Store) -> None:
+        """Reading what is not there is not an error, except for a chain."""
+        assert store.thread(A) is None
+        assert store.threads(SPACE) == Page([], None)
+        assert store.find(SPACE, "a-1") is None
+        assert store.frames(A) == []
+        assert store.records(A, "kind") == Page([], None)
+        assert store.blob(A, b"x") is None
+
+    def test_appends_give_rising_sequence_numbers(self, store: Store) -> None:
+        """From 1, per thread; the newest frame is the head."""
+        assert [store.commit([appended(A, number, number - 1)]) for number in (1, 2, 3)] == [[1], [2], [3]]
+        assert store.commit([appended(B, 1)]) == [1]
+        row = row_of(store, A)
+        assert (row.key, row.head, row.head_id, row.last, row.frames, row.floor, row.lease) == (A, 3, "a-3", 3, 3, 0, None)
+
+    def test_a_frame_comes_back_as_it_was(self, store: Store) -> None:
+        """Every field."""
+        store.commit([appended(A, 1, note=b"note")])
+        assert store.frames(A, deltas=True) == [Frame(1, "a-1", 0, b"meta 1", b"note", b"1.")]
+
+    def test_an_append_may_expect_the_head(self, store: Store) -> None:
+        """None expects an empty thread, an id that head, ANY whichever."""
+        store.commit([appended(A, 1, expect=None)])
+        store.commit([appended(A, 2, 1, expect="a-1")])
+        store.commit([appended(A, 3, 2, expect=ANY)])
+        assert store.commit([appended(A, 4, 3)]) == [4]
+
+    @pytest.mark.parametrize("expect", [None, "a-1", "a-77"])
+    def test_a_wrong_expectation_is_a_conflict_with_both_heads(self, store: Store, expect: str | None) -> None:
+        """The error tells what was expected and what is there."""
+        grown(store, A, 2)
+        with pytest.raises(ConflictError) as caught:
+            store.commit([appended(A, 3, 2, expect=expect)])
+        assert (caught.value.expected, caught.value.found) == (expect, "a-2")
+        assert not isinstance(caught.value, Busy | Fenced)
+        assert seqs(store.frames(A)) == [1, 2]
+
+    def test_an_expected_head_on_an_empty_thread_is_a_conflict(self, store: Store) -> None:
+        """There is no head, which is found as None; nothing is made."""
+        with pytest.raises(ConflictError) as caught:
+            store.commit([appended(A, 1, expect="a-0")])
+        assert (caught.value.expected, caught.value.found) == ("a-0", None)
+        assert store.thread(A) is None
+
+    def test_of_two_writers_with_one_expectation_exactly_one_wins(self, store: Store) -> None:
+        """Many rounds, since a race is not lost every time."""
+        grown(store, A, 1)
+        for turn in range(2, 22):
+            expect = store.frames(A, newest_first=True, limit=1)[0].id
+            changes = [appended(A, turn, turn - 1, id=f"{turn}-{who}", expect=expect) for who in range(2)]
+            results = at_once(*[partial(store.commit, [change]) for change in changes])
+            (lost,) = (result for result in results if isinstance(result, SavegameError))
+            won = next(change for change, result in zip(changes, results, strict=True) if result == [turn])
+            assert isinstance(lost, ConflictError)
+            assert (lost.expected, lost.found) == (expect, won.id)
+
+    def test_an_id_is_taken_once_in_a_namespace(self, store: Store) -> None:
+        """In the thread itself, in another and in the same batch."""
+        grown(store, A, 1)
+        for batch in ([appended(A, 1)], [appended(B, 1, id="a-1")], [appended(B, 1), appended(C, 1, id="b-1")]):
+            with pytest.raises(AlreadyExistsError):
+                store.commit(batch)
+        assert store.thread(B) is None
+        assert store.find(SPACE, "a-1") == (A, 1)
+
+    def test_of_two_threads_racing_for_an_id_exactly_one_wins(self, store: Store) -> None:
+        """An id is unique across threads, also at the same moment."""
+        for turn in range(10):
+            keys = [ThreadKey(SPACE, f"{turn}-{who}") for who in range(2)]
+            changes = [appended(key, 1, id=f"same {turn}") for key in keys]
+            results = at_once(*[partial(store.commit, [change]) for change in changes])
+            assert {type(result) for result in results} == {list, AlreadyExistsError}
+
+    def test_new_ids_are_found_wherever_their_frame_went(self, store: Store) -> None:
+        """An id is made before anybody knows who appends first."""
+        grown(store, A, 1)
+        early, late = store.new_id(A), store.new_id(A)
+        store.commit([appended(A, 2, 1, id=late, fresh=True)])
+        store.commit([appended(A, 3, 2, id=early, fresh=True)])
+        strange = store.new_id(A)
+        store.commit([appended(B, 1, id=strange, fresh=True)])
+        assert [store.find(SPACE, name) for name in (late, early, strange)] == [(A, 2), (A, 3), (B, 1)]
+        assert store.find("other", late) is None
+
+    def test_new_ids_are_all_different(self, store: Store) -> None:
+        """32 hexadecimal digits, whether the thread is there or not."""
+        made = [store.new_id(A) for _ in range(500)]
+        grown(store, A, 1)
+        made += [store.new_id(A) for _ in range(500)]
+        assert len(set(made)) == 1000
+        assert all(re.fullmatch("[0-9a-f]{32}", name) for name in made)
+
+    def test_a_new_id_is_taken_like_any_other(self, store: Store) -> None:
+        """Who chooses it a second time is refused, in the thread and in others."""
+        grown(store, A, 1)
+        name = store.new_id(A)
+        store.commit([appended(A, 2, 1, id=name, fresh=True)])
+        for change in (appended(A, 3, 2, id=name), appended(B, 1, id=name)):
+            with pytest.raises(AlreadyExistsError):
+                store.commit([change])
+        assert store.thread(B) is None
+        assert store.commit([appended(ThreadKey("other", "a"), 1, id=name)]) == [1]
+
+    def test_many_threads_append_at_once(self, store: Store) -> None:
+        """Each to a thread of its own, on top of its own head; one of them with a wrong expectation, round after round."""
+        keys = [ThreadKey(SPACE, f"many {number}") for number in range(12)]
+        heads: dict[ThreadKey, str | None] = dict.fromkeys(keys)
+        for turn in range(1, 9):
+            ids = {key: store.new_id(key) for key in keys}
+            wrong = keys[turn]
+            changes = [
+                appended(key, turn, turn - 1, id=ids[key], fresh=True, expect="nobody" if key == wrong else heads[key])
+                for key in keys
+            ]
+            results = at_once(*[partial(store.commit, [change]) for change in changes])
+            for change, result in zip(changes, results, strict=True):
+                if change.expect == "nobody":
+                    assert isinstance(result, ConflictError)
+                    assert store.commit([change._replace(expect=heads[change.key])]) == [turn]
+                else:
+                    assert result == [turn]
+                heads[change.key] = change.id
+        for key in keys:
+            assert state(store, key, 8) == b"1.2.3.4.5.6.7.8."
+            assert row_of(store, key).head_id == heads[key]
+
+    def test_a_base_need_not_be_the_head(self, store: Store) -> None:
+        """A frame may build on any older one, or on none."""
+        grown(store, A, 3)
+        store.commit([appended(A, 4, 1), appended(A, 5, 0)])
+        assert [frame.base for frame in store.frames(A)] == [0, 1, 2, 1, 0]
+
+    def test_an_unknown_base_is_refused(self, store: Store) -> None:
+        """Neither a frame of another thread nor the frame itself is a base."""
+        grown(store, A, 1)
+        grown(store, B, 3)
+        for base in (2, 3):
+            with pytest.raises(NotFoundError):
+                store.commit([appended(A, 2, base)])
+        assert seqs(store.frames(A)) == [1]
+
+    def test_the_head_moves_to_any_frame(self, store: Store) -> None:
+        """What came after stays, and the next frame gets a new number."""
+        grown(store, A, 3)
+        assert store.commit([MoveHead(A, 1, expect="a-3")]) == [0]
+        row = row_of(store, A)
+        assert (row.head, row.head_id, row.last, row.frames) == (1, "a-1", 3, 3)
+        assert store.commit([appended(A, 4, 1, expect="a-1")]) == [4]
+
+    def test_a_thread_may_be_left_without_a_head(self, store: Store) -> None:
+        """It leaves the listings; its frames stay, nothing is wrong with it, and it goes on from any of them."""
+        grown(store, A, 3)
+        assert store.commit([MoveHead(A, 0, expect="a-3")]) == [0]
+        row = row_of(store, A)
+        assert (row.head, row.head_id, row.last, row.frames) == (0, None, 3, 3)
+        assert store.threads(SPACE).items == []
+        assert store.heads(SPACE) == [(A.id, None)]
+        assert seqs(store.frames(A)) == [1, 2, 3]
+        assert list(store.check(SPACE)) == []
+        with pytest.raises(ConflictError):
+            store.commit([MoveHead(A, 1, expect="a-3")])
+        store.commit([Rewrite(A, drop=(3,))])
+        assert (row_of(store, A).head, row_of(store, A).frames) == (0, 2)
+        store.commit([MoveHead(A, 2, expect=None)])
+        assert row_of(store, A).head_id == "a-2"
+        with pytest.raises(NotFoundError):
+            store.commit([MoveHead(B, 0)])
+
+    def test_an_append_may_prolong_the_lease(self, store: Store) -> None:
+        """Only that of its epoch; without being asked to, none does."""
+        lease = store.lease(A, "me", 60_000_000)
+        store.commit([appended(A, 1, epoch=lease.epoch)])
+        assert row_of(store, A).lease == lease
+        store.commit([appended(A, 2, 1, epoch=lease.epoch, renew_us=600_000_000)])
+        renewed = row_of(store, A).lease
+        assert renewed is not None
+        assert (renewed.epoch, renewed.owner) == (lease.epoch, "me")
+        assert renewed.expires >= lease.expires + 500_000_000
+        store.commit([PutRecord(A, "kind", "name", b"x", lease.epoch, renew_us=1_200_000_000)])
+        longest = row_of(store, A).lease
+        assert longest is not None
+        assert longest.expires >= renewed.expires + 500_000_000
+        assert row_of(store, A).head_id == "a-2"
+
+    def test_a_moved_head_may_bring_another_agent(self, store: Store) -> None:
+        """None says nothing about it."""
+        store.commit([appended(A, 1, agent="x"), appended(A, 2, 1, agent="y")])
+        store.commit([MoveHead(A, 1, expect="a-2", agent="x")])
+        assert store.heads(SPACE, agent="x") == [(A.id, "a-1")]
+        store.commit([MoveHead(A, 2, expect="a-1")])
+        assert (row_of(store, A).agent, store.heads(SPACE, agent="y")) == ("x", [])
+
+    def test_heads_tells_of_every_thread(self, store: Store) -> None:
+        """By id; those of one agent if asked for."""
+        store.commit([appended(B, 1, agent="x")])
+        grown(store, A, 2)
+        store.lease(ThreadKey(SPACE, "c"), "me", 1_000_000)
+        store.commit([appended(ThreadKey("elsewhere", "a"), 1, agent="x", id="other")])
+        assert store.heads(SPACE) == [(A.id, "a-2"), (B.id, "b-1"), ("c", None)]
+        assert store.heads(SPACE, agent="x") == [(B.id, "b-1")]
+        assert store.heads("nowhere") == []
+
+    def test_an_agent_stays_until_another_is_named(self, store: Store) -> None:
+        """None says nothing about the agent."""
+        agents = []
+        for number, agent in enumerate((None, "x", None, "y"), 1):
+            store.commit([appended(A, number, agent=agent)])
+            agents.append(row_of(store, A).agent)
+        assert agents == [None, "x", "x", "y"]
+
+    def test_keep_newest_hides_older_frames(self, store: Store) -> None:
+        """By raising the floor to the n-th newest frame, noted or not. Frames stay, the floor never sinks."""
+        notes = {2: b"noted", 4: b"noted"}
+        floors = []
+        for number, keep in enumerate((3, 3, 3, 3, 3, 3, 5, None), 1):
+            store.commit([appended(A, number, number - 1, note=notes.get(number), keep_newest=keep)])
+            floors.append(row_of(store, A).floor)
+        assert floors == [0, 0, 1, 2, 3, 4, 4, 4]
+        assert seqs(store.frames(A)) == [1, 2, 3, 4, 5, 6, 7, 8]
