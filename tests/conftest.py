@@ -1,4 +1,4 @@
-"""What all tests share: addresses of vaults on each store; long campaigns run only when asked for, and only they draw new
+"""What all tests share: vaults on each store; long campaigns run only when asked for, and only they draw new
 random examples. The default run draws the same every time, so that it says something about the change being tested.
 """
 
@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import hypothesis
 import pytest
+from addresses import ALL, IN_DATABASES, Addresses, Opener, opening
 
 from savegame.testing.postgres import postgres_server, postgres_url
+from savegame.vault import Vault
 
 __all__ = ["postgres_server", "postgres_url"]
-
-Addresses = Callable[..., str]
 
 hypothesis.settings.register_profile("steady", derandomize=True, database=None)
 if "--campaign" not in sys.argv:
@@ -54,3 +54,26 @@ def address_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Addre
             return databases[name]
 
         yield address
+
+
+@pytest.fixture(params=ALL)
+def opened(request: pytest.FixtureRequest, address_of: Addresses) -> Iterator[Opener]:
+    """Opens vaults on the store of the day."""
+    yield from opening(request.param, address_of)
+
+
+@pytest.fixture
+def vault(opened: Opener) -> Vault:
+    return opened()
+
+
+@pytest.fixture
+def on_disk(address_of: Addresses) -> Iterator[Opener]:
+    """Like `opened`, on SQLite only."""
+    yield from opening("sqlite", address_of)
+
+
+@pytest.fixture(params=IN_DATABASES)
+def in_database(request: pytest.FixtureRequest, address_of: Addresses) -> Iterator[Opener]:
+    """Like `opened`, where several vaults share their data, and users can have tables beside it."""
+    yield from opening(request.param, address_of)

@@ -17,7 +17,7 @@ import savegame
 from savegame import Toolbox, Unknown, Vault
 from savegame.errors import InvalidInputError, TransactionFailed
 from savegame.testing.postgres import Server
-from tests.vault.test_runs import calling, contents, ledger, play
+from tests.runs.test_runs import calling, contents, ledger, play
 
 SESSION = """
 SELECT name || ' = ' || setting FROM pg_settings WHERE name <> 'transaction_isolation'

@@ -23,7 +23,7 @@ from savegame.stores.postgres import PostgresStore, open_url
 from savegame.stores.postgres.search import LONGEST_PHRASE, PostgresIndex
 from savegame.testing.contract.helpers import at_once
 from savegame.vault import Vault
-from tests.vault.test_search import (
+from tests.search.test_search import (
     KILLED,
     SEARCHER,
     SECRET,

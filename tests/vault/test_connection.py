@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from addresses import placeholder
+from addresses import Opener, placeholder
 
 from savegame import Toolbox, Vault
-from tests.vault.conftest import Opener
-from tests.vault.test_runs import calling, contents, ledger, play
+from tests.runs.test_runs import calling, contents, ledger, play
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import datetime as dt
 from typing import Any
 
 import pytest
+from addresses import Opener
 
 import savegame
 from savegame import Conversation, Message, Retention, Strategy
 from savegame.errors import AlreadyExistsError, CheckpointNotFound, InvalidInputError
 from savegame.vault import Vault
-from tests.vault.conftest import Opener
 
 
 def on(day: int, year: int = 2020) -> dt.datetime:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import Opener
 
 import savegame
 from savegame import Paused, Toolbox, Vault
-from tests.vault.conftest import Opener
 
 ASKS = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "name": "wire", "arguments": {}}]}
 

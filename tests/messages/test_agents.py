@@ -7,13 +7,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from addresses import Opener
 
 import savegame
 from savegame import AgentState, Conversation, Message, Retention
 from savegame.errors import Busy, CheckpointNotFound, ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from savegame.model import ThreadKey
 from savegame.vault import Vault
-from tests.vault.conftest import Opener
 
 
 def an_agent(agent_id: str = "helper") -> AgentState:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from addresses import placeholder
+from addresses import Opener, placeholder
 
 from savegame import (
     Busy,
@@ -35,7 +35,6 @@ from savegame.model import ThreadKey
 from savegame.runs.run import AT_ONCE
 from savegame.store import Capability
 from savegame.testing.provider import check_messages
-from tests.vault.conftest import Opener
 
 SECOND = dt.timedelta(seconds=1)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from addresses import ALL
+from addresses import ALL, Addresses, Opener
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +21,6 @@ from savegame.model import ThreadKey
 from savegame.store import Rewrite, StoreChange
 from savegame.stores.memory import MemoryStore
 from savegame.timeline.companions import SPENT
-from tests.vault.conftest import Addresses, Opener
 
 DAY_US = 24 * 3600 * 10**6
 

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 REQUIRED = [Requirement(line) for line in (*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines))]
 OTHERS = [requirement for requirement in REQUIRED if requirement.name != PROJECT["name"]]
 
 SHORT = (
-    "tests/test_public_names.py",
-    "tests/unit/test_frames.py",
+    "tests/project/test_public_names.py",
+    "tests/encoding/test_frames.py",
     "tests/cli/test_rendering.py",
     "tests/cli/test_terminal.py::test_a_bar_for_people_only",
     "tests/cli/test_which_vault.py",

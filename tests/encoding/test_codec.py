@@ -788,7 +788,7 @@ def test_stored_names_import_nothing() -> None:
     codec = all_registered()
     packed = ormsgpack.packb
     try:
-        for name in ("os.system", "subprocess:Popen", "this", "antigravity", "tests.unit", "Point", "xml.dom.minidom"):
+        for name in ("os.system", "subprocess:Popen", "this", "antigravity", "tests.encoding", "Point", "xml.dom.minidom"):
             for body in ([[name, 1], {"a": 1}], [name, 1], [name, name], ["posix", name]):
                 for tag in range(1, 16):
                     harmless(codec, packed(ormsgpack.Ext(tag, packed(body))))

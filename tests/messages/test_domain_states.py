@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from addresses import Opener
 
 import savegame
 from savegame import AgentState, Attachment, AttachmentType, Conversation, Message, Role, ToolCall, ToolCallStatus
@@ -15,7 +16,6 @@ from savegame.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from savegame.messages.transcript import messages_in, said_in
 from savegame.thread import Thread
 from savegame.vault import Vault
-from tests.vault.conftest import Opener
 
 TYPES = [None, Conversation]
 CALL = {"id": "c1", "name": "find", "arguments": {"n": 1}}

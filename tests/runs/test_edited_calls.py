@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from addresses import Opener
 
 from savegame import Paused, Toolbox, Unknown, Vault
-from tests.vault.conftest import Opener
 
 Edit = Callable[[Vault, Callable[[list[dict[str, Any]]], None]], None]
 

@@ -7,12 +7,12 @@ import threading
 from typing import Any
 
 import pytest
+from addresses import Opener
 
 from savegame import Attachment, Conversation, Message
 from savegame.errors import AlreadyExistsError, ConflictError, InvalidInputError, ThreadNotFound
 from savegame.runs.views import openai_messages
 from savegame.vault import Vault
-from tests.vault.conftest import Opener
 
 
 def test_a_conversation_comes_back_as_it_was_saved(vault: Vault) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 import pytest
+from addresses import Opener
 
 from savegame import AgentState, AlreadyExistsError, ClosedError, Conversation, InvalidInputError, Message, Vault
 from savegame.model import ThreadKey
-from tests.vault.conftest import Opener
-from tests.vault.test_autosave import HOUR, OFTEN, until
+from tests.timeline.test_autosave import HOUR, OFTEN, until
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import threading
 from typing import Any
 
 import pytest
+from addresses import Opener
 
 from savegame import CheckpointNotFound, ClosedError, InvalidInputError, Retention, Thread, Vault
-from tests.vault.conftest import Opener
 
 NOW = dt.timedelta(0)
 SHORT = dt.timedelta(milliseconds=1)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from addresses import Opener
 
 from savegame import AlreadyExistsError, Autosave, ClosedError, ConflictError, InvalidInputError, Thread, ThreadNotFound, Vault
-from tests.vault.conftest import Opener
 
 OFTEN = dt.timedelta(milliseconds=1)
 HOUR = dt.timedelta(hours=1)

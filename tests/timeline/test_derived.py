@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from addresses import Opener
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,8 +20,7 @@ from savegame.timeline.companions import CHILD, PARENT
 from savegame.timeline.graveyard import YARDS, yards
 from savegame.timeline.subjects import Erased
 from savegame.vault import Vault
-from tests.vault.conftest import Opener
-from tests.vault.test_erase import Meanwhile, bytes_of, threads_of
+from tests.timeline.test_erase import Meanwhile, bytes_of, threads_of
 
 SECRET = "Zanzibar-Quux"
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from addresses import Opener
 
 import savegame
 from savegame import Conversation, Message
@@ -19,7 +20,6 @@ from savegame.stores.memory import MemoryStore
 from savegame.timeline.companions import FORK, MARK, SOURCE
 from savegame.timeline.subjects import ROUNDS, Erased
 from savegame.vault import Vault
-from tests.vault.conftest import Opener
 
 
 def bytes_of(folder: Path) -> bytes:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import Opener
 
 from savegame import Retention, Toolbox, Vault
-from tests.vault.conftest import Opener
 
 made: list[str] = []
 tools = Toolbox()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from addresses import Opener
 
 import savegame
 from savegame import AgentState, Conversation, Erased, Message, Retention
@@ -17,8 +18,7 @@ from savegame.model import ThreadKey
 from savegame.timeline.companions import CHILD
 from savegame.timeline.graveyard import YARDS, yards
 from savegame.vault import Vault
-from tests.vault.conftest import Opener
-from tests.vault.test_erase import bytes_of
+from tests.timeline.test_erase import bytes_of
 
 SECRET = "Zanzibar-Quux"
 

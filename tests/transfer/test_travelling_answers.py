@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import Opener
 from exports import Line, lines_of, write
 
 from savegame import CallEntry, CorruptionError, Paused, Toolbox, Unknown, Vault
-from tests.vault.conftest import Opener
 
 ASKS = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "name": "wire", "arguments": {"iban": "GOOD"}}]}
 

@@ -240,7 +240,7 @@ def on_a_small_stack() -> None:
 
 def test_a_small_stack_is_enough() -> None:
     """A process of its own: what does not fit on a stack takes the interpreter with it."""
-    command = "import sys; sys.path.insert(0, 'tests/unit'); import test_depth; test_depth.on_a_small_stack()"
+    command = "import sys; sys.path.insert(0, 'tests/encoding'); import test_depth; test_depth.on_a_small_stack()"
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
 
