@@ -16,11 +16,12 @@ from threading import RLock
 from typing import Any, ClassVar, TypeVar
 
 from savegame.errors import ClosedError, CorruptionError, InvalidInputError
-from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Append, Capability, Store, StoreChange
+from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
+from savegame.store import Append, Capability
 from savegame.stores.forking import Still, take_along
 from savegame.stores.fts import FtsIndex
-from savegame.stores.rules import Blobs, Pin, Transaction, make, no_checkpoint, read_only, renew_lease, take_lease, write_inside
+from savegame.stores.refusals import no_checkpoint, read_only, write_inside
+from savegame.stores.rules import Blobs, Pin, RuledStore, Transaction
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -194,7 +195,7 @@ class _Commit(Transaction):
             progress(done, total)
 
 
-class MemoryStore(Store):
+class MemoryStore(RuledStore):
     """Keeps everything in this process and forgets it on `close`. `clock` returns microseconds since 1970."""
 
     scheme: ClassVar[str] = "memory"
@@ -226,7 +227,8 @@ class MemoryStore(Store):
             yield self._tables
 
     @contextmanager
-    def _writing(self) -> Iterator[_Commit]:
+    def transaction(self) -> Iterator[_Commit]:
+        """Changes that are undone by an error."""
         with self._locked() as tables:
             if self.read_only:
                 raise read_only("memory:")
@@ -239,23 +241,6 @@ class MemoryStore(Store):
                     undoable.pop_all()
             finally:
                 self._in_write = False
-
-    # -- writing -----------------------------------------------------------------------------------
-
-    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
-        """Make every change or none."""
-        with self._writing() as transaction:
-            return [make(transaction, change) for change in changes]
-
-    def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
-        """Take the lease on a thread, with an epoch larger than any before."""
-        with self._writing() as transaction:
-            return take_lease(transaction, key, owner, ttl_us, instead_of)
-
-    def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
-        """Prolong a lease, or release it."""
-        with self._writing() as transaction:
-            return renew_lease(transaction, key, epoch, ttl_us)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -374,7 +359,7 @@ class MemoryStore(Store):
 
     def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
         """Recode every delta and drop keyframes; all of it or, if `recode` fails, nothing."""
-        with self._writing() as transaction:
+        with self.transaction() as transaction:
             transaction.compact(recode, progress)
 
     def index(self) -> FtsIndex:

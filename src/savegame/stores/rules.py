@@ -1,32 +1,42 @@
 """The rules of a commit, once for every store: what a change may do, in which order it is checked, and how a refusal reads.
 
 A store brings a `Transaction`: about twenty reads and writes, without policy. `make`, `take_lease` and `renew_lease` are
-everything else. All changes are checked in one order: fence (Fenced, Busy), head (ConflictError), thread and checkpoint
-(NotFoundError), id or record (AlreadyExistsError), and only then what the kind of change asks for. A change may fail after
-it has written something; its store takes that back. Touches store, model and errors.
+everything else; `RuledStore` has the verbs over them. All changes are checked in one order: fence (Fenced, Busy), head
+(ConflictError), thread, base or frame (NotFoundError), id or record (AlreadyExistsError), and then what the kind of change
+asks for. A change may fail after it has written something; its store undoes that. Touches store, model and errors.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
 from savegame.errors import (
     AlreadyExistsError,
-    Busy,
     CheckpointNotFound,
     ConflictError,
-    Fenced,
     InvalidInputError,
     SavegameError,
     ThreadNotFound,
-    TransactionFailed,
-    UnavailableError,
     UnsupportedError,
 )
 from savegame.model import Frame, Lease, ThreadKey, ThreadRow
-from savegame.store import ANY, Append, DeleteThread, Expect, MoveHead, PutKeyframe, PutNote, PutRecord, Rewrite, StoreChange
+from savegame.store import (
+    ANY,
+    Append,
+    DeleteThread,
+    Expect,
+    MoveHead,
+    PutKeyframe,
+    PutNote,
+    PutRecord,
+    Rewrite,
+    Store,
+    StoreChange,
+)
+from savegame.stores.refusals import busy, fenced, head_moved, no_checkpoint, no_thread
 
 MAX_SEQ: Final = 0xFFFFFFFF
 """The largest sequence number."""
@@ -135,6 +145,26 @@ class Transaction(ABC):
     @abstractmethod
     def delete_thread(self, key: ThreadKey) -> None:
         """Remove a thread with everything beside it, and what was set aside of one that does not exist any more."""
+
+
+class RuledStore(Store):
+    """A store whose writing verbs are the rules: `transaction` begins what they write, and commits or undoes it."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Commits what is written inside, durably; undoes everything if the block is left by an error."""
+
+    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
+        with self.transaction() as tx:
+            return [make(tx, change) for change in changes]
+
+    def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
+        with self.transaction() as tx:
+            return take_lease(tx, key, owner, ttl_us, instead_of)
+
+    def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
+        with self.transaction() as tx:
+            return renew_lease(tx, key, epoch, ttl_us)
 
 
 # -- changes ---------------------------------------------------------------------------------------
@@ -411,81 +441,6 @@ def floor_after(last: int, frames: int, floor: int, keep_newest: int | None, nth
         return floor
     oldest = last + 1 if keep_newest == 1 else nth_newest(keep_newest - 2)
     return floor if oldest is None else max(floor, oldest)
-
-
-# -- refusals --------------------------------------------------------------------------------------
-
-
-def busy(key: ThreadKey, lease: Lease) -> Busy:
-    """The thread is leased to another run."""
-    return Busy(f"thread {key.id!r} is leased to {lease.owner!r} (epoch {lease.epoch}); wait until that run ends, then retry")
-
-
-def fenced(key: ThreadKey, epoch: int) -> Fenced:
-    """The epoch is not that of the newest lease."""
-    return Fenced(f"thread {key.id!r}: the lease with epoch {epoch} was released or taken over; stop this run")
-
-
-def head_moved(key: ThreadKey, expected: str | None, found: str | None) -> ConflictError:
-    """The head is another one than expected."""
-    return ConflictError(
-        f"thread {key.id!r}: the head is {found or '(none)'}, expected {expected or '(none)'}; read it again and retry",
-        expected=expected,
-        found=found,
-    )
-
-
-def no_thread(key: ThreadKey) -> ThreadNotFound:
-    """The thread has no frames."""
-    return ThreadNotFound(f"thread {key.id!r} has no checkpoints; list threads with vault.threads()")
-
-
-def no_checkpoint(key: ThreadKey, seq: int, wanted: str | None = None) -> CheckpointNotFound:
-    """A thread has no frame with this number, or not the one with the id that is `wanted`."""
-    name = f"number {seq}" if wanted is None else f"{wanted} at number {seq}"
-    return CheckpointNotFound(f"thread {key.id!r} has no checkpoint {name}; list them with thread.history()")
-
-
-def read_only(place: str) -> UnsupportedError:
-    """A write to a store that was opened for reading."""
-    return UnsupportedError(f"{place}: opened with read_only=True; open it for writing to change it")
-
-
-def write_inside(place: str) -> UnavailableError:
-    """A write that interrupted a write of the same Python thread: it would wait for itself, or mix with it."""
-    return UnavailableError(
-        f"{place}: a write inside a write, by a signal handler or a finaliser; nothing was written: "
-        f"let the handler set a flag, and save when the first is done"
-    )
-
-
-def refused_ending(verb: str) -> InvalidInputError:
-    """A block of `connection()` tried to end its transaction. Models may read this: it names no place."""
-    return InvalidInputError(
-        f"{verb} inside the block of connection() was refused: leave COMMIT and ROLLBACK to the block, and use savepoints, or "
-        f"another connection() inside it, to undo a part"
-    )
-
-
-def ended_inside() -> TransactionFailed:
-    """A block of `connection()` has ended its transaction. Models may read this: it names no place."""
-    return TransactionFailed(
-        "the transaction was ended inside the block of connection(): a part of what was done there may have been kept; find "
-        "out, and leave COMMIT and ROLLBACK to the block",
-        unknown=True,
-    )
-
-
-def unknown_outcome(error: Exception, changes: Sequence[StoreChange]) -> UnavailableError:
-    """A write may have happened or not: how to find out."""
-    appended = next((change for change in changes if isinstance(change, Append)), None)
-    if appended is None:
-        return UnavailableError(f"{error}; the write may or may not have happened: read it back", unknown=True)
-    return UnavailableError(
-        f"{error}; look for it with vault.find({appended.id!r}), or save again with id={appended.id!r}, which is safe",
-        unknown=True,
-        checkpoint_id=appended.id,
-    )
 
 
 REFUSALS: Final[tuple[type[SavegameError], ...]] = (

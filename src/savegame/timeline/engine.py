@@ -39,7 +39,7 @@ from savegame.encoding.tree import Dict, Editing, Node, size_of
 from savegame.errors import Busy, CheckpointNotFound, ConflictError, CorruptionError, Fenced, InvalidState, SavegameError
 from savegame.model import Chain, Frame, ThreadKey, ThreadRow
 from savegame.store import ANY, Append, PutKeyframe, Store, StoreChange
-from savegame.stores.rules import head_moved
+from savegame.stores.refusals import head_moved
 from savegame.timeline.policy import Retention
 from savegame.waiting.retrying import TRIES
 

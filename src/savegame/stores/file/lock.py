@@ -17,7 +17,7 @@ from typing import Final
 from savegame.errors import ClosedError, UnavailableError
 from savegame.stores.file.disk import LOCK, translated
 from savegame.stores.forking import Still, leave_alone, take_along
-from savegame.stores.rules import write_inside
+from savegame.stores.refusals import write_inside
 
 OPENINGS: Final = 20
 """Attempts to lock a file that others keep replacing or removing meanwhile."""

@@ -11,15 +11,15 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import ClassVar, Final
 
 from savegame.encoding.json_form import from_text
 from savegame.errors import CorruptionError, InvalidInputError, SavegameError, UnavailableError
-from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Capability, Store, StoreChange
+from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
+from savegame.store import Capability
 from savegame.stores.file import upkeep
 from savegame.stores.file.changes import FileTransaction
 from savegame.stores.file.copy import backup
@@ -31,7 +31,8 @@ from savegame.stores.file.lock import OPENINGS, Lock
 from savegame.stores.file.threads import Threads
 from savegame.stores.file.write import BATCH, Writer
 from savegame.stores.fts import FtsIndex
-from savegame.stores.rules import make, no_checkpoint, read_only, renew_lease, take_lease
+from savegame.stores.refusals import no_checkpoint, read_only
+from savegame.stores.rules import RuledStore
 from savegame.stores.sums import damaged
 
 logger = logging.getLogger("savegame")
@@ -44,7 +45,7 @@ def open_url(url: str, *, durability: str = "power", read_only: bool = False) ->
     return FileStore(url.removeprefix("file:"), durability=durability, read_only=read_only)
 
 
-class FileStore(Store):
+class FileStore(RuledStore):
     """Keeps threads in a directory of their own. May be shared between threads and processes; survives `os.fork`.
 
     Nothing is made before the first write. `clock` gives microseconds since 1970.
@@ -71,23 +72,11 @@ class FileStore(Store):
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
-        with self._writing() as transaction:
-            return [make(transaction, change) for change in changes]
-
     def new_id(self, key: ThreadKey) -> str:
         return new_id(hashed(key.id))
 
-    def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
-        with self._writing() as transaction:
-            return take_lease(transaction, key, owner, ttl_us, instead_of)
-
-    def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
-        with self._writing() as transaction:
-            return renew_lease(transaction, key, epoch, ttl_us)
-
     @contextmanager
-    def _writing(self) -> Iterator[FileTransaction]:
+    def transaction(self) -> Iterator[FileTransaction]:
         """A commit: what is changed inside is written at the end, or forgotten if anything fails."""
         with self._alone():
             transaction = FileTransaction(self._threads, self._clock, self._writer.next_epoch)

@@ -20,7 +20,7 @@ from savegame.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from savegame.stores.rules import ended_inside
+from savegame.stores.refusals import ended_inside
 
 SHUT_DOWN: Final = frozenset(("57P01", "57P02", "57P03", "57P05", "25P03", "25P04"))
 """A session that was ended: by an administrator, or by a limit to how long it may idle or a transaction may take."""

@@ -38,7 +38,7 @@ from psycopg.waiting import Ready, Wait
 from savegame.errors import ClosedError, SavegameError, UnavailableError
 from savegame.stores.forking import Still, leave_alone, take_along
 from savegame.stores.postgres.errors import NoAnswer, TookTooLong, is_full
-from savegame.stores.rules import refused_ending
+from savegame.stores.refusals import refused_ending
 
 T = TypeVar("T")
 L = TypeVar("L", bound="Link")

@@ -18,7 +18,8 @@ from savegame.stores.postgres.changes import Work, begins_thread
 from savegame.stores.postgres.errors import TookTooLong, is_lost, translate
 from savegame.stores.postgres.pool import Patience
 from savegame.stores.postgres.work import Task, Workings
-from savegame.stores.rules import make, unknown_outcome
+from savegame.stores.refusals import unknown_outcome
+from savegame.stores.rules import make
 
 MANY: Final = 64
 """With more changes than these a commit may take as long as removing something does."""

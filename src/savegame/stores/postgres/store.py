@@ -33,8 +33,9 @@ from savegame.stores.postgres.saving import Saving
 from savegame.stores.postgres.schema import checked_schema, prepare, quoted, statements
 from savegame.stores.postgres.search import PostgresIndex
 from savegame.stores.postgres.work import Task, Workings
+from savegame.stores.refusals import no_checkpoint, read_only
 from savegame.stores.rows import read_frame, record_page, sound_blob, thread_page, whole_chain
-from savegame.stores.rules import no_checkpoint, read_only, renew_lease, take_lease
+from savegame.stores.rules import renew_lease, take_lease
 
 T = TypeVar("T")
 

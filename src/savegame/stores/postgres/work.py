@@ -26,7 +26,7 @@ from savegame.store import StoreChange
 from savegame.stores.postgres.changes import Committed, Work, tag_of
 from savegame.stores.postgres.errors import ENDED, is_lost, may_work_later, refused_inside, spoilt, translate
 from savegame.stores.postgres.pool import LONGEST_S, Lent, Link, Patience, Pool
-from savegame.stores.rules import ended_inside, unknown_outcome
+from savegame.stores.refusals import ended_inside, unknown_outcome
 
 T = TypeVar("T")
 Mark = tuple[str, str, bytes]

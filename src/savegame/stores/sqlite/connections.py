@@ -22,7 +22,7 @@ from savegame.errors import ClosedError, InvalidInputError, OutOfSpace, Transact
 from savegame.stores import sqlite_file as file
 from savegame.stores.directory import SETTLED_NS, Directory
 from savegame.stores.forking import Still, leave_alone, take_along
-from savegame.stores.rules import ended_inside, refused_ending, write_inside
+from savegame.stores.refusals import ended_inside, refused_ending, write_inside
 from savegame.stores.sqlite_file import SQL
 
 IDLE_READERS: Final = 4

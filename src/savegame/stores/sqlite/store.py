@@ -29,10 +29,11 @@ from savegame.errors import (
     UnavailableError,
     of_system,
 )
-from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Append, Capability, Rewrite, Store, StoreChange
+from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
+from savegame.store import Append, Capability, Rewrite, StoreChange
 from savegame.stores import sqlite_file as file
 from savegame.stores.fts import FtsIndex
+from savegame.stores.refusals import no_checkpoint, read_only, unknown_outcome, write_inside
 from savegame.stores.rows import (
     EMPTY_ROW,
     check_order,
@@ -43,16 +44,7 @@ from savegame.stores.rows import (
     sound_blob,
     thread_page,
 )
-from savegame.stores.rules import (
-    MAX_SEQ,
-    REFUSALS,
-    no_checkpoint,
-    read_only,
-    renew_lease,
-    take_lease,
-    unknown_outcome,
-    write_inside,
-)
+from savegame.stores.rules import MAX_SEQ, REFUSALS, RuledStore
 from savegame.stores.sqlite import upkeep as sqlite_upkeep
 from savegame.stores.sqlite.changes import Committed, SQLiteTransaction, find, space_names
 from savegame.stores.sqlite.connections import Connections
@@ -76,7 +68,7 @@ def open_url(url: str, *, durability: str = "power", read_only: bool = False) ->
     return SQLiteStore(url.removeprefix("sqlite:"), durability=durability, read_only=read_only)
 
 
-class SQLiteStore(Store):
+class SQLiteStore(RuledStore):
     """Keeps frames in an SQLite file. May be shared between threads; safe for several processes; survives `os.fork`."""
 
     scheme = "sqlite"
@@ -252,16 +244,6 @@ class SQLiteStore(Store):
             return error
         return unknown_outcome(error, job)
 
-    # -- leases ------------------------------------------------------------------------------------
-
-    def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
-        with self._writing() as transaction:
-            return take_lease(transaction, key, owner, ttl_us, instead_of)
-
-    def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
-        with self._writing() as transaction:
-            return renew_lease(transaction, key, epoch, ttl_us)
-
     # -- reading -----------------------------------------------------------------------------------
 
     def thread(self, key: ThreadKey) -> ThreadRow | None:
@@ -378,7 +360,7 @@ class SQLiteStore(Store):
                 yield from sqlite_upkeep.check_thread(db, ThreadKey(namespace, thread_id))
 
     def mend(self, namespace: str) -> list[str]:
-        with self._writing() as transaction:
+        with self.transaction() as transaction:
             db = transaction.db
             self._committed.forget()
             done = sqlite_upkeep.mend_places(db, namespace)
@@ -401,7 +383,7 @@ class SQLiteStore(Store):
         total = self.sizes()["count"]
         done = key = 0
         while True:
-            with self._writing() as transaction:
+            with self.transaction() as transaction:
                 db = transaction.db
                 page = all_rows(db, "recode_page", key)
                 if not page:
@@ -536,7 +518,7 @@ class SQLiteStore(Store):
         return self._connections.reading(snapshot=snapshot)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[SQLiteTransaction]:
+    def _own_transaction(self) -> Iterator[SQLiteTransaction]:
         """A transaction of its own; rows that were written in it are remembered once it is committed."""
         self._connections.refuse_inside()
         with self._connections.lock:
@@ -550,10 +532,10 @@ class SQLiteStore(Store):
             transaction.committed()
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[SQLiteTransaction]:
+    def transaction(self) -> Iterator[SQLiteTransaction]:
         """A transaction of its own; inside `connection()`, part of that one. SQLite's errors become ours."""
         self._check_open(writing=True)
-        with file.translated(self.path), self._part() if self.borrowed() else self._transaction() as transaction:
+        with file.translated(self.path), self._part() if self.borrowed() else self._own_transaction() as transaction:
             yield transaction
 
 
