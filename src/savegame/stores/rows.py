@@ -77,9 +77,11 @@ def continues(change: Append, row: Row) -> bool:
 
     If not, they decide: this never refuses anything.
     """
-    free = row.owner is None if change.epoch is None else row.epoch == change.epoch != 0
-    on_head = change.expect == row.head_id and change.base == row.head and change.base_id in (None, row.head_id)
-    return change.fresh and free and on_head and change.agent in (None, row.agent) and row.last < MAX_SEQ
+    _, agent, head, head_id, last, _, _, _, newest, owner, _, _ = row  # every save comes along here
+    _, _, base, _, _, _, expect, epoch, wanted_agent, _, _, fresh, _, base_id = change
+    free = owner is None if epoch is None else epoch == newest != 0
+    on_head = expect == head_id and base == head and base_id in (None, head_id)
+    return fresh and free and on_head and wanted_agent in (None, agent) and last < MAX_SEQ
 
 
 def remember(rows: dict[ThreadKey, Row], new: dict[ThreadKey, Row], most: int = 1024) -> None:
