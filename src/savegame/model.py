@@ -69,7 +69,7 @@ def checked_path(path: object) -> str:
 
 
 def checked_limit(limit: object) -> int | None:
-    """How many entries a listing gives at most, None for all; never more than stores can count. Raises InvalidInputError."""
+    """The maximum number of entries in a listing, None for all; never more than stores can count. Raises InvalidInputError."""
     if limit is None:
         return None
     if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
@@ -267,7 +267,7 @@ class ThreadKey(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """Who works on a thread. `epoch` fences every write; `expires` is by the store's clock, in microseconds."""
+    """The right to move the head of a thread. `epoch` fences every write; `expires` is in microseconds by the store's clock."""
 
     epoch: int
     owner: str
@@ -275,7 +275,7 @@ class Lease(NamedTuple):
 
 
 class ThreadRow(NamedTuple):
-    """What a store knows of a thread. Without a head it was only leased, has only records, or its head was taken away."""
+    """What a store knows of a thread. Without a head it was only leased, has only records, or its head was removed."""
 
     key: ThreadKey
     agent: str | None
@@ -309,7 +309,7 @@ class Frame(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """What brings one checkpoint back: a keyframe (or none) and the deltas after it, oldest first."""
+    """What rebuilds one checkpoint: a keyframe (or none) and the deltas after it, oldest first."""
 
     keyframe_seq: int
     keyframe: bytes | None

@@ -41,7 +41,7 @@ def test_a_flipped_bit_in_a_newline_loses_nothing_and_is_told(store: FileStore, 
         assert everything(other, A) == whole
         assert [problem.place for problem in other.check("default")] == [f"newline at byte {at} of journal.jsonl"]
         if then == "mend":
-            assert other.mend("default") == ["thread 'a': 1 lines without a newline written anew"]
+            assert other.mend("default") == ["thread 'a': 1 lines without a newline rewritten"]
             assert everything(other, A) == whole
         else:
             assert other.commit([appended(A, 4, 2)]) == [4]

@@ -403,6 +403,6 @@ def _problems(thread: _Thread) -> Iterator[Problem]:
 
 
 def _page(found: Iterator[V], limit: int, cursor: Callable[[V], str]) -> Page[V]:
-    # One more than asked for tells whether there is a next page.
+    # One more than the limit shows whether there is a next page.
     items = list(islice(found, limit + 1))
     return Page(items[:limit], cursor(items[limit - 1]) if len(items) > limit else None)

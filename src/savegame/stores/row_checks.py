@@ -1,6 +1,6 @@
 """Which rows of a thread are damaged, and what a thread's row should be: what SQLite and PostgreSQL have in common.
 
-Functions over rows that somebody else has read; nothing is written here. Touches _rows, frames, model, errors.
+Functions over rows that the caller has read; nothing is written here. Touches rows, sums, frames, model, errors.
 """
 
 from __future__ import annotations

@@ -193,13 +193,13 @@ def read_frame(key: ThreadKey, columns: Iterable[Any]) -> Frame:
 
 
 def placed_id(key: int) -> str:
-    """A new id that tells the key of its frame: 64 random bits, then the key mixed with them."""
+    """A new id that contains the key of its frame: 64 random bits, then the key mixed with them."""
     noise = _random.getrandbits(64)
     return (noise << 64 | noise ^ key).to_bytes(16).hex()
 
 
-def place_told_by(stored_id: str | bytes) -> int:
-    """The key that an id tells; whether that frame has this id must be looked up. 0 for an id that a user chose."""
+def place_in(stored_id: str | bytes) -> int:
+    """The key that an id contains; whether that frame has this id must be looked up. 0 for an id that a user chose."""
     if not isinstance(stored_id, bytes):
         return 0
     number = int.from_bytes(stored_id)

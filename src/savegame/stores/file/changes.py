@@ -198,7 +198,7 @@ class FileTransaction(Transaction):
             draft.aside += [place] if aside else []
 
 
-def said_now(journal: Journal, reader: Reader, recode: Callable[[bytes], bytes] | None) -> Iterator[Op | bytes]:
+def current_lines(journal: Journal, reader: Reader, recode: Callable[[bytes], bytes] | None) -> Iterator[Op | bytes]:
     """The lines of a journal without those that were superseded; a damaged line of a frame stays as it is."""
     row = journal.row
     yield first_line(journal.key, journal.life)

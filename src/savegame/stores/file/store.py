@@ -48,7 +48,7 @@ def open_url(url: str, *, durability: str = "power", read_only: bool = False) ->
 class FileStore(RuledStore):
     """Keeps threads in a directory of their own. May be shared between threads and processes; survives `os.fork`.
 
-    Nothing is made before the first write. `clock` gives microseconds since 1970.
+    Nothing is created before the first write. `clock` returns microseconds since 1970.
     """
 
     scheme = "file"
@@ -242,7 +242,7 @@ class FileStore(RuledStore):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else writes or reads; what somebody left unfinished is finished first."""
+        """No other writer or reader; a commit that was left unfinished is finished first."""
         if self.read_only:
             self._lock.check_open()
             raise read_only(self.path)
@@ -252,7 +252,7 @@ class FileStore(RuledStore):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Nobody writes; everything is read at one moment."""
+        """No writer: everything is read in one snapshot."""
         for _ in range(OPENINGS):
             with translated(self.path), self._lock.held(alone=False):
                 if not os.path.lexists(self._batch):

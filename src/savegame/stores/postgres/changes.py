@@ -18,12 +18,12 @@ from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, DeleteThread, PutRecord, StoreChange
 from savegame.stores.postgres.pool import Link
 from savegame.stores.postgres.reading import find, read_frames, read_row, row_sum
-from savegame.stores.rows import EMPTY_ROW, Row, continues, place_told_by, placed_id, remember
+from savegame.stores.rows import EMPTY_ROW, Row, continues, place_in, placed_id, remember
 from savegame.stores.rules import Blobs, Pin, Transaction, floor_after
 from savegame.stores.sums import blob_checksum, meta_checksum, record_checksum
 
 LOCKS: Final = 64
-"""How many locks the ids that users chose share in a namespace: a transaction can hold only so many."""
+"""How many locks the ids that users chose share in a namespace: a transaction can hold only a limited number."""
 
 EPOCH_BITS: Final = 16
 """How many bits of a lease's number are random: a server that lost commits issues the number before them again."""
@@ -215,7 +215,7 @@ class Committed:
         self._rows.clear()
 
     def new_id(self, key: ThreadKey) -> str:
-        """An id that tells the place of the thread's next frame, unless another writer appends first."""
+        """An id that contains the place of the thread's next frame, unless another writer appends first."""
         row = self._rows.get(key)
         return placed_id(tag_of(key) << 32 | (row.last + 1 if row else 1))
 
@@ -256,8 +256,8 @@ def _run_after(row: Row, base: int) -> int:
 
 
 def _is_listed(row: Row, checkpoint_id: str) -> bool:
-    """Whether the id of the newest frame has to be looked up, since it does not tell its place."""
-    return place_told_by(pack_id(checkpoint_id)) != row.key(row.last)
+    """Whether the id of the newest frame has to be looked up, since it does not contain its place."""
+    return place_in(pack_id(checkpoint_id)) != row.key(row.last)
 
 
 def _lock_of(namespace: str, id: str) -> tuple[int, int]:  # noqa: A002 - one word per idea

@@ -1,9 +1,9 @@
-"""The connections of one process to one PostgreSQL database: lent and given back, dropped when one breaks.
+"""The connections of one process to one PostgreSQL database: lent and returned, dropped when one breaks.
 
-Keeps three promises: nobody waits longer for a server than was asked for; a warning that comes with a commit is not
+Keeps three promises: no call waits longer for a server than it asked for; a warning that comes with a commit is not
 overlooked; a child of a fork never uses, or closes, a connection of its parent. There is no session state: every
 connection is as good as another, also behind PgBouncer in transaction mode. What users get by `connection()` is a
-connection of their own, since nobody knows what they change in its session. Touches _forking, _postgres_errors, store, errors.
+connection of their own, since they may change anything in its session. Touches forking, refusals, errors.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LONGEST_S: Final = 6 * 3600.0
 
 
 class Patience:
-    """How long somebody goes on trying. No server that froze may use it up: there must be time for another."""
+    """How long a call keeps trying. A server that froze may not use it up: there must be time for another."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -172,7 +172,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
                 failed = _interrupt(error, before) or failed or error  # else it comes of the interrupt: psycopg is in disorder
         if failed is not None:
             if outermost and self.in_pipeline:
-                self.hang_up()  # an interrupt kept it from being left: answers that come now are nobody's
+                self.hang_up()  # an interrupt kept it from being left: answers that come now have no reader
             raise failed
 
     @contextlib.contextmanager
@@ -199,7 +199,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
         return Statement(self, row_factory=tuple_row).execute(statement, values or None, binary=True, prepare=False)
 
     def call(self, name: str, *values: Any) -> int | None:
-        """The number that a named function gives: `ask` for what is called most, without cursors, which take longer than it."""
+        """The number that a named function returns: the quicker `ask` for the most frequent call, without cursors."""
         number = self.wait(_answer(self.pgconn, self.sql[name].encode(), values)).get_value(0, 0)
         return None if number is None else int.from_bytes(number, signed=True)
 
@@ -231,7 +231,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
             if interrupt is not None:
                 raise interrupt from error
             if isinstance(error, NoAnswer):
-                self.hang_up()  # an answer that comes now is nobody's
+                self.hang_up()  # an answer that comes now has no reader
             if self.cancelled and isinstance(error, psycopg.errors.QueryCanceled):
                 raise TookTooLong("the statement was cancelled") from error
             raise
@@ -265,7 +265,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
         """End the transaction, if one is open, without a trace."""
         if self.pid == os.getpid() and not self.closed and self.in_transaction:
             self.until = time.monotonic() + PING_S  # an interrupt may have left it waiting for what never comes
-            with contextlib.suppress(psycopg.Error):  # then the connection is closed when it is given back
+            with contextlib.suppress(psycopg.Error):  # then the connection is closed when it is returned
                 self.tell("rollback")
 
     def check_process(self) -> None:
@@ -283,7 +283,7 @@ _ENDS_TRANSACTION: Final = re.compile(
 
 
 class Lent(Link):
-    """A connection that a user has for one block of `connection()`, and nobody after that."""
+    """A connection that a user has for one block of `connection()`; it is not used again."""
 
     torn = False
     """Whether half a save may be in the transaction, which therefore must not be committed."""
@@ -386,7 +386,7 @@ def _interrupt(error: BaseException | None, before: BaseException | None) -> Bas
 
 
 class _Slot:
-    """The right to have one connection. It ends with whoever has it, also when that was interrupted at a bad moment."""
+    """The right to have one connection. It ends with its owner, also if that was interrupted at a bad moment."""
 
     __slots__ = ("__weakref__",)
 
@@ -401,7 +401,7 @@ class Pool:
         self._conninfo = conninfo
         self._sql = sql
         self.after_fork: Callable[[], None] = lambda: None
-        """What else begins anew in the child of a fork."""
+        """What else starts afresh in the child of a fork."""
         self._begin_life()
         take_along(self)
 
@@ -427,11 +427,11 @@ class Pool:
             self.give_back(link)
 
     def take(self, patience: Patience) -> Link:
-        """A connection that nobody else has. Raises what psycopg raises, and UnavailableError if all are lent for long."""
+        """A connection for the caller alone. Raises what psycopg raises, and UnavailableError if all stay lent for long."""
         return self._with_slot(patience, lambda: self._idle_one(0) or self.connect(patience, Link))
 
     def take_new(self, patience: Patience) -> Lent:
-        """A connection for a user's own statements: one that nobody had before, and that is closed when it is given back."""
+        """A connection for a user's own statements: a new one, which is closed when it is returned."""
 
         def connect() -> Lent:
             if spare := self._idle_one(self.size - len(self._slots) + 1):
@@ -443,14 +443,14 @@ class Pool:
     def _with_slot(self, patience: Patience, connect: Callable[[], L]) -> L:
         with self._guard:
             if not self._changed.wait_for(lambda: self.closed or self._has_room(), patience.left()):
-                raise UnavailableError(f"{self.where}: all {self.size} connections are in use; try again, or allow more")
+                raise UnavailableError(f"{self.where}: all {self.size} connections are in use; retry, or allow more")
             self.check_open()
             slot = _Slot()
             self._slots.append(weakref.ref(slot))
         try:
             link = connect()
         except BaseException:
-            del slot  # whoever keeps the error keeps this frame
+            del slot  # a caller that keeps the error keeps this frame
             with self._guard:
                 self._changed.notify()
             raise
@@ -458,7 +458,7 @@ class Pool:
         return link
 
     def _idle_one(self, fewest: int) -> Link | None:
-        """One that nobody uses, if there are so many at least."""
+        """An idle one, if there are at least that many."""
         with self._guard:
             return self._idle.pop() if self._idle and len(self._idle) >= fewest else None
 
@@ -482,7 +482,7 @@ class Pool:
             self._changed.notify()
 
     def connect(self, patience: Patience, kind: type[L]) -> L:
-        """A new connection, which is not one of those that are lent. Who has it closes it if the pool was closed meanwhile."""
+        """A new connection, which is not one of those that are lent. Its user closes it if the pool was closed meanwhile."""
         self.check_open()
         given = conninfo_to_dict(self._conninfo)
         limit = given.get("connect_timeout") or max(2, min(CONNECT_S, int(patience.left())))
@@ -496,7 +496,7 @@ class Pool:
             link.hang_up()
 
     def close(self) -> None:
-        """Close every connection, now or when it is given back."""
+        """Close every connection, now or when it is returned."""
         with self._guard:
             self.closed = True
             self._changed.notify_all()
@@ -510,7 +510,7 @@ class Pool:
         yield
 
     def after_fork_in_child(self) -> None:
-        """Begin anew; the parent's connections are kept, so that nothing closes them, and never used."""
+        """Start afresh; the parent's connections are kept, so that nothing closes them, and never used."""
         _abandoned.extend(self._idle)
         self._begin_life()
         self.after_fork()

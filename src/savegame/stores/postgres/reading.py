@@ -9,7 +9,7 @@ from typing import Any, Final
 from savegame.encoding.frames import checksum, pack_id, thread_salt
 from savegame.model import Frame, ThreadKey
 from savegame.stores.postgres.pool import Link, Rows
-from savegame.stores.rows import FrameRow, Row, Stretch, place_told_by, read_frame, sound_deltas
+from savegame.stores.rows import FrameRow, Row, Stretch, place_in, read_frame, sound_deltas
 from savegame.stores.rules import MAX_SEQ
 from savegame.stores.sums import damaged, thread_sum
 
@@ -34,8 +34,8 @@ def row_sum(key: ThreadKey, row: Row) -> int:
 
 def find(link: Link, namespace: str, id: str) -> tuple[ThreadKey, int] | None:  # noqa: A002 - one word per idea
     """Where the frame with an id is: where the id says, or where the index says. Raises CorruptionError."""
-    told = place_told_by(pack_id(id))
-    tag, seq = told >> 32, told & MAX_SEQ
+    place = place_in(pack_id(id))
+    tag, seq = place >> 32, place & MAX_SEQ
     for *columns, thread_id in link.ask("frames_at_tag", namespace, tag, seq) if 0 < tag <= 0x7FFFFFFF else ():
         key = ThreadKey(namespace, thread_id)
         if columns[1] == id:

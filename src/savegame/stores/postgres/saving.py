@@ -2,7 +2,7 @@
 
 Most commits append one frame to a thread whose row is remembered: one statement, which does nothing if the row is another
 by now. Whether it landed when its reply was lost is found out by giving the row another version, after which it never
-can, and looking for the frame. Touches store, errors, _rows and the modules below this one.
+can, and looking for the frame. Touches store, rules, errors and the modules below this one.
 """
 
 from __future__ import annotations

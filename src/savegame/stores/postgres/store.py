@@ -43,7 +43,7 @@ OURS = ("schema", "deadline", "connections")
 CONNECTIONS = 16
 DEADLINE_S = 30.0
 REWRITTEN_BYTES = 256 << 20
-"""Up to this size `compact` gives space back to the disk: tables are locked while they are written anew, and larger ones
+"""Up to this size `compact` returns space to the disk: tables are locked while they are rewritten, and larger ones
 for too long. Those only get room for what comes next."""
 
 LONGEST_DEADLINE_S = 1800.0

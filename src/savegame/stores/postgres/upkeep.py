@@ -1,7 +1,7 @@
 """Sizes, checking, mending and recoding of PostgreSQL's tables: what a store does for `stats`, `verify` and `repair`.
 
 Functions over one connection or one transaction. Nothing is ever deleted here: damaged rows go to the table `aside`, as
-they are. Touches _rows, _row_checks, _postgres_pool, _postgres_changes, frames, model.
+they are. Touches rows, row_checks, sums, pool, changes, reading, frames, model.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _has_sound_frame(link: Link, key: ThreadKey) -> bool:
 
 
 def mend(work: Work, key: ThreadKey) -> list[str]:
-    """Set damaged rows beside a thread's frames aside; count frames and find the head anew where its row is wrong."""
+    """Set damaged rows beside a thread's frames aside; recount frames and find the head where its row is wrong."""
     done = []
     columns = work.link.ask("lock_thread", *key)
     if not columns:
@@ -170,12 +170,12 @@ def mend(work: Work, key: ThreadKey) -> list[str]:
         _set_aside(work, key, damage)
         done.append(f"thread {key.id!r}: set aside: {damage}")
     found: Row | None = None
-    with contextlib.suppress(CorruptionError):  # then it is built anew
+    with contextlib.suppress(CorruptionError):  # then it is rebuilt
         found = read_row(key, columns[0])
     row = mended_row(found, tag_of(key), *work.count_and_newest(key), partial(id_of, work.link, key))
     if row is not None:
         work.write(key, row)
-        done.append(f"thread {key.id!r}: its row was built anew")
+        done.append(f"thread {key.id!r}: its row was rebuilt")
     return done
 
 

@@ -1,9 +1,9 @@
 """Carrying reads and writes to their end, whatever happens to connections and servers meanwhile.
 
-A read that failed is tried again within the deadline. A write whose connection was lost, or whose commit came with a
+A read that failed is retried within the deadline. A write whose connection was lost, or whose commit came with a
 warning, may have happened or not: that is found out on a new connection, by a transaction that leaves the write no way to
-happen later. Only when nobody can be reached until the deadline is the caller told that the outcome is unknown.
-Touches store, errors, _rows and the other modules of this store.
+happen later. Only when no server can be reached until the deadline, the error says that the outcome is unknown.
+Touches store, rules, errors and the other modules of this store.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CLOCK_KEPT_US: Final = 60_000_000
 
 
 class Clock:
-    """The server's clock, without asking: this machine's, with the difference that answers told. Never ahead of it."""
+    """The server's clock, without asking: this machine's, with the difference that answers showed. Never ahead of it."""
 
     def __init__(self) -> None:
         self._ahead = 0
@@ -58,7 +58,7 @@ class Clock:
 
 
 class Doubt(Exception):
-    """A commit that may have happened: then `outcome` is what it gives."""
+    """A commit that may have happened: then `outcome` is its result."""
 
     def __init__(self, outcome: Any = None) -> None:
         super().__init__("the reply to a commit was lost")
@@ -139,7 +139,7 @@ class Workings:
     # -- writing -----------------------------------------------------------------------------------
 
     def write(self, task: Task[T], patience: Patience | None = None) -> T:
-        """What a task gives, once it is committed."""
+        """The result of a task, once it is committed."""
         lent = self.borrowed()
         if lent is not None:
             return self._write_inside(lent, task)
@@ -166,7 +166,7 @@ class Workings:
     def _given_up(self, doubt: Doubt, task: Task[T], mark: Mark | None) -> UnavailableError:
         if mark is None:
             return unknown_outcome(doubt, task.changes)
-        return UnavailableError(f"{self.pool.where}: the connection was lost; nothing was written, do it again")
+        return UnavailableError(f"{self.pool.where}: the connection was lost; nothing was written; retry")
 
     def _transact(self, link: Link, task: Task[T], mark: Mark | None) -> T:
         """One try of a task. Raises Doubt if it may have happened; whatever else it raises, nothing was written."""
@@ -297,7 +297,7 @@ class Workings:
             raise self._not_committed(error) from error
 
     def _commit_block(self, link: Lent) -> None:
-        """Commit what a user did, as durably as a save, and leave no settings to whoever gets the session from PgBouncer."""
+        """Commit what a user did, as durably as a save, and leave no settings behind in the session."""
         patience, mark = Patience(self.deadline), _new_mark(())
         try:
             with self._hurried(link), self._committed(link, mark):
@@ -378,8 +378,8 @@ def _done(work: Work, task: Task[T]) -> T:
 
 
 def _forget_marks(link: Link) -> None:
-    """Remove some of the marks that nobody will look for any more."""
-    with contextlib.suppress(psycopg.Error):  # what was asked for is done; somebody else will
+    """Remove some of the marks that will not be looked for any more."""
+    with contextlib.suppress(psycopg.Error):  # the write is done; a later one will
         link.tell("forget_marks")
 
 

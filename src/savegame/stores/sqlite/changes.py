@@ -21,7 +21,7 @@ from savegame.encoding.frames import BASE_FACTOR, SEQ_FACTOR, checksum, pack_id,
 from savegame.errors import CorruptionError
 from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, StoreChange
-from savegame.stores.rows import EMPTY_ROW, Row, continues, place_told_by, read_frame, read_thread, remember, thread_values
+from savegame.stores.rows import EMPTY_ROW, Row, continues, place_in, read_frame, read_thread, remember, thread_values
 from savegame.stores.rules import MAX_SEQ, Blobs, Pin, Transaction, floor_after, make
 from savegame.stores.sqlite.reading import read_frames
 from savegame.stores.sqlite_file import SQL, Connection, all_rows, one_row, repeated
@@ -119,7 +119,7 @@ class Committed:
         run = run if run and change.base == last else seq
         new = Row(no, agent, seq, change.id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
         stored_id = pack_id(change.id)
-        space = None if place_told_by(stored_id) == no << 32 | seq else self.space(db, change.key.namespace)
+        space = None if place_in(stored_id) == no << 32 | seq else self.space(db, change.key.namespace)
         return new, _append_columns(new, change, change.key, stored_id, space)
 
 
@@ -227,7 +227,7 @@ class SQLiteTransaction(Transaction):
         run = before.run if before.run and frame.base == before.last else frame.seq
         new = before.after(row)._replace(run=run, version=before.version + 1)
         stored_id = pack_id(frame.id)
-        space = None if place_told_by(stored_id) == new.key(frame.seq) else self._space(key.namespace)
+        space = None if place_in(stored_id) == new.key(frame.seq) else self._space(key.namespace)
         if not _inserted(self.db, _append_columns(new, frame, key, stored_id, space), 1):
             raise damaged(key, None, f"frame {frame.seq} exists already", frame.seq)  # although its row was just read
         if new.agent != before.agent:
@@ -346,13 +346,13 @@ def _read_row(db: Connection, space: int, key: ThreadKey) -> Row | None:
 
 def find(db: Connection, space: int, namespace: str, stored_id: str | bytes) -> tuple[ThreadKey, int] | None:
     """Where the frame with an id is: where the id says, or where the index says. Raises CorruptionError."""
-    told = place_told_by(stored_id)
-    at = one_row(db, "frame_at", told, space) if told < NO_KEY else None
+    place = place_in(stored_id)
+    at = one_row(db, "frame_at", place, space) if place < NO_KEY else None
     if at is not None:
         key = ThreadKey(namespace, at[1])
         if at[0] == stored_id:
-            return key, told & MAX_SEQ
-        read_frame(key, all_rows(db, "frames_up", told, told, 1)[0])  # it has another id: is that one sound?
+            return key, place & MAX_SEQ
+        read_frame(key, all_rows(db, "frames_up", place, place, 1)[0])  # it has another id: is that one sound?
     found = one_row(db, "find_frame", stored_id, space)
     return None if found is None else (ThreadKey(namespace, found[1]), found[0] & MAX_SEQ)
 

@@ -60,7 +60,7 @@ Waiting: TypeAlias = Pending[Sequence[StoreChange], list[int]]
 SYNCHRONOUS: Final = {"power": 2, "process": 1}
 
 PURGE_MS: Final = 2_000
-"""How long removed bytes wait for a reader to finish, while nobody can write: longer than our own readers ever take."""
+"""How long removed bytes wait for a reader to finish, while writers have to wait: longer than our own readers ever take."""
 
 
 def open_url(url: str, *, durability: str = "power", read_only: bool = False) -> SQLiteStore:
@@ -85,7 +85,7 @@ class SQLiteStore(RuledStore):
         self.layout = file.prepare(self.path, read_only=read_only)
         self._index = FtsIndex(self.path + "-search", read_only=read_only)
         self._connections = Connections(self.path, read_only=read_only, synchronous=SYNCHRONOUS[durability])
-        self._connections.after_fork = self._begin_group  # in the child, nobody is here who waited in the group
+        self._connections.after_fork = self._begin_group  # in the child, the threads that waited in the group do not exist
         self._begin_group()
         self._committed = Committed(self.clock)
         self._connections.forget = self._committed.forget
@@ -105,7 +105,7 @@ class SQLiteStore(RuledStore):
             return self._inside_borrowed(changes)
         if here in own.inside:
             raise write_inside(self.path)
-        alone = not own.inside  # then there is nobody to share a flush with
+        alone = not own.inside  # then there is no other to share a flush with
         try:
             own.inside.add(here)
             return self._write(changes) if alone else self._group.run(changes)
@@ -238,7 +238,9 @@ class SQLiteStore(RuledStore):
         if isinstance(error, apsw.Error):
             return file.translate(error, self.path) or error
         if not isinstance(error, SavegameError):  # Ctrl-C, memory that ran out, a mistake in a change
-            error = UnavailableError(f"{self.path}: the write was interrupted ({error!r}); look, then try again", unknown=True)
+            error = UnavailableError(
+                f"{self.path}: the write was interrupted ({error!r}); look for it, then retry", unknown=True
+            )
         appended = next((change for change in job if isinstance(change, Append)), None)
         if appended is None or not getattr(error, "unknown", False):
             return error
@@ -374,9 +376,7 @@ class SQLiteStore(RuledStore):
             if not isinstance(error.__cause__, apsw.FullError):
                 raise
             # Whether the last page was written does not matter: it says the same either way.
-            raise OutOfSpace(
-                f"{self.path}: the disk is full: every checkpoint is as it was; make room and try again"
-            ) from error
+            raise OutOfSpace(f"{self.path}: the disk is full: every checkpoint is as it was; make room and retry") from error
         self._shrink()
 
     def _recode(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:

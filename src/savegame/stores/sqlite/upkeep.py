@@ -1,7 +1,7 @@
 """Sizes, checking and mending of an SQLite file: what a store does for `stats`, `verify` and `repair`.
 
 Functions over one connection, inside the caller's transaction. Nothing is ever deleted here: damaged rows go to the
-table `aside`, as they are. Touches _rows, _row_checks, _sqlite_file, model.
+table `aside`, as they are. Touches rows, row_checks, sums, sqlite_file, model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def sizes(db: Connection, path: str) -> dict[str, int]:
 
 
 def check(db: Connection, namespace: str) -> Iterator[Problem]:
-    """Every row of a namespace against its checksum, what belongs to nobody, and SQLite's own check of the file."""
+    """Every row of a namespace against its checksum, rows without a thread, and SQLite's own check of the file."""
     for (line,) in db.execute("PRAGMA integrity_check(100)").fetchall():
         if line != "ok":
             yield Problem(None, None, "database file", str(line))
@@ -129,7 +129,7 @@ def mend_places(db: Connection, namespace: str) -> list[str]:
         if one_row(db, "thread", space, thread_id) is None:
             db.execute(SQL["set_thread_space"], (space, columns[0]))
             done.append(f"thread {thread_id!r}: was in another namespace, brought back")
-        else:  # somebody began it anew meanwhile
+        else:  # it was created again meanwhile
             done.append(
                 f"thread {thread_id!r}: left in another namespace, its name is taken; fork and delete that one, then repair"
             )
@@ -137,7 +137,7 @@ def mend_places(db: Connection, namespace: str) -> list[str]:
 
 
 def _mend_numbers(db: Connection, done: list[str]) -> None:
-    """Give threads of all namespaces whose number is damaged that one back under which their frames are: nobody else can."""
+    """Restore damaged numbers of threads, in all namespaces, from the numbers that their frames have."""
     lost = [number for (number,) in all_rows(db, "lost_numbers")]
     names = {number: name for number, name, _ in all_rows(db, "spaces")}
     threads = all_rows(db, "foreign_threads", 0)
@@ -147,7 +147,7 @@ def _mend_numbers(db: Connection, done: list[str]) -> None:
         key = ThreadKey(names.get(space, ""), thread_id)
         if not _fits(key, columns):
             right = next((number for number in lost if _fits(key, (number, *columns[1:]))), None)
-            if right is None and not 0 < columns[0] <= newest:  # nobody ever had it: one of its own, and a row built anew
+            if right is None and not 0 < columns[0] <= newest:  # never used: a number of its own, and a rebuilt row
                 right = next(number for number in count(1) if number not in taken)
             if right is not None:
                 db.execute(SQL["set_thread_no"], (right, columns[0]))
@@ -165,7 +165,7 @@ def _fits(key: ThreadKey, columns: Sequence[Any]) -> bool:
 
 
 def mend(db: Connection, namespace: str, space: int, now: int) -> list[str]:
-    """Set damaged rows beside the frames aside; count frames and find heads anew where a thread's row is wrong."""
+    """Set damaged rows beside the frames aside; recount frames and find heads where a thread's row is wrong."""
     done: list[str] = []
     for (what,) in all_rows(db, "lost_values"):
         done.append(f"set aside: {what}, which belonged to no thread")
@@ -207,7 +207,7 @@ def _mend_row(db: Connection, key: ThreadKey, columns: tuple[Any, ...], now: int
     row = mended_row(found, empty.no, count, newest & MAX_SEQ if count else 0, partial(_id_of, db, empty))
     if row is None:
         return []
-    row = row._replace(version=now)  # larger than any that somebody may remember, whatever stands in a damaged row
+    row = row._replace(version=now)  # larger than any that is remembered, whatever a damaged row says
     db.execute(SQL["set_thread"], thread_values(key, row))
     db.execute(SQL["set_agent"], (row.agent, row.no, row.agent))
-    return [f"thread {key.id!r}: its row was built anew"]
+    return [f"thread {key.id!r}: its row was rebuilt"]

@@ -46,7 +46,7 @@ class Appending(Contract):
 
     @pytest.mark.parametrize("expect", [None, "a-1", "a-77"])
     def test_a_wrong_expectation_is_a_conflict_with_both_heads(self, store: Store, expect: str | None) -> None:
-        """The error tells what was expected and what is there."""
+        """The error has what was expected and what was found."""
         grown(store, A, 2)
         with pytest.raises(ConflictError) as caught:
             store.commit([appended(A, 3, 2, expect=expect)])
@@ -91,7 +91,7 @@ class Appending(Contract):
             assert {type(result) for result in results} == {list, AlreadyExistsError}
 
     def test_new_ids_are_found_wherever_their_frame_went(self, store: Store) -> None:
-        """An id is made before anybody knows who appends first."""
+        """An id is made before it is known which writer appends first."""
         grown(store, A, 1)
         early, late = store.new_id(A), store.new_id(A)
         store.commit([appended(A, 2, 1, id=late, fresh=True)])
@@ -110,7 +110,7 @@ class Appending(Contract):
         assert all(re.fullmatch("[0-9a-f]{32}", name) for name in made)
 
     def test_a_new_id_is_taken_like_any_other(self, store: Store) -> None:
-        """Who chooses it a second time is refused, in the thread and in others."""
+        """A second use is refused, in the thread and in others."""
         grown(store, A, 1)
         name = store.new_id(A)
         store.commit([appended(A, 2, 1, id=name, fresh=True)])
@@ -128,12 +128,12 @@ class Appending(Contract):
             ids = {key: store.new_id(key) for key in keys}
             wrong = keys[turn]
             changes = [
-                appended(key, turn, turn - 1, id=ids[key], fresh=True, expect="nobody" if key == wrong else heads[key])
+                appended(key, turn, turn - 1, id=ids[key], fresh=True, expect="wrong" if key == wrong else heads[key])
                 for key in keys
             ]
             results = at_once(*[partial(store.commit, [change]) for change in changes])
             for change, result in zip(changes, results, strict=True):
-                if change.expect == "nobody":
+                if change.expect == "wrong":
                     assert isinstance(result, ConflictError)
                     assert store.commit([change._replace(expect=heads[change.key])]) == [turn]
                 else:
@@ -209,7 +209,7 @@ class Appending(Contract):
         store.commit([MoveHead(A, 2, expect="a-1")])
         assert (row_of(store, A).agent, store.heads(SPACE, agent="y")) == ("x", [])
 
-    def test_heads_tells_of_every_thread(self, store: Store) -> None:
+    def test_heads_lists_every_thread(self, store: Store) -> None:
         """By id; those of one agent if asked for."""
         store.commit([appended(B, 1, agent="x")])
         grown(store, A, 2)

@@ -1,4 +1,4 @@
-"""What one commit of several changes promises: all of them or none, whoever reads or writes meanwhile."""
+"""What one commit of several changes promises: all of them or none, also for those who read or write meanwhile."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ FAILURES: Final[dict[str, tuple[StoreChange, type[SavegameError]]]] = {
 class Batches(Contract):
     """Several changes in one commit."""
 
-    def test_a_batch_gives_one_number_per_change(self, store: Store) -> None:
+    def test_a_batch_returns_one_number_per_change(self, store: Store) -> None:
         """0 for a change that makes no frame; later changes see earlier ones."""
         batch: list[StoreChange] = [
             appended(A, 1, expect=None),
@@ -95,7 +95,7 @@ class Batches(Contract):
             grown(store, key, 2)
             record, keyframe = PutRecord(key, "kind", "name", b"old"), PutKeyframe(key, 2, b"1.2.")
             store.commit([record, keyframe, appended(key, 3, 2, blobs=((b"x", b"old"),)), MoveHead(key, 2)])
-        store.lease(E, "somebody", MINUTE)
+        store.lease(E, "another run", MINUTE)
         fresh = ThreadKey(SPACE, "fresh")
         before = [everything(store, key) for key in (A, B, C, D, E, fresh)]
         change, error = FAILURES[failure]
@@ -121,7 +121,7 @@ class Batches(Contract):
         assert list(store.check(SPACE)) == []
 
     def test_a_reader_never_sees_half_a_batch(self, store: Store) -> None:
-        """Two frames per batch: nobody ever counts an odd number."""
+        """Two frames per batch: a reader never counts an odd number."""
         over = threading.Event()
         counts: set[int] = set()
 

@@ -86,7 +86,7 @@ def pages(read: Callable[[Any], Page[T]], start: Any) -> list[list[T]]:
 
 
 def at_once(*calls: Callable[[], T]) -> list[T | SavegameError]:
-    """What the calls give or raise when all start at the same moment, each in a thread of its own."""
+    """What the calls return or raise when all start at the same moment, each in a thread of its own."""
     start = threading.Barrier(len(calls))
 
     def run(call: Callable[[], T]) -> T | SavegameError:
@@ -130,7 +130,7 @@ class Contract:
         return again
 
     def fill(self, store: Store) -> list[ThreadKey]:
-        """A thread in every condition there is; gives their keys."""
+        """A thread in every condition; returns their keys."""
         keys = [A, B, C, D, E, ThreadKey("other", "a")]
         for key in keys:
             grown(store, key, 4)

@@ -35,7 +35,7 @@ class Leases(Contract):
         assert [row.key for row in store.threads(SPACE).items] == [A]
 
     def test_a_live_lease_keeps_others_out(self, store: Store) -> None:
-        """Nobody moves the head without its epoch, whatever they expect; nobody takes the lease, by the same name either."""
+        """No head moves without its epoch, whatever is expected; the lease cannot be taken, by the same name either."""
         grown(store, A, 2)
         store.lease(A, "me", MINUTE)
         moves: list[StoreChange] = [
@@ -121,7 +121,7 @@ class Leases(Contract):
         row = row_of(store, A)
         assert row.lease == new
 
-    def test_a_lease_runs_out_by_the_clock_of_the_store(self, store: Store) -> None:
+    def test_a_lease_expires_by_the_clock_of_the_store(self, store: Store) -> None:
         """Then others write and take it; until they took it, the late holder may still write."""
         lease = store.lease(A, "slow", 50_000)
         self.wait_until(store, lease.expires)
@@ -133,7 +133,7 @@ class Leases(Contract):
             store.commit([appended(A, 3, 2, epoch=lease.epoch)])
 
     def test_a_lease_is_prolonged(self, store: Store) -> None:
-        """Also one that ran out, if nobody took it."""
+        """Also one that expired, if it was not taken since."""
         lease = store.lease(A, "me", 50_000)
         longer = store.renew(A, lease.epoch, MINUTE)
         assert (longer.epoch, longer.owner) == (lease.epoch, "me")
@@ -145,12 +145,12 @@ class Leases(Contract):
         with pytest.raises(Busy):
             store.commit([appended(A, 1)])
 
-    def test_a_lease_is_given_back(self, store: Store) -> None:
+    def test_a_lease_is_released(self, store: Store) -> None:
         """At once free for others, to write and to take."""
         lease = store.lease(A, "me", MINUTE)
         assert store.renew(A, lease.epoch, 0).expires <= store.clock()
         store.commit([appended(A, 1)])
-        with pytest.raises(Fenced):  # it is not his any more, although nobody has taken it yet
+        with pytest.raises(Fenced):  # released, although it was not taken since
             store.renew(A, lease.epoch, MINUTE)
         assert store.lease(A, "you", MINUTE).epoch > lease.epoch
 

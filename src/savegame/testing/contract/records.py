@@ -21,7 +21,7 @@ class Records(Contract):
         assert store.records(A, "kind") == Page([Record("kind", name, name.encode()) for name in ("B", "a", "b", "ä", "🎲")])
         assert store.records(A, "other").items == [Record("other", "z", b"other")]
 
-    def test_kinds_of_records_are_told(self, store: Store) -> None:
+    def test_kinds_of_records_are_listed(self, store: Store) -> None:
         """Each once, in order; those of this thread only."""
         store.commit([PutRecord(A, kind, name, b"1") for kind, name in (("b", "x"), ("a", "y"), ("b", "z"))])
         assert (store.kinds(A), store.kinds(B)) == (["a", "b"], [])
@@ -81,7 +81,7 @@ class Records(Contract):
         assert [row.key for row in store.threads(SPACE).items] == [B]
         assert everything(store, B) == other
 
-    def test_a_deleted_thread_may_begin_anew(self, store: Store) -> None:
+    def test_a_deleted_thread_may_begin_again(self, store: Store) -> None:
         """At number 1, with its old ids, and nothing of its former life."""
         grown(store, A, 3)
         store.commit([PutKeyframe(A, 2, b"1.2."), appended(A, 4, 3, agent="x", keep_newest=1)])

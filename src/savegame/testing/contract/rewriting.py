@@ -32,7 +32,7 @@ class Rewriting(Contract):
             store.chain(A, 2)
         assert list(store.check(SPACE)) == []
 
-    def test_a_rewrite_of_what_somebody_else_removed_is_a_conflict(self, store: Store) -> None:
+    def test_a_rewrite_of_what_another_writer_removed_is_a_conflict(self, store: Store) -> None:
         """Nothing is changed then; repair, which sets aside, goes on without it."""
         grown(store, A, 4)
         store.commit([Rewrite(A, drop=(1,), rebase=((2, 0, b"1.2."),))])
@@ -42,7 +42,7 @@ class Rewriting(Contract):
         store.commit([Rewrite(A, drop=(1, 2), rebase=((3, 0, b"1.2.3."),), aside=True)])
         assert seqs(store.frames(A)) == [3, 4]
 
-    def test_a_rewrite_by_somebody_who_missed_that_frames_were_removed_is_a_conflict(self, store: Store) -> None:
+    def test_a_rewrite_planned_before_frames_were_removed_is_a_conflict(self, store: Store) -> None:
         """Also of others than it removes: what it says of the blobs may be wrong by now. Appends do not make up for them."""
         grown(store, A, 4)
         planned = Rewrite(A, drop=(2,), rebase=((3, 1, b"2.3."),), keep_blobs=frozenset(), newest=4, seen=4)
@@ -63,7 +63,7 @@ class Rewriting(Contract):
         assert [state(store, A, seq) for seq in (4, 5)] == [b"1.2.3.4.", b"1.2.5."]
 
     def test_a_rewrite_lets_newer_frames_be(self, store: Store) -> None:
-        """Appends at the head, by somebody who goes on and on, are no reason to plan again: neither head nor frames differ."""
+        """A writer that goes on appending at the head is no reason to plan again: neither head nor frames differ."""
         grown(store, A, 4)
         planned = Rewrite(A, drop=(1, 2), rebase=((3, 0, b"1.2.3."),), newest=4, seen=4)
         store.commit([appended(A, 5, 4), appended(A, 6, 5), MoveHead(A, 3), appended(A, 7, 3)])
@@ -84,7 +84,7 @@ class Rewriting(Contract):
         assert (store.blob(A, b"x"), store.blob(A, b"y")) == (b"old x", None)
 
     def test_a_rewrite_may_take_newer_frames_along(self, store: Store) -> None:
-        """Whoever discards all that is not an ancestor need not know what came meanwhile, with or without a note."""
+        """Discarding all that is not an ancestor includes what came meanwhile, with or without a note."""
         grown(store, A, 3)
         store.commit([appended(A, 4, 3, note=b"note"), appended(A, 5, 1)])
         store.commit([Rewrite(A, drop=(2, 3), head=1, keep_blobs=frozenset(), newest=3, seen=3, drop_newer=True)])
@@ -110,7 +110,7 @@ class Rewriting(Contract):
         assert (seen[-1], seqs(store.frames(A))) == ([b"meta 4", b"meta 5"], [2, 3, 4, 5])
 
     def test_what_is_expected_and_so_changes_nothing(self, store: Store) -> None:
-        """Also under somebody's lease, and for a thread that never was."""
+        """Also under the lease of another run, and for a thread that never existed."""
         grown(store, A, 2)
         store.commit([PutRecord(A, "kind", "name", b"1"), PutRecord(A, "other", "more", b"1")])
         store.lease(A, "me", MINUTE)

@@ -50,7 +50,7 @@ class Searching(Contract):
         assert [found.thread_id for found in index.contains(SPACE, "efund", limit=1)] == ["b"]
         assert len(index.contains(SPACE, "", limit=-1)) == len(index.find(SPACE, terms_of("refund"), limit=-1)) == 2
 
-    def test_an_index_tells_what_it_holds(self, store: Store) -> None:
+    def test_an_index_lists_what_it_holds(self, store: Store) -> None:
         """By thread, with the head that was indexed; a thread that is put again is as it was put last."""
         index = self.index_of(store)
         assert index.heads(SPACE) == {"a": "a-1", "b": "b-1"}
