@@ -26,7 +26,7 @@ from savegame.errors import (
 from savegame.model import ThreadKey
 from savegame.store import Append, DeleteThread, Layout, PutRecord, Store
 from savegame.stores.postgres import PostgresStore, open_url
-from savegame.stores.postgres.pool import Link, Patience
+from savegame.stores.postgres.link import Link, Patience
 from savegame.stores.postgres.work import _forget_marks
 from savegame.testing import StoreContract
 from savegame.testing.contract.helpers import at_once

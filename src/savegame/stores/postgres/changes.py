@@ -16,7 +16,7 @@ from typing import Any, Final
 from savegame.encoding.frames import checksum, pack_id, thread_salt
 from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, DeleteThread, PutRecord, StoreChange
-from savegame.stores.postgres.pool import Link
+from savegame.stores.postgres.link import Link
 from savegame.stores.postgres.reading import find, read_frames, read_row, row_sum
 from savegame.stores.rows import EMPTY_ROW, Row, continues, place_in, placed_id, remember
 from savegame.stores.rules import Blobs, Pin, Transaction, floor_after

@@ -15,7 +15,8 @@ import psycopg
 
 from savegame.errors import SavegameError
 from savegame.model import ThreadKey
-from savegame.stores.postgres.pool import Link, Patience, Pool, abandon
+from savegame.stores.postgres.link import Link, Patience
+from savegame.stores.postgres.pool import Pool, abandon
 
 WATCHED_S: Final = 60.0
 """For how long writes to a thread are notified after a watch began, which is renewed after half of it."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from savegame.encoding.frames import checksum, pack_id, thread_salt
 from savegame.model import Frame, ThreadKey
-from savegame.stores.postgres.pool import Link, Rows
+from savegame.stores.postgres.link import Link, Rows
 from savegame.stores.rows import FrameRow, Row, Stretch, place_in, read_frame, sound_deltas
 from savegame.stores.rules import MAX_SEQ
 from savegame.stores.sums import damaged, thread_sum

@@ -16,7 +16,7 @@ from savegame.errors import SavegameError
 from savegame.store import Append, DeleteThread, PutKeyframe, Rewrite, StoreChange
 from savegame.stores.postgres.changes import Work, begins_thread
 from savegame.stores.postgres.errors import TookTooLong, is_lost, translate
-from savegame.stores.postgres.pool import Patience
+from savegame.stores.postgres.link import Patience
 from savegame.stores.postgres.work import Task, Workings
 from savegame.stores.refusals import unknown_outcome
 from savegame.stores.rules import make

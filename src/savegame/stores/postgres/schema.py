@@ -17,7 +17,7 @@ from psycopg.sql import Identifier
 
 from savegame.errors import InvalidInputError, SavegameError, StoreNotFound, UnavailableError, UnsupportedError
 from savegame.store import Layout
-from savegame.stores.postgres.pool import LONGEST_S, Link
+from savegame.stores.postgres.link import LONGEST_S, Link
 from savegame.stores.sql_files import migrations, queries
 
 OLDEST_SERVER: Final = 130000

@@ -23,7 +23,7 @@ from savegame.errors import CorruptionError, UnavailableError, UnsupportedError
 from savegame.index import Entry, Found, Index, Said, damaged, rearranged
 from savegame.model import ThreadKey
 from savegame.stores.postgres.changes import Work
-from savegame.stores.postgres.pool import Link, Rows
+from savegame.stores.postgres.link import Link, Rows
 from savegame.stores.postgres.work import Task, Workings
 
 T = TypeVar("T")

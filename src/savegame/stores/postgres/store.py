@@ -26,8 +26,9 @@ from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey
 from savegame.store import Capability, Store, StoreChange
 from savegame.stores.fts import FtsIndex
 from savegame.stores.postgres import upkeep
+from savegame.stores.postgres.link import Link, Rows
 from savegame.stores.postgres.listen import WATCHED_S, Listener
-from savegame.stores.postgres.pool import Link, Pool, Rows
+from savegame.stores.postgres.pool import Pool
 from savegame.stores.postgres.reading import FRAME_COLUMNS, ChainReader, NotAtOnce, find, read_frames, read_row
 from savegame.stores.postgres.saving import Saving
 from savegame.stores.postgres.schema import checked_schema, prepare, quoted, statements

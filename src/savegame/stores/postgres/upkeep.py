@@ -15,7 +15,7 @@ from savegame.encoding.frames import checksum, thread_salt
 from savegame.errors import CorruptionError
 from savegame.model import Problem, ThreadKey
 from savegame.stores.postgres.changes import Work, tag_of
-from savegame.stores.postgres.pool import Link, Rows
+from savegame.stores.postgres.link import Link, Rows
 from savegame.stores.postgres.reading import id_of, read_row
 from savegame.stores.row_checks import Damage, damage_beside, frame_problems, mended_row
 from savegame.stores.rows import EMPTY_ROW, Row, read_frame

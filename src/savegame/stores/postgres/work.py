@@ -25,7 +25,8 @@ from savegame.model import ThreadKey
 from savegame.store import StoreChange
 from savegame.stores.postgres.changes import Committed, Work, tag_of
 from savegame.stores.postgres.errors import ENDED, is_lost, may_work_later, refused_inside, spoilt, translate
-from savegame.stores.postgres.pool import LONGEST_S, Lent, Link, Patience, Pool
+from savegame.stores.postgres.link import LONGEST_S, Lent, Link, Patience
+from savegame.stores.postgres.pool import Pool
 from savegame.stores.refusals import ended_inside, unknown_outcome
 
 T = TypeVar("T")

@@ -19,15 +19,13 @@ from typing import ClassVar, Final, TypeAlias
 
 import apsw
 
-from savegame.encoding.frames import checksum, pack_id, thread_salt, unpack_id
+from savegame.encoding.frames import pack_id, unpack_id
 from savegame.errors import (
-    AlreadyExistsError,
     CorruptionError,
     InvalidInputError,
     OutOfSpace,
     SavegameError,
     UnavailableError,
-    of_system,
 )
 from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
 from savegame.store import Append, Capability, Rewrite, StoreChange
@@ -44,13 +42,13 @@ from savegame.stores.rows import (
     sound_blob,
     thread_page,
 )
-from savegame.stores.rules import MAX_SEQ, REFUSALS, RuledStore
-from savegame.stores.sqlite import upkeep as sqlite_upkeep
-from savegame.stores.sqlite.changes import Committed, SQLiteTransaction, find, space_names
+from savegame.stores.rules import REFUSALS, RuledStore
+from savegame.stores.sqlite import upkeep
+from savegame.stores.sqlite.changes import Committed, SQLiteTransaction, find
 from savegame.stores.sqlite.connections import Connections
 from savegame.stores.sqlite.group import Group, Pending
 from savegame.stores.sqlite.reading import read_chain, read_frames
-from savegame.stores.sqlite_file import SQL, all_rows, one_row
+from savegame.stores.sqlite_file import all_rows, one_row
 
 _REFUSALS: Final[tuple[type[SavegameError], ...]] = (*REFUSALS, CorruptionError)
 """What goes wrong with one caller's changes alone; the others of its group are written."""
@@ -352,21 +350,21 @@ class SQLiteStore(RuledStore):
 
     def sizes(self) -> dict[str, int]:
         with self._reading() as db:
-            return sqlite_upkeep.sizes(db, self.path)
+            return upkeep.sizes(db, self.path)
 
     def check(self, namespace: str, thread_id: str | None = None) -> Iterator[Problem]:
         with self._reading(snapshot=True) as db:
             if thread_id is None:
-                yield from sqlite_upkeep.check(db, namespace)
+                yield from upkeep.check(db, namespace)
             else:
-                yield from sqlite_upkeep.check_thread(db, ThreadKey(namespace, thread_id))
+                yield from upkeep.check_thread(db, ThreadKey(namespace, thread_id))
 
     def mend(self, namespace: str) -> list[str]:
         with self.transaction() as transaction:
             db = transaction.db
             self._committed.forget()
-            done = sqlite_upkeep.mend_places(db, namespace)
-            return [*done, *sqlite_upkeep.mend(db, namespace, self._committed.space(db, namespace), self.clock())]
+            done = upkeep.mend_places(db, namespace)
+            return [*done, *upkeep.mend(db, namespace, self._committed.space(db, namespace), self.clock())]
 
     def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
         self._refuse_borrowed("compact")
@@ -384,25 +382,14 @@ class SQLiteStore(RuledStore):
         done = key = 0
         while True:
             with self.transaction() as transaction:
-                db = transaction.db
-                page = all_rows(db, "recode_page", key)
-                if not page:
-                    db.run(SQL["drop_keyframes"])
-                    break
-                check_order("frames", [key, *(columns[0] for columns in page)])
-                names = space_names(db)
-                for key, base, delta, delta_sum, space, thread_id in page:
-                    salt = thread_salt(names.get(space, ""), thread_id)
-                    if checksum(delta, salt, key & MAX_SEQ, base) != delta_sum:
-                        continue  # damaged: a new checksum would make it look sound
-                    smaller = recode(delta)
-                    if len(smaller) < len(delta):
-                        db.run(SQL["set_delta"], (smaller, checksum(smaller, salt, key & MAX_SEQ, base), key))
-            done += len(page)
+                count, key = upkeep.recode_page(transaction.db, key, recode)
+            if not count:
+                break
+            done += count
             progress(done, total)
 
     def _shrink(self) -> None:
-        """Give free space back and empty the -wal, so that what was deleted is in no file."""
+        """Return free space to the disk and empty the -wal, so that what was deleted is in no file."""
         with self._connections.lock, file.translated(self.path):
             self._connections.writer().execute("VACUUM")
             self.purge()
@@ -424,25 +411,9 @@ class SQLiteStore(RuledStore):
 
     def backup(self, path: str, progress: Callable[[int, int], None]) -> None:
         self._refuse_borrowed("backup")
-        target = os.path.realpath(os.fspath(path))
-        if os.path.exists(target):
-            raise AlreadyExistsError(f"{target}: exists already; a backup never overwrites")
-        fresh = file.beside(target)  # not in the way of the next, if this one is killed
         progress(0, 1)
-        try:
-            os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            try:
-                with self._reading() as db:
-                    db.execute("VACUUM INTO ?", (fresh,))
-                _sync_file(fresh)
-                os.link(fresh, target)
-            finally:
-                for made in (fresh, f"{fresh}-journal"):  # which SQLite leaves when the disk is full
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(made)
-            file.sync_directory(os.path.dirname(target))
-        except OSError as error:
-            raise of_system(error, f"{target}: the backup cannot be written", "make room, or choose another place") from error
+        with self._reading() as db:
+            upkeep.backup(db, os.path.realpath(os.fspath(path)))
         progress(1, 1)
 
     @contextlib.contextmanager
@@ -537,12 +508,3 @@ class SQLiteStore(RuledStore):
         self._check_open(writing=True)
         with file.translated(self.path), self._part() if self.borrowed() else self._own_transaction() as transaction:
             yield transaction
-
-
-def _sync_file(path: str) -> None:
-    """Flush a finished copy that no connection has open."""
-    handle = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,4 +1,4 @@
-"""Sizes, checking and mending of an SQLite file: what a store does for `stats`, `verify` and `repair`.
+"""Sizes, checking, mending, recoding and backup of an SQLite file: what a store does for `stats`, `verify`, `repair`, …
 
 Functions over one connection, inside the caller's transaction. Nothing is ever deleted here: damaged rows go to the
 table `aside`, as they are. Touches rows, row_checks, sums, sqlite_file, model.
@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
 
 import apsw
 
-from savegame.errors import CorruptionError
+from savegame.encoding.frames import checksum, thread_salt
+from savegame.errors import AlreadyExistsError, CorruptionError, of_system
 from savegame.model import Problem, ThreadKey
 from savegame.stores.row_checks import Damage, damage_beside, frame_problems, mended_row
-from savegame.stores.rows import EMPTY_ROW, Row, read_thread, thread_values
+from savegame.stores.rows import EMPTY_ROW, Row, check_order, read_thread, thread_values
 from savegame.stores.rules import MAX_SEQ
-from savegame.stores.sqlite.changes import MOST_THREADS
-from savegame.stores.sqlite_file import SQL, Connection, all_rows, id_of, one_row
+from savegame.stores.sqlite.changes import MOST_THREADS, space_names
+from savegame.stores.sqlite_file import SQL, Connection, all_rows, beside, id_of, one_row, sync_directory
 from savegame.stores.sums import damaged, problem, space_checksum
 
 
@@ -211,3 +212,55 @@ def _mend_row(db: Connection, key: ThreadKey, columns: tuple[Any, ...], now: int
     db.execute(SQL["set_thread"], thread_values(key, row))
     db.execute(SQL["set_agent"], (row.agent, row.no, row.agent))
     return [f"thread {key.id!r}: its row was rebuilt"]
+
+
+# -- recoding and copying --------------------------------------------------------------------------
+
+
+def recode_page(db: Connection, after: int, recode: Callable[[bytes], bytes]) -> tuple[int, int]:
+    """Recode some deltas that become smaller; returns how many were looked at, and the key of the last one.
+
+    After the last page, keyframes are dropped.
+    """
+    page = all_rows(db, "recode_page", after)
+    if not page:
+        db.run(SQL["drop_keyframes"])
+    check_order("frames", [after, *(columns[0] for columns in page)])
+    names = space_names(db)
+    for key, base, delta, delta_sum, space, thread_id in page:
+        salt = thread_salt(names.get(space, ""), thread_id)
+        if checksum(delta, salt, key & MAX_SEQ, base) != delta_sum:
+            continue  # damaged: a new checksum would make it look sound
+        smaller = recode(delta)
+        if len(smaller) < len(delta):
+            db.run(SQL["set_delta"], (smaller, checksum(smaller, salt, key & MAX_SEQ, base), key))
+    return len(page), page[-1][0] if page else after
+
+
+def backup(db: Connection, target: str) -> None:
+    """Copy the database to a new file. Raises AlreadyExistsError."""
+    if os.path.exists(target):
+        raise AlreadyExistsError(f"{target}: exists already; a backup never overwrites")
+    fresh = beside(target)  # not in the way of the next, if this one is killed
+    try:
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            db.execute("VACUUM INTO ?", (fresh,))
+            _sync_file(fresh)
+            os.link(fresh, target)
+        finally:
+            for made in (fresh, f"{fresh}-journal"):  # which SQLite leaves when the disk is full
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(made)
+        sync_directory(os.path.dirname(target))
+    except OSError as error:
+        raise of_system(error, f"{target}: the backup cannot be written", "make room, or choose another place") from error
+
+
+def _sync_file(path: str) -> None:
+    """Flush a finished copy that no connection has open."""
+    handle = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
