@@ -20,13 +20,7 @@ from typing import ClassVar, Final, TypeAlias
 import apsw
 
 from savegame.encoding.frames import pack_id, unpack_id
-from savegame.errors import (
-    CorruptionError,
-    InvalidInputError,
-    OutOfSpace,
-    SavegameError,
-    UnavailableError,
-)
+from savegame.errors import CorruptionError, InvalidInputError, OutOfSpace, SavegameError, UnavailableError
 from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
 from savegame.store import Append, Capability, Rewrite, StoreChange
 from savegame.stores import sqlite_file as file
@@ -100,7 +94,8 @@ class SQLiteStore(RuledStore):
             self._check_open(writing=True)
         own, here = self._connections, threading.get_ident()
         if own.borrowed_by == here:
-            return self._inside_borrowed(changes)
+            with file.translated(self.path), self._part() as transaction:
+                return [transaction.make(change) for change in changes]
         if here in own.inside:
             raise write_inside(self.path)
         alone = not own.inside  # then there is no other to share a flush with
@@ -375,7 +370,9 @@ class SQLiteStore(RuledStore):
                 raise
             # Whether the last page was written does not matter: it says the same either way.
             raise OutOfSpace(f"{self.path}: the disk is full: every checkpoint is as it was; make room and retry") from error
-        self._shrink()
+        with self._connections.lock, file.translated(self.path):  # so that what was deleted is in no file
+            self._connections.writer().execute("VACUUM")
+            self.purge()
 
     def _recode(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
         total = self.sizes()["count"]
@@ -387,12 +384,6 @@ class SQLiteStore(RuledStore):
                 break
             done += count
             progress(done, total)
-
-    def _shrink(self) -> None:
-        """Return free space to the disk and empty the -wal, so that what was deleted is in no file."""
-        with self._connections.lock, file.translated(self.path):
-            self._connections.writer().execute("VACUUM")
-            self.purge()
 
     def purge(self) -> bool:
         if self.borrowed():  # nothing is removed before the block is left
@@ -442,11 +433,6 @@ class SQLiteStore(RuledStore):
     def _refuse_borrowed(self, verb: str) -> None:
         if self.borrowed():
             raise InvalidInputError(f"{self.path}: {verb} cannot be part of a transaction; call it outside connection()")
-
-    def _inside_borrowed(self, changes: Sequence[StoreChange]) -> list[int]:
-        """Changes made while this thread holds `connection()`: part of its transaction."""
-        with file.translated(self.path), self._part() as transaction:
-            return [transaction.make(change) for change in changes]
 
     @contextlib.contextmanager
     def _part(self) -> Iterator[SQLiteTransaction]:

@@ -8,32 +8,17 @@
 Only the public contract is used.
 """
 
-from savegame.testing.contract.appending import Appending
-from savegame.testing.contract.batches import Batches
-from savegame.testing.contract.closing import Closing
+from savegame.testing.contract.lasting import Closing, Upkeep
 from savegame.testing.contract.leases import Leases
-from savegame.testing.contract.names import Names
-from savegame.testing.contract.reading import Reading
+from savegame.testing.contract.reading import Names, Reading
 from savegame.testing.contract.records import Records
 from savegame.testing.contract.refusals import Refusals
 from savegame.testing.contract.rewriting import Rewriting
 from savegame.testing.contract.searching import Searching
-from savegame.testing.contract.upkeep import Upkeep
+from savegame.testing.contract.writing import Appending, Batches
 
 
-class StoreContract(
-    Appending,
-    Batches,
-    Refusals,
-    Reading,
-    Rewriting,
-    Records,
-    Leases,
-    Names,
-    Upkeep,
-    Searching,
-    Closing,
-):
+class StoreContract(Appending, Batches, Refusals, Reading, Rewriting, Records, Leases, Names, Upkeep, Searching, Closing):
     """What every store promises. Override `store`, and `reopen` where data outlives the store object."""
 
 
