@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from savegame.errors import CorruptionError, UnsupportedError
+from savegame.errors import CheckpointNotFound, CorruptionError, UnsupportedError
 from savegame.index import Index
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 
@@ -260,6 +260,18 @@ class Store(ABC):
         deltas: bool = False,
     ) -> list[Frame]:
         """Frames with `low <= seq <= high`, in order; without deltas unless asked for; `noted`: only those with a note."""
+
+    def unbroken(self, key: ThreadKey, seq: int) -> int:
+        """Where the unbroken line up to a frame begins: each of its frames builds on the one numbered right before it.
+
+        Quick and unchecked: the caller reads the frames. Raises CheckpointNotFound.
+        """
+        bases = {frame.seq: frame.base for frame in self.frames(key, high=seq)}
+        if seq not in bases:
+            raise CheckpointNotFound(f"thread {key.id!r} has no checkpoint number {seq}; list them with thread.history()")
+        while bases[seq] == seq - 1 and seq - 1 in bases:
+            seq -= 1
+        return seq
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         """The frame of the head in each of these rows, without its delta; None for one that was removed meanwhile."""
