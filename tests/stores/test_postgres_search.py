@@ -21,7 +21,7 @@ from savegame.model import ThreadKey
 from savegame.store import Store
 from savegame.stores.postgres import PostgresStore, open_url
 from savegame.stores.postgres.search import LONGEST_PHRASE, PostgresIndex
-from savegame.testing.contract import at_once
+from savegame.testing.contract.helpers import at_once
 from savegame.vault import Vault
 from tests.search.test_search import (
     KILLED,

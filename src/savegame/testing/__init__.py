@@ -1,7 +1,7 @@
 """What savegame is tested with, for others too. Needs pytest; `VaultMachine` needs hypothesis besides.
 
-Import `vault` in a conftest.py: a fixture that gives every test an empty vault. Subclass `StoreContract` and give it a
-store: whoever passes keeps every promise of `savegame.store`. Subclass `VaultMachine` and give it a vault: Hypothesis
+Import `vault` in a conftest.py: a fixture with an empty vault for every test. Subclass `StoreContract` and supply a
+store: if it passes, it keeps every promise of `savegame.store`. Subclass `VaultMachine` and supply a vault: Hypothesis
 drives it against a plain model.
 """
 

@@ -1,6 +1,6 @@
 """Breaking things on purpose: children that are killed, disks that fill up or lose power, bits that flip.
 
-`Child` runs a function in a process of its own, which tells what it did line by line. `save_for_ever` is a workload for
+`Child` runs a function in a process of its own, which reports what it did line by line. `save_for_ever` is a workload for
 such a child, and `Oracle` remembers what it acknowledged and compares it with what is there afterwards. `LoopDisk`,
 `tiny_disk` and `run_with_fault` need root or strace; `why_no_disks()` and `why_no_strace()` say why they cannot work here.
 """
@@ -141,7 +141,7 @@ def _child(target: Callable[..., None], said: Any, heard: Any, args: Sequence[An
     mouth = Mouth(said.fileno(), heard.fileno())
     try:
         target(mouth, *args)
-    except BaseException:  # noqa: BLE001 - told to the parent, which fails the test
+    except BaseException:  # noqa: BLE001 - reported to the parent, which fails the test
         mouth.say("error", traceback.format_exc()[-3000:])
         raise SystemExit(1) from None
 
@@ -216,7 +216,7 @@ def _save_to(mouth: Mouth, vault: savegame.Vault, name: str, lie: bool) -> None:
                 mouth.say("pruning", name, 10, everything)
                 thread.prune(keep=10, include_labelled=everything)
                 mouth.say("pruned", name)
-    except BaseException:  # noqa: BLE001 - told to the parent, which fails the test
+    except BaseException:  # noqa: BLE001 - reported to the parent, which fails the test
         mouth.say("error", traceback.format_exc()[-3000:])
         os._exit(1)
 
@@ -268,7 +268,7 @@ class Oracle:
     """For each thread its checkpoints in order, with the fingerprint of the state."""
     acked: int = 0
     surprises: int = 0
-    """Saves that are there although nobody was told: the child was killed between the save and its word."""
+    """Saves that exist but were not reported: the child was killed between the save and its report."""
     lost: list[str] = field(default_factory=list)
     labelled: set[str] = field(default_factory=set)
     fresh: set[str] = field(default_factory=set)
@@ -328,7 +328,7 @@ class Oracle:
 
 
 def flip_bit(path: Path, bit: int) -> None:
-    """Flip one bit of a file that nobody has open."""
+    """Flip one bit of a file that no process has open."""
     with path.open("r+b") as file:
         file.seek(bit // 8)
         (byte,) = file.read(1)
@@ -411,7 +411,7 @@ class LoopDisk:
             os.close(handle)
 
     def restore(self) -> None:
-        """Mount it again as after a reboot. Nobody may have a file of it open."""
+        """Mount it again as after a reboot. No file of it may be open."""
         _unmount(self.mounted_on)
         self._mount()
 

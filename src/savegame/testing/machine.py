@@ -2,7 +2,7 @@
 
     class MyMachine(VaultMachine):
         def make_vault(self): ...             # a fresh, empty vault
-        def reopen(self, vault): ...          # the same data opened anew; None where a vault does not outlive itself
+        def reopen(self, vault): ...          # the same data opened again; None where nothing outlives a vault
 
     TestMyVault = MyMachine.TestCase
 
@@ -66,7 +66,7 @@ class VaultMachine(RuleBasedStateMachine):
         raise NotImplementedError
 
     def reopen(self, vault: Vault) -> Vault | None:
-        """Close a vault and open its data anew; None, and nothing closed, where it would not outlive that."""
+        """Close a vault and open its data again; None, and nothing closed, where it would not outlive that."""
         return None
 
     # -- life --------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread_id=threads, side=sides, keywords=details)
     def save_with_an_id(self, data: st.DataObject, thread_id: str, side: int, keywords: dict[str, Any]) -> None:
-        """A retry with the same id gives the same checkpoint; other content is refused."""
+        """A retry with the same id returns the same checkpoint; other content is refused."""
         place = (thread_id, side)
         handle = self.handle(*place)
         own = data.draw(strategies.ids(), label="id")
@@ -395,8 +395,8 @@ class VaultMachine(RuleBasedStateMachine):
         self.check_everything()
 
     @rule()
-    def open_anew(self) -> None:
-        """What was saved is there, and handles begin anew."""
+    def open_again(self) -> None:
+        """What was saved is there, and handles start afresh."""
         fresh = self.reopen(self.vault)
         assume(fresh is not None)
         assert fresh is not None
@@ -537,7 +537,7 @@ def _places(state: Any) -> list[tuple[Any, ...]]:
 
 
 def _scribble(value: Any) -> None:
-    """Change an object in place: nobody else may notice."""
+    """Change an object in place: no other reader may notice."""
     if type(value) is dict:
         for child in value.values():
             _scribble(child)

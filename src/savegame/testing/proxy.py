@@ -1,5 +1,5 @@
 """A relay in front of a server that loses connections at exact moments: before a request arrives, or between what the
-server did and its word about it. Speaks as much of PostgreSQL's protocol as tells where a reply ends. Touches nothing.
+server did and its word about it. Knows as much of PostgreSQL's protocol as shows where a reply ends. Touches nothing.
 
     with Proxy("127.0.0.1", server_port) as proxy:
         proxy.lose_reply(b"INSERT")         # the next request with this in it is carried out, its answer is lost
@@ -35,7 +35,7 @@ class Proxy:
         self.losses = 0
         """How many connections were lost on purpose."""
         self.refusing = False
-        """While true, whoever connects is cut off at once."""
+        """While true, every connection is cut off at once."""
         self.rewrite: Callable[[bytes], bytes] = bytes
         """What becomes of the bytes that the server sends."""
         self._worker = threading.Thread(target=self._accept, name="savegame-proxy", daemon=True)

@@ -18,7 +18,6 @@ from savegame.errors import CorruptionError, SavegameError
 from savegame.model import ThreadInfo
 from savegame.runs.ledger import CallEntry
 from savegame.runs.runner import RunInfo
-from savegame.store import fingerprint
 from savegame.timeline.usage import Usage
 from savegame.vault import Stats, Vault
 
@@ -295,7 +294,7 @@ class Overview:
                 found = self._vault.store.threads(self._vault.namespace, after=after, limit=PAGE)
             except CorruptionError:  # a damaged row: those after it are read one by one
                 break
-            marks.update(fingerprint(row, (), ()) for row in found.items)
+            marks.update(row.fingerprint((), ()) for row in found.items)
             self._threads.moved()
             after = found.next
         return marks
