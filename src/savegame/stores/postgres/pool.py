@@ -35,7 +35,7 @@ from psycopg.types import TypesRegistry
 from psycopg.types.array import ListBinaryDumper
 from psycopg.waiting import Ready, Wait
 
-from savegame.errors import ClosedError, SavegameError, UnavailableError
+from savegame.errors import ClosedError, SavegameError, UnavailableError, lacks_descriptors, needs_descriptors
 from savegame.store import refused_ending
 from savegame.stores.forking import Still, leave_alone, take_along
 from savegame.stores.postgres.errors import NoAnswer, TookTooLong, is_full
@@ -259,6 +259,8 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
                 other.tell("ping")
         except psycopg.Error as error:
             return is_full(error)
+        except OSError as error:
+            return lacks_descriptors(error)  # then nothing is known of the server
         return True
 
     def roll_back(self) -> None:
@@ -368,6 +370,7 @@ def _answer(pgconn: PGconn, statement: bytes, values: Sequence[Any]) -> PQGen[PG
 
 
 def _connected(kind: type[L], conninfo: str, sql: dict[str, str], limit: Any) -> L:
+    os.close(os.open(os.devnull, os.O_RDONLY))  # OSError without a descriptor, where libpq would say nothing of use
     link = kind.connect(conninfo, autocommit=True, prepare_threshold=None, connect_timeout=limit)
     link.pid, link.conninfo, link.sql = os.getpid(), conninfo, sql
     link.notices = Notices()  # not the link itself: it would keep itself alive
@@ -486,7 +489,8 @@ class Pool:
         self.check_open()
         given = conninfo_to_dict(self._conninfo)
         limit = given.get("connect_timeout") or max(2, min(CONNECT_S, int(patience.left())))
-        return _connected(kind, self._conninfo, self._sql, limit)
+        with needs_descriptors(f"{self.where}: no connection can be made"):
+            return _connected(kind, self._conninfo, self._sql, limit)
 
     def drop(self) -> None:
         """Close what is not lent: where one connection broke, the others did too."""
