@@ -24,7 +24,7 @@ import pytest
 from commands import fits
 
 import savegame
-from savegame.cli.shapes import SHAPES
+from savegame.cli.json_output import OUTPUTS
 
 pytest.importorskip("langgraph.graph")
 pytest.importorskip("langgraph.checkpoint.sqlite")
@@ -163,9 +163,9 @@ def test_everything_comes_over_and_the_old_file_stays_as_it_is(old: Path, tmp_pa
     assert done.returncode == 0, done.stdout + done.stderr
     assert "thread 'chat': 16 checkpoints, 16 imported" in done.stdout
     assert "namespace 'inner:" in done.stdout
-    assert "each was read back and is equal" in done.stdout
+    assert "all were read back and equal" in done.stdout
     again = json.loads(run(old, "-s", new, "--json", cwd=tmp_path).stdout)
-    assert fits(again, SHAPES["import langgraph"].of)
+    assert fits(again, OUTPUTS["import langgraph"].of)
     assert (again["imported"], again["failed"]) == (0, [])
     assert old.read_bytes() == bytes_before
     assert_equal(old, new)

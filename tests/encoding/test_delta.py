@@ -143,7 +143,7 @@ def test_who_reads_a_list_does_not_see_it_grow() -> None:
         if isinstance(items, List):
             reading = items.runs
             before = list(reading)
-            items.grown(CODEC.encode([number]))
+            items.with_items(CODEC.encode([number]))
             assert list(reading) == before
         _, node = diff.update(CODEC, node, append={"items": [number]}, set={}, delete=[])
 

@@ -218,7 +218,7 @@ def with_two(vault: Vault) -> Thread:
         Op(SET, ("d", 1.0), encode(["three"])),
         Op(SET, ("d", Role.USER), encode(["v"])),
     ]
-    raw = [op._replace(path=("d", savegame.encoding.codec.unpack_raw(encode(op.path[1])))) for op in ops]
+    raw = [op._replace(path=("d", savegame.encoding.raw.unpack_raw(encode(op.path[1])))) for op in ops]
 
     def make(node: Any) -> Any:
         return raw, apply(node, raw), {}

@@ -1,18 +1,15 @@
 """What the messages of a state say, whichever framework wrote them: who, what, which calls, which files. Pure.
 
 Reads our messages, those of providers and those of LangGraph, and takes nothing for granted: a state may hold anything.
-Nothing is cut, and nothing is left out because it is of no known kind. Touches plain.
+Nothing is cut, and nothing is left out because it is of no known kind. `locate` finds the messages of a state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from savegame.encoding.plain import Plain
-
-PATHS: Final = (("messages",), ("channel_values", "messages"))
-"""Where messages are in a state: in ours, and in those of LangGraph threads."""
 
 ROLES: Final = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
 """What other frameworks call whom."""
@@ -40,17 +37,6 @@ class Said(NamedTuple):
     files: list[Mapping[str, Any]]
     answers: str | None
     failed: bool
-
-
-def messages_in(state: Any) -> Sequence[Any] | None:
-    """The messages of a state, None if it holds no conversation."""
-    for path in PATHS:
-        found = state.to_dict() if isinstance(state, Plain) else state
-        for name in path:
-            found = found.get(name) if isinstance(found, Mapping) else None
-        if isinstance(found, (list, tuple)):
-            return found
-    return None
 
 
 def said_in(message: Any) -> Said:
