@@ -17,7 +17,7 @@ from rich.tree import Tree
 from savegame.checkpoint import Checkpoint
 from savegame.cli.printing import ago, clip, escape, is_narrow, one_line, plural, short
 from savegame.encoding.text import format_path, plain_text, written
-from savegame.messages.transcript import Call, file_kind, file_name, said_in
+from savegame.messages.transcript import MessageCall, file_kind, file_name, read_message
 from savegame.model import MISSING, Change, Status
 
 WIDTH: Final = 100
@@ -92,12 +92,12 @@ def cost_text(found: Checkpoint) -> str:
 
 def message_text(message: Any, *, full: bool) -> Text:
     """One message: role, text, tool calls with their results, files."""
-    said = said_in(message)
-    role = one_line(said.role, 20)
+    transcript = read_message(message)
+    role = one_line(transcript.role, 20)
     text = Text.assemble((f"{role:>{TEXT_COLUMN - 2}}  ", ROLES.get(role, "bold")))
-    lines = [(value_text(part, full=full), "red" if said.failed else "") for part in said.parts]
-    lines += [(f"→ {call_text(call, full=full)}", "red" if call.failed else "magenta") for call in said.calls]
-    names = [f"{file_name(file, place)} ({file_kind(file)})" for place, file in enumerate(said.files)]
+    lines = [(value_text(part, full=full), "red" if transcript.failed else "") for part in transcript.parts]
+    lines += [(f"→ {call_text(call, full=full)}", "red" if call.failed else "magenta") for call in transcript.calls]
+    names = [f"{file_name(file, place)} ({file_kind(file)})" for place, file in enumerate(transcript.files)]
     lines += [(f"+ {one_line(name, 0 if full else WIDTH)}", "blue") for name in names]
     below = "\n" + " " * TEXT_COLUMN
     for place, (line, style) in enumerate(lines):
@@ -105,7 +105,7 @@ def message_text(message: Any, *, full: bool) -> Text:
     return text
 
 
-def call_text(call: Call, *, full: bool) -> str:
+def call_text(call: MessageCall, *, full: bool) -> str:
     """A tool call written as a function call, with its result."""
     given = {} if call.arguments is None else call.arguments
     each = (

@@ -16,7 +16,7 @@ from savegame.cli.rendering import call_text, value_text
 from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, command, complete_thread, get_thread, use_vault
 from savegame.encoding.text import plain_text
 from savegame.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
-from savegame.messages.transcript import Call
+from savegame.messages.transcript import MessageCall
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.runner import StaleRun
 from savegame.vault import Vault
@@ -93,7 +93,7 @@ def calls(
 
 def _settled_line(entry: CallEntry) -> Text:
     """A call that ended: status, call, result and key."""
-    call = Call(entry.key, entry.name, entry.arguments, entry.error or entry.result, failed=entry.error is not None)
+    call = MessageCall(entry.key, entry.name, entry.arguments, entry.error or entry.result, failed=entry.error is not None)
     status = (f"{entry.status.value:8}", STYLES.get(entry.status, ""))
     return Text.assemble(status, call_text(call, full=False), (f"  {one_line(entry.key)}", "dim"))
 

@@ -86,7 +86,7 @@ def _cells(info: ThreadInfo) -> list[str | Text]:
 
 
 def search(
-    query: Annotated[str, typer.Argument(metavar="WORDS", help='Words or word prefixes; "quoted words" stand together.')],
+    query: Annotated[str, typer.Argument(metavar="WORDS", help='Words or word prefixes; "quoted words" match as a phrase.')],
     match: Annotated[
         str, typer.Option(metavar="words|substring", help="Match whole words and prefixes, or the text anywhere.")
     ] = "words",

@@ -49,7 +49,7 @@ class NotAConversation(InvalidInputError):
 
 
 class Hints(NamedTuple):
-    """What clients are told about a tool."""
+    """What clients know about a tool."""
 
     title: str
     reads: bool = False
@@ -241,7 +241,7 @@ class Tools:
         self,
         *,
         query: Annotated[
-            str, Field(description='Words that one message must contain, in any order; "quoted words" stand together.')
+            str, Field(description='Words that one message must contain, in any order; "quoted words" match as a phrase.')
         ],
         match: Annotated[
             Literal["words", "substring"],

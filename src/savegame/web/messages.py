@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from savegame.encoding.text import written
 from savegame.messages.locate import find_messages
-from savegame.messages.transcript import Call, file_kind, file_name, files_of, said_in
+from savegame.messages.transcript import MessageCall, file_kind, file_name, files_of, read_message
 from savegame.web.formatting import clip, full_text
 
 IMAGES: Final = {
@@ -109,19 +109,19 @@ def image_type(data: bytes) -> str | None:
 
 
 def _view(message: Any, place: int) -> MessageView:
-    said = said_in(message)
+    transcript = read_message(message)
     known = message if isinstance(message, Mapping) else {}
     time, tokens = known.get("timestamp"), known.get("tokens")
     return MessageView(
         place,
-        said.role,
-        "\n".join(map(full_text, said.parts)),
-        tuple(map(_call, said.calls)),
-        tuple(_file(part, number) for number, part in enumerate(said.files)),
-        said.failed,
+        transcript.role,
+        "\n".join(map(full_text, transcript.parts)),
+        tuple(map(_call, transcript.calls)),
+        tuple(_file(part, number) for number, part in enumerate(transcript.files)),
+        transcript.failed,
         _count(tokens),
         None if time is None else written(time),
-        said.answers,
+        transcript.answers,
     )
 
 
@@ -131,7 +131,7 @@ def _with_result(view: MessageView, number: int, answer: MessageView) -> Message
     return replace(view, calls=tuple(calls))
 
 
-def _call(call: Call) -> CallView:
+def _call(call: MessageCall) -> CallView:
     arguments, result = (None if value is None else full_text(value) for value in (call.arguments, call.result))
     return CallView(call.id, call.name, arguments or "", result, call.failed)
 
