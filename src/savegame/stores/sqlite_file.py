@@ -31,8 +31,9 @@ from savegame.errors import (
     UnsupportedError,
     of_system,
 )
-from savegame.store import Layout, refused_ending
+from savegame.store import Layout
 from savegame.stores import sql_files
+from savegame.stores.refusals import refused_ending
 
 APPLICATION_ID: Final = 0x53415645
 PAGE_SIZE: Final = 8192
