@@ -153,7 +153,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("conversation_list", {"after": "2026-01-01 x"}, "invalid-input: after: "),
     ("conversation_search", {"query": 7}, "invalid-input: query: "),
     ("conversation_search", {"query": "x", "match": "prefix"}, "invalid-input: match: "),
-    ("conversation_search", {"query": "x", "after": "-1"}, "invalid-input: after: '-1' is not what"),
+    ("conversation_search", {"query": "x", "after": "-1"}, "invalid-input: after: '-1' is not the next of"),
     ("checkpoint_create", {"agent_id": "nobody"}, "not-found: Agent not found: 'nobody'"),
     ("checkpoint_create", {"agent_id": "helper", "kind": "k" * 65}, "invalid-input: kind: String should have at most 64"),
     ("checkpoint_create", {"agent_id": "helper", "kind": ""}, "invalid-input: a kind must not be empty"),

@@ -107,7 +107,7 @@ def test_functions_that_make_states_and_notes(vault: Vault, function: Any, caplo
 
 
 def test_a_supervisor(vault: Vault) -> None:
-    with pytest.raises(InvalidInputError, match=f"resume is asynchronous, .*{NEXT}"):
+    with pytest.raises(InvalidInputError, match=f"resume is asynchronous and .*{NEXT}"):
         vault.supervise(later, once=True)
     with suppress(ZeroDivisionError), vault.run("t") as run:
         run.user("hi")

@@ -43,6 +43,7 @@ from savegame.cli.vaults import (
 )
 from savegame.errors import CorruptionError, InvalidInputError
 from savegame.opening import BUILT_IN
+from savegame.present.checkup import bytes_on_disk
 from savegame.present.text import size_text
 from savegame.thread import Thread
 from savegame.vault import Vault
@@ -237,7 +238,7 @@ def backup(
     with use_vault(store, namespace) as vault, bar("backing up") as progress:
         target = new_file(_path_in(path, vault.store.scheme))
         vault.backup(str(target), progress)
-    done: json_output.FileOutput = {"path": str(target), "size_bytes": written_bytes(target), "checkpoints": None}
+    done: json_output.FileOutput = {"path": str(target), "size_bytes": bytes_on_disk(target), "checkpoints": None}
     if as_json:
         print_json(done)
     else:
@@ -252,9 +253,3 @@ def _path_in(text: str, kind: str) -> Path:
     if scheme != kind:
         raise InvalidInputError(f"cannot back up a {kind} store as {scheme}; use savegame copy to change the kind of store")
     return Path(rest)
-
-
-def written_bytes(path: Path) -> int:
-    """Size of a file, or of all files in a directory."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())

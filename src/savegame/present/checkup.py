@@ -129,12 +129,17 @@ def disk(path: Path) -> Iterator[Finding]:
     if path.is_file():
         yield from _sqlite_files(path)
     free = shutil.disk_usage(path).free
-    size = sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
+    size = bytes_on_disk(path)
     if free < 2 * size:
         found = f"{size_text(free)} free for a vault of {size_text(size)}"
         yield Finding("space", Level.NOTE, found, "compact may need twice the size of the file; free some space first")
     else:
         yield Finding("space", Level.OK, f"{size_text(free)} free")
+
+
+def bytes_on_disk(path: Path) -> int:
+    """Size of a file, or of all files in a directory."""
+    return sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
 
 
 def on_file_system(kind: str | None) -> Finding:
