@@ -262,16 +262,14 @@ class Store(ABC):
         """Frames with `low <= seq <= high`, in order; without deltas unless asked for; `noted`: only those with a note."""
 
     def unbroken(self, key: ThreadKey, seq: int) -> int:
-        """Where the unbroken line up to a frame begins: each of its frames builds on the one numbered right before it.
+        """A number from which on the frames up to `seq` are one line, each built on the one before it; the smaller the better.
 
-        Quick and unchecked: the caller reads the frames. Raises CheckpointNotFound.
+        Quick and unchecked: callers check the frames that they read. Raises CheckpointNotFound.
         """
         bases = {frame.seq: frame.base for frame in self.frames(key, high=seq)}
         if seq not in bases:
-            raise CheckpointNotFound(f"thread {key.id!r} has no checkpoint number {seq}; list them with thread.history()")
-        while bases[seq] == seq - 1 and seq - 1 in bases:
-            seq -= 1
-        return seq
+            raise CheckpointNotFound(f"thread {key.id!r} has no checkpoint number {seq}")
+        return line_start(bases.get, seq)
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         """The frame of the head in each of these rows, without its delta; None for one that was removed meanwhile."""
@@ -367,3 +365,10 @@ class Store(ABC):
         the block broke its transaction, with `unknown` if it ended it. Settings of the connection end with the block.
         """
         raise UnsupportedError(f"a {self.scheme} store has no database; use SQLite or PostgreSQL for connection()")
+
+
+def line_start(base_of: Callable[[int], int | None], seq: int) -> int:
+    """Where the frames begin that lead to `seq` without a gap, by their bases."""
+    while base_of(seq) == seq - 1 > 0:
+        seq -= 1
+    return seq

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 from savegame.errors import ClosedError, CorruptionError, InvalidInputError
 from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Append, Capability
+from savegame.store import Append, Capability, line_start
 from savegame.stores.forking import Still, take_along
 from savegame.stores.fts import FtsIndex
 from savegame.stores.refusals import no_checkpoint, read_only, write_inside
@@ -309,6 +309,13 @@ class MemoryStore(RuledStore):
                     raise CorruptionError(f"thread {key.id!r}: {problem}", thread_id=key.id, checkpoint_id=frame.id)
                 at = frame.base
             return Chain(at, None, deltas[::-1])
+
+    def unbroken(self, key: ThreadKey, seq: int) -> int:
+        with self._locked():
+            frames = self._tables.look(key).frames
+            if seq not in frames:
+                raise no_checkpoint(key, seq)
+            return line_start(lambda number: frames[number].base if number in frames else None, seq)
 
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         """Records of one kind, by name."""

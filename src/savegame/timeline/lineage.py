@@ -170,6 +170,8 @@ class Lineage(Reader):
 
     def _back(self, row: ThreadRow, number: int) -> Frame | None:
         """The checkpoint that many before the head."""
+        if row.frames < row.last:  # some are missing, so that numbers do not count them
+            return next(islice(self.line(row.head, page=min(PAGE, number + 1)), number, None), None)
         try:
             high = row.head
             while high and number > high - (low := self.store.unbroken(self.key, high)):

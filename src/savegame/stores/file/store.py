@@ -19,7 +19,7 @@ from typing import ClassVar, Final
 from savegame.encoding.json_form import from_text
 from savegame.errors import CorruptionError, InvalidInputError, SavegameError, UnavailableError
 from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Capability
+from savegame.store import Capability, line_start
 from savegame.stores.file import upkeep
 from savegame.stores.file.changes import FileTransaction
 from savegame.stores.file.copy import backup
@@ -155,6 +155,13 @@ class FileStore(RuledStore):
                     raise damaged(key, entry.id, f"frame {entry.base}, which frame {at} builds on", at)
                 at = entry.base
             return Chain(at, None, deltas[::-1])
+
+    def unbroken(self, key: ThreadKey, seq: int) -> int:
+        with self._bodies(key) as (journal, _):
+            entries = journal.entries
+            if seq not in entries:
+                raise no_checkpoint(key, seq)
+            return line_start(lambda number: entries[number].base if number in entries else None, seq)
 
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         with self._bodies(key) as (journal, reader):

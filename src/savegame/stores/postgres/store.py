@@ -216,6 +216,12 @@ class PostgresStore(Store):
             raise no_checkpoint(key, seq)
         return found
 
+    def unbroken(self, key: ThreadKey, seq: int) -> int:
+        found = self._ask("frame_run", *key, seq)
+        if not found:
+            raise no_checkpoint(key, seq)
+        return int(found[0][0])
+
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         return record_page(key, kind, self._ask("records", *key, kind, after, limit + 1), limit)
 

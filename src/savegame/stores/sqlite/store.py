@@ -317,6 +317,14 @@ class SQLiteStore(RuledStore):
             raise no_checkpoint(key, seq)
         return found
 
+    def unbroken(self, key: ThreadKey, seq: int) -> int:
+        with self._reading() as db:
+            row = self._committed.row(db, key)
+            place = None if row is None else one_row(db, "frame_place", row.key(seq))
+        if place is None:
+            raise no_checkpoint(key, seq)
+        return min(int(place[1]), seq)
+
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         with self._reading() as db:
             row = self._committed.row(db, key)

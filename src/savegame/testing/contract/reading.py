@@ -140,6 +140,16 @@ class Reading(Contract):
         assert store.chain(A, 5, after=3) == (0, None, [b"1.", b"4.", b"5."])
         assert store.chain(A, 5, after=1) == (1, None, [b"4.", b"5."])
 
+    def test_an_unbroken_line_is_all_of_one_line(self, store: Store) -> None:
+        """Whatever number a store names: from there on every frame builds on the one before it."""
+        grown(store, A, 3)
+        store.commit([appended(A, 4, 1), appended(A, 5, 4)])
+        assert store.unbroken(A, 3) in (1, 2, 3)
+        assert store.unbroken(A, 5) in (4, 5)
+        for key, seq in ((A, 6), (B, 1), (A, 0)):
+            with pytest.raises(CheckpointNotFound):
+                store.unbroken(key, seq)
+
     def test_a_chain_of_an_unknown_frame_is_not_found(self, store: Store) -> None:
         """Not there yet, in no thread, or number 0."""
         grown(store, A, 1)

@@ -150,6 +150,8 @@ WHERE namespace = $1 AND thread = $2 AND frame.seq <= $3 AND frame.seq >= (
     SELECT CASE WHEN $5 BETWEEN run AND $3 THEN $5 + 1 ELSE coalesce((SELECT start.seq + 1 FROM start), run) END FROM target
 )
 ORDER BY kind, seq
+-- name: frame_run
+SELECT least(run, seq) FROM :schema.frame WHERE namespace = $1 AND thread = $2 AND seq = $3
 -- name: nth_newest
 SELECT seq FROM :schema.frame WHERE namespace = $1 AND thread = $2 ORDER BY seq DESC LIMIT 1 OFFSET $3
 -- name: set_note
