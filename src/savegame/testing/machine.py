@@ -1,4 +1,4 @@
-"""A Hypothesis state machine that drives a real vault and a plain model side by side, equal after each step.
+"""A Hypothesis state machine (long: one rule per verb) that drives a vault and a plain model, equal after each step.
 
     class MyMachine(VaultMachine):
         def make_vault(self): ...             # a fresh, empty vault
