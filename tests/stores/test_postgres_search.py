@@ -104,7 +104,7 @@ def test_a_damaged_index_is_built_anew(vault: Vault, caplog: pytest.LogCaptureFi
         db.execute(harm)
     with caplog.at_level(logging.WARNING, "savegame"):
         assert found(vault, "refund") == ["t"]
-        assert "built anew" in caplog.text
+        assert "rebuilding it" in caplog.text
         caplog.clear()
         assert found(vault, "refund") == ["t"]
         assert caplog.text == ""

@@ -33,6 +33,7 @@ from savegame.errors import (
 )
 from savegame.store import Layout
 from savegame.stores import sql_files
+from savegame.stores.refusals import refused_ending
 
 APPLICATION_ID: Final = 0x53415645
 PAGE_SIZE: Final = 8192
@@ -65,7 +66,7 @@ class Connection(apsw.Connection):
 
     `run` is `execute` on that cursor, for statements whose rows, if they have any, are all fetched before the next; one that
     an exception left half read is ended by the next. `files` are those that it has open; `looked` is the directory's time of
-    change when they were last seen to be the ones with their names.
+    change when they were last seen to be the ones with their names. While `lent` to a block of a user's, it cannot be closed.
     """
 
     def __init__(self, path: str, *, flags: int) -> None:
@@ -73,6 +74,13 @@ class Connection(apsw.Connection):
         self.run = self.cursor().execute
         self.files: Identity = ()
         self.looked = 0
+        self.lent = False
+
+    def close(self, force: bool = False) -> None:  # noqa: FBT001, FBT002 - as apsw has it
+        """Close it, unless it is `lent`."""
+        if self.lent:
+            raise refused_ending("close()")
+        super().close(force)
 
 
 def all_rows(db: Connection, name: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -32,7 +32,7 @@ from psycopg.types import TypesRegistry
 from psycopg.types.array import ListBinaryDumper
 from psycopg.waiting import Ready, Wait
 
-from savegame.errors import ClosedError, SavegameError
+from savegame.errors import ClosedError, SavegameError, lacks_descriptors
 from savegame.stores.postgres.errors import NoAnswer, TookTooLong, is_full
 from savegame.stores.refusals import refused_ending
 
@@ -260,6 +260,8 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
                 other.tell("ping")
         except psycopg.Error as error:
             return is_full(error)
+        except OSError as error:
+            return lacks_descriptors(error)  # then nothing is known of the server
         return True
 
     def roll_back(self) -> None:
@@ -370,6 +372,7 @@ def _answer(pgconn: PGconn, statement: bytes, values: Sequence[Any]) -> PQGen[PG
 
 def connect(kind: type[L], conninfo: str, sql: dict[str, str], limit: Any) -> L:
     """A new connection with these statements."""
+    os.close(os.open(os.devnull, os.O_RDONLY))  # OSError without a descriptor, where libpq would say nothing of use
     link = kind.connect(conninfo, autocommit=True, prepare_threshold=None, connect_timeout=limit)
     link.pid, link.conninfo, link.sql = os.getpid(), conninfo, sql
     link.notices = Notices()  # not the link itself: it would keep itself alive

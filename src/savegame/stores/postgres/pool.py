@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from psycopg.conninfo import conninfo_to_dict
 
-from savegame.errors import ClosedError, UnavailableError
+from savegame.errors import ClosedError, UnavailableError, needs_descriptors
 from savegame.stores.forking import Still, leave_alone, take_along
 from savegame.stores.postgres.link import Lent, Link, Patience, Slot, connect
 
@@ -118,7 +118,8 @@ class Pool:
         self.check_open()
         given = conninfo_to_dict(self._conninfo)
         limit = given.get("connect_timeout") or max(2, min(CONNECT_S, int(patience.left())))
-        return connect(kind, self._conninfo, self._sql, limit)
+        with needs_descriptors(f"{self.where}: no connection can be made"):
+            return connect(kind, self._conninfo, self._sql, limit)
 
     def drop(self) -> None:
         """Close what is not lent: where one connection broke, the others did too."""

@@ -94,6 +94,15 @@ class Connections:
         for db in readers:
             db.close()
 
+    def _drop_stale(self) -> None:
+        """After a read that found other files: drop what has the old ones open. A write that is under way looks itself."""
+        self._drop_readers()
+        if threading.get_ident() not in self.inside and self.lock.acquire(blocking=False):
+            try:
+                self.drop()
+            finally:
+                self.lock.release()
+
     # -- writing -----------------------------------------------------------------------------------
 
     def writer(self) -> file.Connection:
@@ -151,16 +160,19 @@ class Connections:
                     db.run("BEGIN IMMEDIATE")
                     db.run("SAVEPOINT savegame_block")  # gone at the end if the block has ended the transaction
                 db.authorizer = _refuse_transactions
+                db.lent = True
                 self.borrowed_by = here
                 yield db
                 if self.lent is not db:
                     raise ClosedError(f"{self.path}: this process was forked inside the transaction; open the vault again")
-                self._end_block(db)
+                with file.translated(self.path):
+                    self._end_block(db)
             finally:
                 self.borrowed_by = None
                 self.inside.discard(here)
                 if db is not None and self.lent is db:
                     self.lent = None
+                    db.lent = False
                     db.close(force=True)
 
     def _end_block(self, db: file.Connection) -> None:
@@ -169,8 +181,6 @@ class Connections:
             for name in _USER_SETTINGS:
                 setattr(db, name, None)
             db.run("RELEASE savegame_block")
-        except apsw.ConnectionClosedError as error:
-            raise self._closed_inside() from error
         except apsw.BusyError as error:
             raise TransactionFailed(
                 f"{self.path}: a writing statement of the block was not read to its end, so nothing was kept; fetch its rows"
@@ -187,12 +197,7 @@ class Connections:
         """
         db = self.lent
         assert db is not None
-        try:
-            theirs = [
-                (name, value) for name in _USER_SETTINGS if (value := getattr(db, name)) not in (None, _refuse_transactions)
-            ]
-        except apsw.ConnectionClosedError as error:
-            raise self._closed_inside() from error
+        theirs = [(name, value) for name in _USER_SETTINGS if (value := getattr(db, name)) not in (None, _refuse_transactions)]
         try:
             for name, _ in theirs:
                 setattr(db, name, None)
@@ -204,9 +209,6 @@ class Connections:
         finally:
             for name, value in theirs:
                 setattr(db, name, value)
-
-    def _closed_inside(self) -> TransactionFailed:
-        return TransactionFailed(f"{self.path}: the block closed its connection, so nothing of it was kept")
 
     def refuse_inside(self) -> None:
         """Raise if this very thread is `inside` a write: a signal handler or a finaliser has interrupted it."""
@@ -306,7 +308,7 @@ class Connections:
                 if not self._is_current(db):
                     stale, db = db, None
                     stale.close()
-                    self._drop_readers()
+                    self._drop_stale()
                     raise self._replaced(unknown=False)
                 if snapshot:
                     db.run("BEGIN")
