@@ -25,7 +25,7 @@ from savegame.stores.rows import EMPTY_ROW, Row, continues, place_in, read_frame
 from savegame.stores.rules import MAX_SEQ, Blobs, Pin, Transaction, floor_after, make
 from savegame.stores.sqlite.reading import read_frames
 from savegame.stores.sqlite_file import SQL, Connection, all_rows, one_row, repeated
-from savegame.stores.sums import blob_checksum, damaged, meta_checksum, record_checksum, space_checksum
+from savegame.stores.sums import blob_checksum, damaged, meta_checksum, record_checksum, space_checksum, thread_sum
 
 AT_ONCE: Final = 256
 """The largest number of appends in one statement: apsw keeps no statements that are longer."""
@@ -108,19 +108,27 @@ class Committed:
     def next_row(self, db: Connection, change: Append, row: Row) -> tuple[Row, tuple[Any, ...]]:
         """The row of a thread after an append that continues it, with the parameters of `append`.
 
-        Every save comes along here: taking the row apart is quicker than asking for each field.
+        Every save comes along here: taking both apart is quicker than asking for each field, and the sums which `_columns`
+        asks for are written out.
         """
+        key, id, base, meta, delta, note, _, _, _, keep_newest, _, _, renew_us, _ = change  # noqa: A001 - one word per idea
         no, agent, _, _, last, floor, run, frames, epoch, owner, expires, version = row
-        seq, keep_newest = last + 1, change.keep_newest
+        seq, stored_id, salt = last + 1, pack_id(id), thread_salt(*key)
+        place = (salt + seq * SEQ_FACTOR + base * BASE_FACTOR) & 0xFFFFFFFF
+        frames, version = frames + 1, version + 1
+        run = run if run and base == last else seq
         if keep_newest is not None:
-            floor = floor_after(last, frames, floor, keep_newest, partial(_nth_newest, db, row))
-        if change.renew_us is not None and owner is not None:
-            expires = self.clock() + change.renew_us
-        run = run if run and change.base == last else seq
-        new = Row(no, agent, seq, change.id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
-        stored_id = pack_id(change.id)
-        space = None if place_in(stored_id) == no << 32 | seq else self.space(db, change.key.namespace)
-        return new, _append_columns(new, change, change.key, stored_id, space)
+            floor = floor_after(last, frames - 1, floor, keep_newest, partial(_nth_newest, db, row))
+        if renew_us is not None and owner is not None:
+            expires = self.clock() + renew_us
+        space = None if place_in(stored_id) == no << 32 | seq else self.space(db, key.namespace)
+        new = Row(no, agent, seq, id, seq, floor, run, frames, epoch, owner, expires, version)
+        total = crc32(packb([no, agent, seq, stored_id, seq, floor, run, frames, epoch, owner, expires, version]), salt)
+        named = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
+        meta_sum = crc32(((space or 0) << 64 | run).to_bytes(16, "little") + named + meta, place)
+        note_sum = None if note is None else checksum(note, salt, seq)
+        columns = (no, version, seq, stored_id, base, run, floor, frames, expires, total)
+        return new, (*columns, space, meta, meta_sum, note, note_sum, delta, crc32(delta, place))
 
 
 class SQLiteTransaction(Transaction):
@@ -226,9 +234,8 @@ class SQLiteTransaction(Transaction):
         key, before = row.key, self._row(row.key)
         run = before.run if before.run and frame.base == before.last else frame.seq
         new = before.after(row)._replace(run=run, version=before.version + 1)
-        stored_id = pack_id(frame.id)
-        space = None if place_in(stored_id) == new.key(frame.seq) else self._space(key.namespace)
-        if not _inserted(self.db, _append_columns(new, frame, key, stored_id, space), 1):
+        space = None if place_in(pack_id(frame.id)) == new.key(frame.seq) else self._space(key.namespace)
+        if not _inserted(self.db, _columns(key, new, frame, space), 1):
             raise damaged(key, None, f"frame {frame.seq} exists already", frame.seq)  # although its row was just read
         if new.agent != before.agent:
             self.db.run(SQL["set_agent"], (new.agent, new.no, new.agent))
@@ -306,23 +313,14 @@ class SQLiteTransaction(Transaction):
                 self.db.run(SQL["delete_blob"], (no, digest))
 
 
-def _append_columns(
-    row: Row, frame: Append | Frame, key: ThreadKey, stored_id: str | bytes, space: int | None
-) -> tuple[Any, ...]:
-    """The parameters of `append` for a frame and the row of its thread after it.
-
-    The sums which `thread_sum` and `read_frame` check are written out here.
-    """
-    no, agent, seq, _, _, floor, run, frames, epoch, owner, expires, version = row
-    base, meta, note, delta = frame.base, frame.meta, frame.note, frame.delta or b""
-    salt = thread_salt(*key)
-    place = (salt + seq * SEQ_FACTOR + base * BASE_FACTOR) & 0xFFFFFFFF
-    total = crc32(packb([no, agent, seq, stored_id, seq, floor, run, frames, epoch, owner, expires, version]), salt)
-    named = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
-    meta_sum = crc32(((space or 0) << 64 | run).to_bytes(16, "little") + named + meta, place)
-    note_sum = None if note is None else checksum(note, salt, seq)
-    columns = (no, version, seq, stored_id, base, run, floor, frames, expires, total)
-    return (*columns, space, meta, meta_sum, note, note_sum, delta, crc32(delta, place))
+def _columns(key: ThreadKey, row: Row, frame: Frame, space: int | None) -> tuple[Any, ...]:
+    """The parameters of `append` for a frame, and the row of its thread after it."""
+    seq, base, delta, stored_id, salt = frame.seq, frame.base, frame.delta or b"", pack_id(frame.id), thread_salt(*key)
+    meta_sum = meta_checksum(salt, seq, base, row.run, space, stored_id, frame.meta)
+    note_sum = None if frame.note is None else checksum(frame.note, salt, seq)
+    total = thread_sum(key, row, stored_id)
+    columns = (row.no, row.version, seq, stored_id, base, row.run, row.floor, row.frames, row.expires, total)
+    return (*columns, space, frame.meta, meta_sum, frame.note, note_sum, delta, checksum(delta, salt, seq, base))
 
 
 def space_names(db: Connection) -> dict[int, str]:
