@@ -83,12 +83,14 @@ def name_of(value: Any) -> str:
     return f"{type(value).__name__} {shown[:30]}"
 
 
+@pytest.mark.requirement("D12", "E01j", "W04", "Z65")
 @pytest.mark.parametrize("value", PLAIN, ids=name_of)
 def test_plain_values_come_back_exactly(codec: Codec, value: Any) -> None:
     for shaped in (value, [value], (value, value), {"k": value}, {7: value}):
         assert same(trip(codec, shaped), shaped)
 
 
+@pytest.mark.requirement("W08")
 @given(strategies.values(large=True))
 @settings(max_examples=400, deadline=None)
 def test_anything_comes_back_exactly(value: Any) -> None:
@@ -606,6 +608,7 @@ def test_an_object_is_no_class() -> None:
         vault.thread("t", type=Point(1))  # type: ignore[arg-type]
 
 
+@pytest.mark.requirement("X25", "Z54")
 def test_upcast_brings_old_objects_to_todays_shape() -> None:
     old, before = shape(1)
     before.register(old)
@@ -703,6 +706,7 @@ def test_an_enum_value_of_yesterday_is_not_corruption(codec: Codec) -> None:
         codec.decode(data)
 
 
+@pytest.mark.requirement("B13", "B43", "B44", "B57", "B58")
 def test_type_on_a_thread() -> None:
     with savegame.open("memory:", cache_bytes=0) as vault:
         vault.thread("t").save({"x": 1, "y": 5, "tags": ["old"]})

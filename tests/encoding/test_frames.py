@@ -92,6 +92,7 @@ def test_a_compressed_body_that_is_cut_or_claims_too_much() -> None:
 # -- sums ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("E11", "X09")
 @pytest.mark.parametrize("body", [b"\x00\x00", random.Random(3).randbytes(700), b"\x00" * 64], ids=["tiny", "random", "zeros"])
 def test_every_flipped_bit_changes_the_checksum(body: bytes) -> None:
     whole = checksum(body, 17, 3, 2)
@@ -116,6 +117,7 @@ def test_digests_do_not_change_between_releases() -> None:
     assert len(first) == 32
 
 
+@pytest.mark.requirement("E11")
 def test_a_digest_is_over_everything_fixed() -> None:
     base = digest(b"p", "t", "i", META, b"d")
     others = [digest(b"q", "t", "i", META, b"d"), digest(b"p", "u", "i", META, b"d"), digest(b"p", "t", "j", META, b"d")]
@@ -169,6 +171,7 @@ def test_ids_that_look_generated(text: str) -> None:
     assert frames.unpack_id(frames.pack_id(text)) == text
 
 
+@pytest.mark.requirement("A59")
 @given(st.binary(max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_damaged_metadata_and_notes(data: bytes) -> None:

@@ -92,6 +92,7 @@ def test_the_table_of_errors_is_the_one_tested_here() -> None:
     assert [(theirs, ours) for theirs, ours, _ in file._MAPPING] == WANTED
 
 
+@pytest.mark.requirement("B19")
 @pytest.mark.parametrize(("theirs", "ours"), WANTED, ids=lambda kind: kind.__name__)
 def test_each_error_of_sqlite_becomes_ours(theirs: type[apsw.Error], ours: type[SavegameError]) -> None:
     with pytest.raises(ours) as raised, file.translated("/somewhere/v.db"):

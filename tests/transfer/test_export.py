@@ -49,6 +49,7 @@ def one_thread(vault: Vault, count: int = 3) -> savegame.Thread:
 # -- what comes back -------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A63")
 @pytest.mark.parametrize("target", ["memory:", "sqlite:{}/other.db", "file:{}/other"])
 def test_everything_comes_back_once(opened: Opener, target: str, tmp_path: Path) -> None:
     vault = filled(opened())
