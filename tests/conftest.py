@@ -39,8 +39,18 @@ def lines_of_the_contract() -> dict[str, list[str]]:
     return lines
 
 
+def is_quick(item: pytest.Item) -> bool:
+    """Whether a test is on memory or SQLite, or on no store, and takes no time worth mentioning."""
+    if item.get_closest_marker("slow") or item.path.name.startswith(("test_file", "test_postgres")):
+        return False
+    callspec = getattr(item, "callspec", None)
+    on = {value for value in callspec.params.values() if isinstance(value, str)} if callspec else set()
+    return not on & {"file", "postgres"} and not {"postgres_server", "postgres_url"} & set(getattr(item, "fixturenames", ()))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--campaign", action="store_true", help="run the long crash, power-cut, fault and history campaigns too")
+    parser.addoption("--quick", action="store_true", help="leave out what needs a server, files of the file store, or long")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,6 +60,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if isinstance(item, pytest.Function) and item.cls and issubclass(item.cls, StoreContract):
             for line in shipped.get(item.originalname, ()):
                 item.add_marker(pytest.mark.requirement(line))
+    if config.getoption("--quick"):
+        items[:] = [item for item in items if is_quick(item)]
     if config.getoption("--campaign"):
         return
     skip = pytest.mark.skip(reason="a long campaign: run with --campaign")

@@ -89,7 +89,7 @@ def test_whether_there_is_a_checkpoint_goes_by_what_loads(lasting: Home) -> None
         thread.latest()
 
 
-@pytest.mark.requirement("E10", "E24", "Z30", "Z49")
+@pytest.mark.requirement("E10", "E24", "E33c", "Z30", "Z49")
 @pytest.mark.parametrize("what", ["the state's text", "the description", "the label"])
 def test_verify_has_a_reason_whatever_is_damaged(lasting: Home, what: str) -> None:
     thread = lasting.open().thread("t")
