@@ -122,6 +122,10 @@ def _entry(name: str, thing: Any) -> Iterator[str]:
     if _shows_constructor(thing):
         yield _signature(f"savegame.{name}", thing)
     yield _promise(thing)
+    if is_typeddict(thing):
+        rows = "\n".join(f"| `{field}` | `{_hint(hint)}` |" for field, hint in get_type_hints(thing).items())
+        yield "| detail | type |\n|---|---|\n" + rows.replace(" | None`", " or None`")
+        return
     if issubclass(thing, Enum):
         yield "Values: " + ", ".join(f"`{member.value}`" for member in thing) + "."
     elif fields := _fields(thing):
@@ -143,6 +147,10 @@ def _members(cls: type) -> dict[str, Any]:
 _MADE_BY_USERS = (
     "AgentState", "Attachment", "Conversation", "Message", "Retention", "Status", "Strategy", "ToolCall",
 )  # fmt: skip
+
+
+def _hint(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("collections.abc.", "").replace("typing.", "")
 
 
 def _shows_constructor(cls: type) -> bool:

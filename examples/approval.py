@@ -1,10 +1,10 @@
-"""A person takes two days to agree, and no process waits: python approval.py, or its three parts one by one.
+"""A person takes two days to agree, and no process waits: python approval.py, or its three parts separately.
 
     python approval.py ask       the agent wants to wire money, asks, and its process ends
-    python approval.py answer    days later: somebody says yes, or with --no refuses; no agent is running
-    python approval.py resume    the agent carries on from there
+    python approval.py answer    days later: a person approves, or rejects with --no; no agent is running
+    python approval.py resume    the agent continues from there
 
-Without a part, all three run one after the other, each as a process of its own. Everything is kept in approval.db in the
+Without a part, all three run one after the other, each in its own process. Everything is stored in approval.db in the
 current directory, or in another vault (--vault). The model is a script.
 """
 
@@ -20,7 +20,7 @@ tools = savegame.Toolbox()
 
 @tools.tool(ask=True)
 def wire(iban: str, cents: int):
-    """Wire money. Unmarked, so at most once; a person is asked before."""
+    """Wire money. Unmarked, so at most once; asks a person first."""
     print("  the money is on its way to", iban)
     return "wired"
 

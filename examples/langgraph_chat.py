@@ -1,6 +1,6 @@
-"""A LangGraph chat that remembers, asks a person and travels in time: python langgraph_chat.py. Run it twice: it carries on.
+"""A LangGraph chat that remembers, asks a person and travels in time: python langgraph_chat.py. Run it twice: it continues.
 
-It keeps everything in chats.db in the current directory. The model is a script; put your own call in its place.
+It stores everything in chats.db in the current directory. The model is a script; put your own call in its place.
 Needs `pip install "savegame[langgraph]" langgraph`.
 """
 
@@ -20,7 +20,7 @@ class State(TypedDict):
 
 
 def model(state):
-    """A scripted model: it counts what it remembers, and wants a person's word before it gives money back."""
+    """A scripted model: it counts the messages, and asks a person before a refund."""
     said = [message.content for message in state["messages"] if isinstance(message, HumanMessage)]
     if "refund" in said[-1]:
         answer = interrupt("May I refund 49.00?")
@@ -42,13 +42,13 @@ def main():
         stopped = graph.invoke({"messages": [HumanMessage("I want a refund.")]}, config, durability="sync")
         print("it asks:", stopped["__interrupt__"][0].value)
 
-        asked = graph.get_state(config).config  # this point can be come back to
+        asked = graph.get_state(config).config  # a point to come back to
         print("yes:", graph.invoke(Command(resume="yes"), config)["messages"][-1].content)
         branch = graph.update_state(asked, {"messages": []}, as_node=START)  # go back to before the question
         graph.invoke(None, branch)  # it asks again
         print("and if not:", graph.invoke(Command(resume="no"), config)["messages"][-1].content)
 
-        thread = vault.thread("support-42")  # the same, without LangGraph
+        thread = vault.thread("support-42")  # the same thread, without LangGraph
         last = thread.state()["channel_values"]["messages"][-1]
         print("in the vault:", len(list(thread.history(branches=True))), "checkpoints, the last ends with:", last["content"])
 

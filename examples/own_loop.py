@@ -1,6 +1,6 @@
 """An agent loop that can be killed at any moment and started again: python own_loop.py [--pause SECONDS].
 
-It saves every step into agents.db in the current directory. Kill it while it pauses, run it again, and it carries on.
+It saves every step to agents.db in the current directory. Kill it during a pause, run it again, and it continues.
 The model is a script; put your own call in its place.
 """
 

@@ -1,8 +1,7 @@
-"""An agent with every kind of tool: python refund_agent.py [--die-in TOOL]. Run it again after a crash: it carries on.
+"""An agent with every kind of tool: python refund_agent.py [--die-in TOOL]. Run it again after a crash: it continues.
 
-It keeps everything in refunds.db in the current directory, or in another SQLite vault (--vault). With --die-in the process is
-killed inside that tool, right after its effect and before anybody could keep the result: the moment that matters. The model
-is a script.
+It stores everything in refunds.db in the current directory, or in another SQLite vault (--vault). With --die-in the process is
+killed inside that tool, right after its effect and before the result is saved: the worst moment. The model is a script.
 """
 
 import argparse
@@ -16,7 +15,7 @@ die_in = None
 
 
 def effect(text):
-    """Something that cannot be taken back: a line in effects.log stands for it."""
+    """An effect that cannot be undone, represented by a line in effects.log."""
     with open("effects.log", "a", encoding="utf-8") as log:
         log.write(text + "\n")
 
@@ -36,7 +35,7 @@ def find_order(order: int):
 @tools.tool(idempotent=True)
 def refund(call, order: int, cents: int):
     """Send money back."""
-    effect(f"refund {order} key={call.key}")  # a payment service takes the key and pays once, however often it is asked
+    effect(f"refund {order} key={call.key}")  # a payment service pays once per key
     maybe_die("refund")
     return "refunded"
 
@@ -86,7 +85,7 @@ SCRIPT = [
 
 
 def model(messages):
-    """Put your own call here. It is given the whole conversation, with every tool call answered."""
+    """Put your own call here. It gets the whole conversation, with every tool call answered."""
     return SCRIPT[sum(message["role"] == "assistant" for message in messages)]
 
 
@@ -114,11 +113,11 @@ def main():
             try:
                 reply = agent(vault, "support-42", "My parcel 1017 never came.", key="webhook-9001")
                 break
-            except savegame.Paused as paused:  # here a person would be asked; see approval.py
+            except savegame.Paused as paused:  # a person would decide here; see approval.py
                 print("a person agrees to", paused.call.asked)
                 vault.answer("support-42", paused.call, value=True)
-            except savegame.Unknown as unknown:  # here somebody would look into the outbox
-                print("nobody knows what became of", unknown.call.name)
+            except savegame.Unknown as unknown:  # a person would check the outbox here
+                print("unknown outcome:", unknown.call.name)
                 vault.resolve("support-42", unknown.call, "it was sent before the crash")
         for entry in sorted(vault.calls("support-42"), key=lambda entry: entry.ended_at):
             print(f"{entry.name:13} {entry.status}, attempt {entry.attempt}: {entry.result}")

@@ -1,7 +1,7 @@
-"""Several tools at once: python research_agent.py. The results are kept in the model's order, whoever is ready first.
+"""Several tools at once: python research_agent.py. Results are saved in the model's order, not in order of completion.
 
 The model and the sources are scripts; put your own calls in their place. Everything is kept in memory, or in another vault
-(--vault): there it is found when the program is started again.
+(--vault), which a second start continues from.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def look_up(call, source: str, topic: str):
 
 
 def model(messages):
-    """One reply that asks three sources, then the report."""
+    """One reply that queries three sources, then the report."""
     results = [message["content"] for message in messages if message["role"] == "tool"]
     if results:
         return f"Report of {len(results)} sources: {'; '.join(results)}."
@@ -32,7 +32,7 @@ def model(messages):
 
 
 def count(reply):
-    """Tokens and cost of a reply; a provider tells them beside it."""
+    """Tokens and cost of a reply; a provider reports them with it."""
     return len(str(reply)), 0.0001
 
 
@@ -41,7 +41,7 @@ def main():
     parser.add_argument("--vault", default="memory:")
     with savegame.open(parser.parse_args().vault) as vault:
         with vault.run("research-1", agent="researcher", tools=tools) as run:
-            plan = run.step("plan", lambda: {"topic": "tides", "sources": list(SOURCES)})  # done once, whoever resumes
+            plan = run.step("plan", lambda: {"topic": "tides", "sources": list(SOURCES)})  # done once, even after a resume
             run.user(f"Write about {plan['topic']}.", key="request-1")
             while not run.done:
                 run.tools(at_once=True)

@@ -1,11 +1,11 @@
-"""Four workers carry on what a killed process left behind: python supervisor.py, or its parts one by one.
+"""Four workers resume what a killed process left behind: python supervisor.py, or its parts separately.
 
-    python supervisor.py begin    begins eight runs, and is killed with SIGKILL in the middle of all of them
-    python supervisor.py work     a worker: carries on what went stale until nothing is left; start as many as you like
-    python supervisor.py show     the bills: every one is written exactly once
+    python supervisor.py begin    starts eight runs, and is killed with SIGKILL in the middle of all of them
+    python supervisor.py work     a worker: resumes stale runs until none is left; start as many as you like
+    python supervisor.py show     the bills: each is written exactly once
 
-Without a part, the first runs, then four workers at once, each as a process of its own. All of them supervise the same vault;
-a lease per thread sees to it that one of them resumes each run. Everything is kept in bills.db in the current directory, or
+Without a part, the first runs, then four workers at once, each in its own process. All of them supervise the same vault;
+a lease per thread ensures that only one of them resumes each run. Everything is stored in bills.db in the current directory, or
 in another SQLite vault (--vault). The model is a script.
 """
 
@@ -21,7 +21,7 @@ from datetime import timedelta
 import savegame
 
 RUNS = [f"meter-{number}" for number in range(8)]
-LEASE = timedelta(seconds=3)  # where the system does not tell that a process is gone, its lease has to run out first
+LEASE = timedelta(seconds=3)  # if the system cannot say whether a process is dead, its lease has to run out first
 
 
 def toolbox(worker):
@@ -40,7 +40,7 @@ def toolbox(worker):
 
 
 def model(messages):
-    """Read the meter, write the bill, say so."""
+    """Read the meter, write the bill, report it."""
     results = [message["content"] for message in messages if message["role"] == "tool"]
     if len(results) == 2:
         return "The bill is written."
@@ -57,7 +57,7 @@ def agent(vault, tools, thread_id):
 
 
 def begin(vault):
-    """All runs get as far as the first call of a tool; then the process is killed, by its own hand."""
+    """All runs reach their first tool call; then the process kills itself."""
     with vault.connection() as db:
         db.execute("CREATE TABLE IF NOT EXISTS app_bill (thread TEXT, amount INTEGER, worker TEXT)")
     with contextlib.ExitStack() as held:
@@ -70,7 +70,7 @@ def begin(vault):
 
 
 def work(vault, name):
-    """One worker: resume whatever went stale, until nothing is in progress any more."""
+    """One worker: resume stale runs until none is in progress."""
     tools = toolbox(name)
     while any(vault.threads(status="in_progress")):
         vault.supervise(lambda thread_id: agent(vault, tools, thread_id), once=True)

@@ -1,4 +1,4 @@
-"""Two processes work on one thread: python two_workers.py. Nobody's work is lost, and nobody overwrites by accident."""
+"""Two processes work on one thread: python two_workers.py. No work is lost, and none is overwritten by accident."""
 
 import multiprocessing
 import tempfile
@@ -8,7 +8,7 @@ import savegame
 
 
 def worker(path, name, count):
-    """Append relative changes: they apply to whatever is there, so they never conflict."""
+    """Append relative changes: they apply to the current head, so they never conflict."""
     with savegame.open(path) as vault:
         thread = vault.thread("shared")
         for number in range(count):
@@ -30,14 +30,14 @@ def main():
 
 
 def conflict(vault):
-    """Absolute changes say what they were built on: the second of two is refused."""
+    """Absolute changes name the state they build on: the second of two is refused."""
     anna, ben = vault.thread("shared"), vault.thread("shared")
     seen_by_anna, seen_by_ben = anna.state(), ben.state()
     anna.save({**seen_by_anna, "winner": "anna"})
     try:
         ben.save({**seen_by_ben, "winner": "ben"})
     except savegame.ConflictError as error:
-        print("ben was too late: the head is", "anna's" if error.found == anna.head else "somebody's")
+        print("ben was too late: the head is", "anna's" if error.found == anna.head else "another one's")
     ben.modify(lambda state: {**state, "second": "ben"})
     print({name: value for name, value in ben.state().items() if name != "log"})
 

@@ -10,8 +10,7 @@ from savegame.encoding.frames import references, unwrap
 from savegame.model import Frame, ThreadKey
 from savegame.store import PutRecord
 from savegame.timeline.companions import COPIED
-from savegame.timeline.lineage import everything
-from savegame.timeline.upkeep import records, with_delta
+from savegame.timeline.lineage import Lineage
 from savegame.vault import Vault
 
 
@@ -50,18 +49,18 @@ def kept(vault: Vault) -> dict[str, Any]:
 
 
 def _thread(vault: Vault, key: ThreadKey) -> Any:
-    engine = vault._engine.without_cache()
-    row = engine.store.thread(key)
+    thread = Lineage(vault.rooms.engine.without_cache(), key)
+    row = thread.row()
     assert row is not None
-    frames = [with_delta(engine, key, frame.seq) for frame in everything(engine, key, newest_first=False)]
+    frames = [thread.frame(frame.seq, delta=True) for frame in thread.everything(newest_first=False)]
     ids = {0: None} | {frame.seq: frame.id for frame in frames}
-    beside = [record for kind in engine.store.kinds(key) if kind != COPIED for record in records(engine, key, kind)]
+    beside = [record for kind in thread.kinds() if kind != COPIED for record in thread.records(kind)]
     if not frames and not beside:
         return None
-    return row.agent, row.head_id, [_frame(vault, key, frame, ids) for frame in frames], beside
+    return row.agent, row.head_id, [_frame(thread, frame, ids) for frame in frames], beside
 
 
-def _frame(vault: Vault, key: ThreadKey, frame: Frame, ids: dict[int, Any]) -> Any:
+def _frame(thread: Lineage, frame: Frame, ids: dict[int, Any]) -> Any:
     body = frame.delta or b""
-    large = {name: vault._engine.large_value(key, name) for name in references(body)}
+    large = {name: thread.large_value(name) for name in references(body)}
     return frame.id, ids[frame.base], frame.meta, frame.note, unwrap(body)[1], large

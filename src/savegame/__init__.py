@@ -8,6 +8,7 @@ thread.save({"messages": []})
 
 from savegame.aio import AsyncAgentAutosave, AsyncAutosave, AsyncThread, AsyncVault
 from savegame.checkpoint import Checkpoint
+from savegame.details import Details
 from savegame.errors import (
     AlreadyExistsError,
     Busy,
@@ -84,6 +85,7 @@ __all__ = [
     "Conversation",
     "ConversationInfo",
     "CorruptionError",
+    "Details",
     "Diff",
     "Erased",
     "Event",

@@ -1,4 +1,4 @@
-"""The asynchronous face: AsyncVault and AsyncThread, the same verbs with the same parameters, awaited.
+"""The asynchronous face, in one file beside `vault.py` and `thread.py`: the same verbs and parameters, awaited.
 
 Nothing is done here: each verb is the synchronous one in a worker thread, one hop for each operation, or each page of a
 listing. A worker gets a copy of a thread's handle; the one that the user holds moves on the loop, when the outcome is
@@ -14,14 +14,17 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, nullcontext, suppress
+from copy import copy
 from functools import partial, wraps
 from itertools import islice
-from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, NamedTuple, NoReturn, ParamSpec, Self, TypeVar
 
 from savegame.checkpoint import Checkpoint
+from savegame.details import checked_tags
 from savegame.encoding.classes import Upcast
 from savegame.errors import Busy, ClosedError, ConflictError, Fenced, InvalidInputError, UnsupportedError
-from savegame.messages.agents import AgentSaves
+from savegame.messages import states
+from savegame.messages.agents import Agents, AgentSaves
 from savegame.model import NEW_ID, checked_duration
 from savegame.runs import tracing
 from savegame.runs.arun import AsyncRun, called, settled
@@ -31,11 +34,12 @@ from savegame.store import ANY
 from savegame.stores.memory import MemoryStore
 from savegame.thread import Thread
 from savegame.timeline.autosave import AutomaticSaves, Reporting, release
-from savegame.timeline.details import checked_tags
 from savegame.timeline.lineage import Ref
 from savegame.timeline.policy import Strategy
+from savegame.timeline.timeline import Timeline
+from savegame.timeline.verify import ignore
 from savegame.timeline.watch import Watcher, follow
-from savegame.vault import Vault, _quiet
+from savegame.vault import Vault
 from savegame.waiting.offload import Offload, undisturbed
 from savegame.waiting.retrying import TRIES, gave_up
 
@@ -48,6 +52,13 @@ PAGE: Final = 100
 
 STATES: Final = 8
 """The same where each entry brings its whole state along."""
+
+
+class _Hops(NamedTuple):
+    """How something that stands on a face gets its work done in a worker."""
+
+    read: Callable[[Callable[[Any], Any]], Awaitable[Any]]
+    write: Callable[[Callable[[Any], Any]], Awaitable[Any]]
 
 
 class _Face(Generic[S]):
@@ -85,9 +96,15 @@ class _Face(Generic[S]):
             finally:  # also when cancelled: it has ended, and the handle's head tells whether it happened
                 self._move(mine, lent)
 
+    def _hops(self) -> _Hops:
+        return _Hops(self._read, self._write)
+
     def _move(self, mine: S, lent: S) -> None:
-        if vars(lent) != vars(mine):
+        if self._moved(mine, lent):
             self._sync = lent
+
+    def _moved(self, mine: S, lent: S) -> bool:
+        return False
 
 
 def _reads(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Face[S], P], Coroutine[Any, Any, T]]:
@@ -143,9 +160,10 @@ class AsyncThread(_Face[Thread]):
         return f"<Async{repr(self._sync)[1:]}"
 
     def _lend(self) -> Thread:
-        twin = Thread.__new__(Thread)
-        vars(twin).update(vars(self._sync))  # what copy() would give, for a tenth of the time
-        return twin
+        return copy(self._sync)
+
+    def _moved(self, mine: Thread, lent: Thread) -> bool:
+        return (lent.head, lent.step) != (mine.head, mine.step)
 
     def _turn(self) -> asyncio.Lock:
         """One operation after the other; a lock is of one loop, so another loop gets another."""
@@ -153,6 +171,16 @@ class AsyncThread(_Face[Thread]):
         if self._turns is None or self._turns[0] is not loop:
             self._turns = loop, asyncio.Lock()
         return self._turns[1]
+
+    @property
+    def sync(self) -> Thread:
+        """The synchronous handle behind this one; what is called on it blocks."""
+        return self._sync
+
+    @property
+    def timeline(self) -> Timeline:
+        """The thread itself, without what this handle expects: for code that works below handles; what it does blocks."""
+        return self._sync.timeline
 
     @property
     def id(self) -> str:
@@ -192,7 +220,7 @@ class AsyncThread(_Face[Thread]):
                     raise
                 last = error
             finally:
-                self._sync = own._sync
+                self._sync = own.sync
         raise gave_up(last, TRIES) from last
 
     latest = _reads(Thread.latest)
@@ -240,10 +268,10 @@ class AsyncThread(_Face[Thread]):
 
         `get_state` may be asynchronous; it and `on_error` are called on the loop. The rest as in `Thread.autosave`.
         """
-        if self._sync._known == ANY:
+        if self.step is None:
             await self.latest()
         details = {"description": description, "tags": tags, "metadata": metadata}
-        return AsyncAutosave(self, get_state, every=every, keep=keep, on_error=on_error, **details)
+        return AsyncAutosave(self, self._hops(), get_state, every=every, keep=keep, on_error=on_error, **details)
 
     async def watch(
         self,
@@ -253,7 +281,7 @@ class AsyncThread(_Face[Thread]):
         timeout: dt.timedelta | None = None,
     ) -> AsyncIterator[Checkpoint]:
         """`Thread.watch`; without `since`, new is what comes after the iteration began. No worker waits meanwhile."""
-        watcher = await self._read(lambda thread: Watcher(thread._engine, thread._key, since, thread._checkpoint))
+        watcher = await self._read(lambda thread: Watcher(thread.timeline, since))
         follow(watcher, poll, timeout)  # refuses what nobody can wait for
         pause: float | None = 0.0
         while pause is not None:
@@ -311,24 +339,26 @@ class AsyncAutosave(AutomaticSaves, _AsyncLoop):
     A closed vault and a deleted thread end it too, at its next save; `last_error` says so then.
     """
 
-    def __init__(self, face: AsyncThread, get_state: Callable[[], Any], **how: Any) -> None:
+    def __init__(self, face: AsyncThread, hops: _Hops, get_state: Callable[[], Any], **how: Any) -> None:
         how["on_error"] = _on_this_loop(how["on_error"])
-        super().__init__(face._sync, face._sync._engine, face._sync._key, **how)
-        self._face = face
+        super().__init__(face.sync, states.holds, **how)
+        self._face, self._hops = face, hops
         self._get_state = get_state
         self._begin()
 
     async def _tick(self) -> bool:
         try:
-            known = self._face._sync._known
-            expected = await self._face._read(lambda _: self._head()) if known == ANY else known  # first, as in Autosave
+            self._thread = self._face.sync
+            known = self._known()
+            expected = await self._hops.read(lambda _: self._head()) if known == ANY else known  # first, as in Autosave
             state = await settled(self._get_state())
         except ClosedError:
             raise
         except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is reported
             self._report(error)
             return True
-        return await self._face._write(lambda thread: self._save_through(thread, state, expected))
+        saved: bool = await self._hops.write(lambda thread: self._save_through(thread, state, expected))
+        return saved
 
     def _save_through(self, thread: Thread, state: Any, expected: str | None) -> bool:
         self._thread = thread
@@ -338,14 +368,15 @@ class AsyncAutosave(AutomaticSaves, _AsyncLoop):
 class AsyncAgentAutosave(AgentSaves, _AsyncLoop):
     """A task that checkpoints agents by itself: until `await stop()`, the end of its `async with` block, or of its loop."""
 
-    def __init__(self, face: AsyncVault, agent_ids: Iterable[str], **how: Any) -> None:
+    def __init__(self, agents: Agents, hops: _Hops, agent_ids: Iterable[str], **how: Any) -> None:
         how["on_error"] = _on_this_loop(how["on_error"])
-        super().__init__(face.sync._agents, agent_ids, **how)
-        self._face = face
+        super().__init__(agents, agent_ids, **how)
+        self._hops = hops
         self._begin()
 
     async def _tick(self) -> bool:
-        return await self._face._write(lambda _: self._save_all())
+        saved: bool = await self._hops.write(lambda _: self._save_all())
+        return saved
 
 
 def _on_this_loop(told: Callable[[Exception], object] | None) -> Callable[[Exception], object] | None:
@@ -490,7 +521,7 @@ class AsyncVault(_Face[Vault]):
         on_error: Callable[[Exception], object] | None = None,
     ) -> AsyncAgentAutosave:
         """`Vault.autosave_agents` as a task of the running loop; `on_error` is called on the loop."""
-        return AsyncAgentAutosave(self, agent_ids, every=every, keep=keep, on_error=on_error)
+        return AsyncAgentAutosave(self.sync.rooms.agents, self._hops(), agent_ids, every=every, keep=keep, on_error=on_error)
 
     def run(
         self,
@@ -505,7 +536,7 @@ class AsyncVault(_Face[Vault]):
 
         Tools may be asynchronous, but for transactions.
         """
-        driver, runner = partial(AsyncRun, self._offload), self._sync._runner
+        driver, runner = partial(AsyncRun, self._offload), self._sync.rooms.runner
         run = runner.run(thread_id, agent, tools, lease, driver, strategy=strategy, awaits=True)
         return _Running(self._offload, run, tracing.run(thread_id, agent))
 
@@ -522,7 +553,7 @@ class AsyncVault(_Face[Vault]):
         checked_duration(poll, "poll")
         resumed, stop = 0, stop or asyncio.Event()
         while not stop.is_set():
-            for run in await self._write(lambda vault: vault._runner.due(give_up_after, patient=not once)):
+            for run in await self._write(lambda vault: vault.rooms.runner.due(give_up_after, patient=not once)):
                 resumed += await self._resume(resume, run.thread_id)
             if once:
                 break
@@ -531,17 +562,17 @@ class AsyncVault(_Face[Vault]):
         return resumed
 
     async def _resume(self, resume: Callable[[str], Any], thread_id: str) -> bool:
-        before = await self._write(lambda vault: vault._runner.epoch(thread_id))
+        before = await self._write(lambda vault: vault.rooms.runner.epoch(thread_id))
         try:
             await called(resume, thread_id)
         except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is logged
             failed = error
-            await self._write(lambda vault: vault._runner.not_resumed(thread_id, before, failed))
+            await self._write(lambda vault: vault.rooms.runner.not_resumed(thread_id, before, failed))
             return False
         return True
 
     async def copy_to(
-        self, other: AsyncVault | Vault, progress: Callable[[int, int], None] = _quiet, *, full: bool = False
+        self, other: AsyncVault | Vault, progress: Callable[[int, int], None] = ignore, *, full: bool = False
     ) -> int:
         """`Vault.copy_to`; the other vault may be of either kind."""
         target = other.sync if isinstance(other, AsyncVault) else other

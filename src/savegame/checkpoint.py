@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from savegame.details import CHECKS as DETAIL_CHECKS
 from savegame.encoding.codec import Codec
 from savegame.encoding.frames import PLAIN
 from savegame.encoding.json_form import from_text, to_text
@@ -120,6 +121,10 @@ class Checkpoint(_Private):
         object.__setattr__(made, "_source", self._source if source is None else source)
         object.__setattr__(made, "_state", self._state if state is _State.UNLOADED else state)
         return made
+
+    def skipping(self, damaged: Iterable[str]) -> Checkpoint:
+        """The same checkpoint, loaded in the place of damaged ones with these ids."""
+        return self._changed(skipped=tuple(damaged))
 
     def to_dict(self, state: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the design's signature
         """This checkpoint as data that `json.dumps` takes and `from_dict` reads back; with `state`, the state too.
@@ -243,17 +248,12 @@ def _checked_tags(value: Any, name: str) -> tuple[str, ...]:
     return tuple(checked_texts(value, name, checked_id))
 
 
-def _checked_cost(value: Any, name: str) -> float:
-    return float(checked_number(value, name, whole=False))
-
-
 _CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     **dict.fromkeys(("id", "thread_id", "agent_id", "parent_id", "label", "forked_from"), checked_id),
-    **dict.fromkeys(("description", "resume_hint", "external_id"), checked_text),
-    **dict.fromkeys(("seq", "step", "iteration", "tokens_used", "size_bytes"), checked_number),
+    **dict.fromkeys(("seq", "step", "size_bytes"), checked_number),
+    **DETAIL_CHECKS,
     "created_at": checked_time,
     "digest": _checked_digest,
     "kind": _checked_kind,
     "tags": _checked_tags,
-    "cost": _checked_cost,
 }

@@ -20,10 +20,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final
-
-if TYPE_CHECKING:
-    from savegame.checkpoint import Checkpoint
+from typing import Any, ClassVar, Final
 
 TOO_MANY_FILES: Final = "too many files are open; close some, or raise the limit with ulimit -n"
 
@@ -159,7 +156,7 @@ class CorruptionError(SavegameError):
         self.thread_id = thread_id
         self.checkpoint_id = checkpoint_id
         self.place = place
-        self.newest_sound: Checkpoint | None = None
+        self.newest_sound: Any = None
 
 
 class UnsupportedError(SavegameError):

@@ -256,6 +256,18 @@ class Store(ABC):
     ) -> list[Frame]:
         """Frames with `low <= seq <= high`, in order; without deltas unless asked for; `noted`: only those with a note."""
 
+    def unbroken(self, key: ThreadKey, seq: int) -> int:
+        """Where the unbroken line up to a frame begins: each of its frames builds on the one numbered right before it.
+
+        Quick and unchecked: the caller reads the frames. Raises CheckpointNotFound.
+        """
+        bases = {frame.seq: frame.base for frame in self.frames(key, high=seq)}
+        if seq not in bases:
+            raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
+        while bases[seq] == seq - 1 and seq - 1 in bases:
+            seq -= 1
+        return seq
+
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         """The frames of the heads that rows tell of, without their deltas; None for one that is gone meanwhile."""
         return [next(iter(self.frames(row.key, low=row.head, high=row.head)), None) for row in rows]

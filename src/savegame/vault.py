@@ -1,6 +1,6 @@
-"""What users hold: a Vault over one engine and one store. Its threads are in `thread.py`.
+"""What users hold, in one file so that every verb is found at once: a Vault over one store. Threads are in `thread.py`.
 
-Touches thread, engine, lineage, upkeep and what is below them.
+Touches thread, agents, runs, search, transfer and what is below them.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ import datetime as dt
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from inspect import isclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from savegame.checkpoint import Checkpoint
 from savegame.encoding.classes import Upcast
 from savegame.encoding.codec import Codec
 from savegame.encoding.frames import load_meta, load_note, recode
 from savegame.encoding.plain import Plain, checked_text, maybe
+from savegame.encoding.tree import Node
 from savegame.errors import (
     Busy,
     CheckpointNotFound,
@@ -48,28 +49,29 @@ from savegame.model import (
     checked_path,
 )
 from savegame.present.diffs import Diff, changes_between
+from savegame.runs.keeping import RunLedger
 from savegame.runs.ledger import CallEntry
 from savegame.runs.run import Run
 from savegame.runs.runner import RunInfo, Runner, StaleRun
 from savegame.runs.toolbox import Toolbox
-from savegame.search.catching_up import Hits, search
-from savegame.store import Capability, Store
+from savegame.search.catching_up import Hits, Query, search
+from savegame.store import Capability, Store, StoreChange
 from savegame.thread import Thread
-from savegame.timeline import graveyard, lineage, subjects, upkeep
+from savegame.timeline import graveyard, pruning, subjects
 from savegame.timeline.companions import PARENT, SOURCE
-from savegame.timeline.engine import Engine
+from savegame.timeline.engine import Above, Engine, Naming
+from savegame.timeline.listing import Listed, listed, thread_rows
 from savegame.timeline.policy import Retention, Strategy
+from savegame.timeline.repair import repair
 from savegame.timeline.subjects import Erased
+from savegame.timeline.timeline import Timeline
 from savegame.timeline.usage import Usage, usage
+from savegame.timeline.verify import ignore, verify
 from savegame.transfer import copying, exporting, importing
 
 logger = logging.getLogger("savegame")
 
 DEFAULT_CACHE: Final = 64 * 1024 * 1024
-
-
-def _quiet(done: int, total: int) -> None:
-    """Progress that nobody wants to see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,36 @@ def check_options(namespace: str, retention: Retention | None, cache_bytes: int)
     checked_number(cache_bytes, "cache_bytes")
 
 
+class Rooms(NamedTuple):
+    """The working parts of a vault."""
+
+    engine: Engine
+    conversations: Conversations
+    agents: Agents
+    runner: Runner
+
+
+class _Above(Above):
+    """What the rooms of agents and runs tell the timelines."""
+
+    ledger = RunLedger()
+
+    def __init__(self, codec: Codec, agents: Agents) -> None:
+        self._codec, self._agents = codec, agents
+
+    def about(self, base_meta: bytes, node: Node) -> bytes:
+        """`Above.about`."""
+        return states.carried(self._codec, base_meta, node)
+
+    def named(self, agents: Collection[str | None], but: Collection[ThreadKey] = ()) -> Mapping[str, frozenset[Naming]]:
+        """`Above.named`."""
+        return self._agents.named(agents, but)
+
+    def let_go(self, gone: Mapping[ThreadKey, Collection[int] | None]) -> list[StoreChange]:
+        """`Above.let_go`."""
+        return self._agents.let_go(gone)
+
+
 class Vault:
     """Threads, checkpoints and their upkeep over one store. May be shared between threads."""
 
@@ -119,13 +151,12 @@ class Vault:
         self.namespace = checked_id(namespace, "the namespace")
         self.codec = Codec()
         compress = compress and not store.readable
-        self._engine = Engine(store, self.codec, retention or Retention(), compress=compress, cache_bytes=cache_bytes)
-        self._engine.after_keyframe = upkeep.free_hidden
-        self._engine.about = states.carried
-        self._conversations = Conversations(self._engine, self.namespace)
-        self._agents = Agents(self._engine, self.namespace, self._conversations)
-        self._engine.pins = self._agents
-        self._runner = Runner(self._engine, self.namespace, self._conversations)
+        engine = Engine(store, self.codec, retention or Retention(), compress=compress, cache_bytes=cache_bytes)
+        conversations = Conversations(engine, self.namespace)
+        agents = Agents(engine, self.namespace, conversations)
+        engine.above = _Above(self.codec, agents)
+        self.rooms = Rooms(engine, conversations, agents, Runner(engine, self.namespace))
+        """What the verbs stand on: for code beside this class, not for users."""
 
     def __repr__(self) -> str:
         where = self.store.path or f"{self.store.scheme}:"
@@ -140,7 +171,7 @@ class Vault:
     def close(self) -> None:
         """Let go of the store and of what the cache keeps. A second call does nothing."""
         self.store.close()
-        self._engine.cache.clear()
+        self.rooms.engine.cache.clear()
 
     def thread(
         self,
@@ -170,7 +201,9 @@ class Vault:
             for kind, origin in ((PARENT, child_of), (SOURCE, copy_of))
             if origin is not None
         }
-        return Thread(self._engine, key, agent, type, foreign, origins)
+        codec = self.codec if foreign is None else self.codec.reading(foreign)
+        restore = None if type is None else states.restorer(codec, key.id, type)
+        return Thread(Timeline(self.rooms.engine, key, codec, restore), agent, origins)
 
     def register(self, cls: type, *, schema_version: int = 1, upcast: Upcast | None = None, name: str | None = None) -> None:
         """Let objects of a class be given back as objects; `upcast(fields, version)` brings older ones to its shape."""
@@ -194,7 +227,7 @@ class Vault:
         wanted = None if status is None else Status(status)
         agent = None if agent is None else checked_id(agent, "the agent's id")
         after = maybe(checked_text, after, "after")
-        threads = lineage.listed(self._engine, self.namespace, agent=agent, after=after)
+        threads = listed(self.rooms.engine, self.namespace, agent=agent, after=after)
         infos = ((self._info(thread), thread.row) for thread in threads)
         found = (info for info, row in infos if info is not None and self._fits(info, row, wanted, tag))
         return islice(found, checked_limit(limit))
@@ -207,7 +240,7 @@ class Vault:
             head = None if row is None or not row.head else self.store.head_frames([row])[0]
         except CorruptionError as error:
             return ThreadInfo.damaged(thread_id, str(error))
-        return None if row is None or head is None else self._info(lineage.Listed(thread_id, row, head))
+        return None if row is None or head is None else self._info(Listed(thread_id, row, head))
 
     def fingerprints(self) -> dict[str, bytes]:
         """For every thread a few bytes, others whenever it got checkpoints, or its head, a note or a record changed.
@@ -225,7 +258,7 @@ class Vault:
         right = wanted is None or info.status == (wanted if wanted.reason is not None else str.__str__(wanted))
         return right and (tag is None or self._has_tag(row, tag))
 
-    def _info(self, listed: lineage.Listed) -> ThreadInfo | None:
+    def _info(self, listed: Listed) -> ThreadInfo | None:
         """What a listing shows of a thread; None if it was deleted meanwhile."""
         if listed.row is None or listed.head is None:
             return ThreadInfo.damaged(listed.id, str(listed.damage))
@@ -242,7 +275,7 @@ class Vault:
             row.agent,
             CheckpointId(row.head_id or ""),
             head.step,
-            lineage.shown(self._engine, row),
+            self._timeline(row.key).count_visible(row),
             head.size_bytes,
             Status(head.status, head.reason),
             first.created_at,
@@ -252,18 +285,21 @@ class Vault:
 
     def _has_tag(self, row: ThreadRow, tag: str) -> bool:
         try:
-            return bool(lineage.fitting(self._engine, row, lambda frame: tag in load_note(frame.note)[1], noted=True))
+            return bool(self._timeline(row.key).fitting(row, lambda frame: tag in load_note(frame.note)[1], noted=True))
         except CorruptionError:  # whether it had, nobody knows; verify tells of it
             return False
 
+    def _timeline(self, key: ThreadKey) -> Timeline:
+        return Timeline(self.rooms.engine, key)
+
     def find(self, id: str) -> Checkpoint | None:  # noqa: A002 - the design's name
         """The checkpoint with this id, with its state, in whichever thread; None if there is none."""
-        found = self._engine.find(self.namespace, checked_id(id, "a checkpoint's id"))
+        found = self.rooms.engine.find(self.namespace, checked_id(id, "a checkpoint's id"))
         if found is None:
             return None
         key, _ = found
         try:
-            return Thread(self._engine, key, None, None).load(id)
+            return states.without_expectation(self._timeline(key).load(id))
         except NotFoundError:  # hidden by retention, or deleted between the two looks
             return None
 
@@ -286,7 +322,7 @@ class Vault:
         limit: int | None = 20,
         match: str = "words",
         markers: tuple[str, str] = ("[", "]"),
-        progress: Callable[[int, int], None] = _quiet,
+        progress: Callable[[int, int], None] = ignore,
     ) -> Hits:
         """Threads by the words of their messages, best first; what is new is indexed first.
 
@@ -296,9 +332,7 @@ class Vault:
         message.
         """
         wanted = None if agent is None else checked_id(agent, "the agent's id")
-        return search(
-            self._engine, self.namespace, query, agent=wanted, limit=limit, match=match, markers=markers, progress=progress
-        )
+        return search(self.rooms.engine, self.namespace, Query.checked(query, wanted, limit, match, markers), progress)
 
     def drop_search_index(self) -> None:
         """Remove the index that `search` made beside the store; the next search makes it anew."""
@@ -311,33 +345,33 @@ class Vault:
 
         Raises ConflictError if somebody else saved it since; `force` saves it nevertheless.
         """
-        return self._agents.save(agent, force=force)
+        return self.rooms.agents.save(agent, force=force)
 
     def load_agent(self, agent_id: str) -> AgentState | None:
         """The agent with this id; None if there is none."""
-        return self._agents.load(agent_id)
+        return self.rooms.agents.load(agent_id)
 
     def delete_agent(self, agent_id: str) -> bool:
         """Delete an agent with its conversations, every other thread of it and their child threads, all or none.
 
         True if there was anything.
         """
-        return self._agents.delete(agent_id)
+        return self.rooms.agents.delete(agent_id)
 
     def agents(self) -> Iterator[AgentInfo]:
         """Agents by id, without their states; pages underneath."""
-        return self._agents.every()
+        return self.rooms.agents.every()
 
     def save_conversation(self, conversation: Conversation | Mapping[str, Any], *, force: bool = False) -> Checkpoint:
         """Save a whole conversation by its id; only what changed is written. One that was loaded expects the head of then.
 
         Raises ConflictError if somebody else changed it since; `force` saves it nevertheless.
         """
-        return self._conversations.save(conversation, force=force)
+        return self.rooms.conversations.save(conversation, force=force)
 
     def load_conversation(self, conversation_id: str) -> Conversation | None:
         """The conversation with this id, or any thread whose state has a list of messages; None if there is none."""
-        return self._conversations.load(conversation_id)
+        return self.rooms.conversations.load(conversation_id)
 
     def add_message(
         self,
@@ -350,11 +384,11 @@ class Vault:
 
         Raises ThreadNotFound if there is no such conversation.
         """
-        return self._conversations.add_message(conversation_id, message, id)
+        return self.rooms.conversations.add_message(conversation_id, message, id)
 
     def delete_conversation(self, conversation_id: str) -> bool:
         """Delete a conversation with everything beside it and its child threads. True if there was one."""
-        return self._conversations.delete(conversation_id)
+        return self.rooms.conversations.delete(conversation_id)
 
     def conversations(
         self,
@@ -365,7 +399,7 @@ class Vault:
         limit: int | None = None,
     ) -> Iterator[ConversationInfo]:
         """Conversations, of one agent or all, without their messages; that with the newest message first."""
-        return self._conversations.every(agent=agent, tag=tag, archived=archived, limit=limit)
+        return self.rooms.conversations.every(agent=agent, tag=tag, archived=archived, limit=limit)
 
     def checkpoint_agent(
         self,
@@ -379,7 +413,7 @@ class Vault:
 
         Raises NotFoundError if there is no such agent.
         """
-        return self._agents.checkpoint(agent_id, name, kind, description)
+        return self.rooms.agents.checkpoint(agent_id, name, kind, description)
 
     def autosave_agents(
         self,
@@ -395,11 +429,11 @@ class Vault:
         `keep`, only the newest so many automatic checkpoints of each stay. Errors are logged, handed to `on_error` and
         kept. Raises AlreadyExistsError while another one runs for one of them.
         """
-        return AgentAutosave(self._agents, agent_ids, every=every, keep=keep, on_error=on_error)
+        return AgentAutosave(self.rooms.agents, agent_ids, every=every, keep=keep, on_error=on_error)
 
     def agent_checkpoints(self, agent_id: str, *, limit: int | None = None) -> Iterator[Checkpoint]:
         """What `checkpoint_agent` made, and the undo points of `restore_agent`, newest first."""
-        return self._agents.checkpoints(agent_id, limit)
+        return self.rooms.agents.checkpoints(agent_id, limit)
 
     def restore_agent(self, checkpoint_id: str, *, skip_missing: bool = False) -> AgentState:
         """Move an agent and all its conversations back to where they were, all or none; gives the agent as it was.
@@ -408,13 +442,13 @@ class Vault:
         deleted since come back. A checkpoint of kind recovery is made first: restoring that one undoes it. Conversations
         that were erased or pruned since raise CheckpointNotFound, unless `skip_missing`.
         """
-        return self._agents.restore(checkpoint_id, skip_missing=skip_missing)
+        return self.rooms.agents.restore(checkpoint_id, skip_missing=skip_missing)
 
     def delete_checkpoint(self, id: str) -> bool:  # noqa: A002 - the design's name
         """Delete one checkpoint, of whichever thread. True if there was one."""
-        found = self._engine.find(self.namespace, checked_id(id, "a checkpoint's id"))
+        found = self.rooms.engine.find(self.namespace, checked_id(id, "a checkpoint's id"))
         try:
-            return found is not None and Thread(self._engine, found[0], None, None).remove(id) > 0
+            return found is not None and pruning.remove(self._timeline(found[0]), [id]) > 0
         except NotFoundError:  # retention hides it, or somebody else deleted it
             return False
 
@@ -435,11 +469,11 @@ class Vault:
         after its lease ran out. While it is held, nobody else can move the head. Every reply and result is kept when it
         comes; `strategy` says which of them the vault's retention keeps longest (the default: those after tool calls).
         """
-        return self._runner.run(thread_id, agent, tools, lease, Run, strategy=strategy)
+        return self.rooms.runner.run(thread_id, agent, tools, lease, Run, strategy=strategy)
 
     def calls(self, thread_id: str) -> Iterator[CallEntry]:
         """The ledger of a thread: what became of each tool call."""
-        return self._runner.calls(thread_id)
+        return self.rooms.runner.calls(thread_id)
 
     def answer(self, thread_id: str, call: str | CallEntry, value: Any, *, comment: str | None = None) -> bool:
         """Answer a call that waits for a person: True lets it go on, anything else refuses it and is told to the model.
@@ -447,7 +481,7 @@ class Vault:
         A `comment` stays in the ledger. The first answer wins: False if there was one, or the call waits for none. No
         process needs to be running.
         """
-        return self._runner.answer(thread_id, call, value, comment)
+        return self.rooms.runner.answer(thread_id, call, value, comment)
 
     def resolve(
         self,
@@ -458,15 +492,15 @@ class Vault:
         error: str | None = None,
     ) -> None:
         """Say what became of a call whose outcome nobody knew: its result, or the error that it ended with."""
-        self._runner.resolve(thread_id, call, result, error, dt.timedelta(seconds=30))
+        self.rooms.runner.resolve(thread_id, call, result, error, dt.timedelta(seconds=30))
 
     def stale(self) -> Iterator[StaleRun]:
         """Runs that are not done and that nobody holds any more: what a supervisor resumes."""
-        return self._runner.stale()
+        return self.rooms.runner.stale()
 
     def runs(self) -> Iterator[RunInfo]:
         """Runs that are not done: who holds each, or held it last."""
-        return self._runner.runs()
+        return self.rooms.runner.runs()
 
     def supervise(
         self,
@@ -482,32 +516,30 @@ class Vault:
         One that was taken over `give_up_after` times without progress is marked as failed ("stuck: ..."). With `once`,
         what is stale now is resumed, and that is all.
         """
-        return self._runner.supervise(resume, poll=poll, give_up_after=give_up_after, stop=stop, once=once)
+        return self.rooms.runner.supervise(resume, poll=poll, give_up_after=give_up_after, stop=stop, once=once)
 
     def erase(self, subject: str, *, dry_run: bool = False) -> Erased:
         """Delete every thread of a subject, its child threads, and all forks and copies of them.
 
-        Says what it could not reach.
-
-        With `dry_run`, nothing is deleted: `threads` are those that would be.
+        Says what it could not reach. With `dry_run`, nothing is deleted: `threads` are those that would be.
         """
-        return subjects.erase(self._engine, self.namespace, subject, dry_run=dry_run)
+        return subjects.erase(self.rooms.engine, self.namespace, subject, dry_run=dry_run)
 
     # -- looking after -----------------------------------------------------------------------------
 
     def stats(self) -> Stats:
         """How much there is."""
         damaged: set[str] = set()
-        rows = list(upkeep.thread_rows(self._engine, self.namespace, damaged))
-        conversations = list(self._conversations.infos(None, read=False))
+        rows = list(thread_rows(self.rooms.engine, self.namespace, damaged))
+        conversations = list(self.rooms.conversations.infos(None, read=False))
         return Stats(
             threads=sum(row.head > 0 for row in rows),
-            checkpoints=sum(lineage.shown(self._engine, row) for row in rows),
+            checkpoints=sum(self._timeline(row.key).count_visible(row) for row in rows),
             agents=sum(1 for _ in self.agents()),
             conversations=len(conversations),
             messages=sum(info.message_count for info in conversations),
             sizes=self._sizes(),
-            cache_bytes=self._engine.cache.bytes,
+            cache_bytes=self.rooms.engine.cache.bytes,
             damaged=len(damaged),
         )
 
@@ -518,25 +550,24 @@ class Vault:
         Branches count, and so does what was pruned, discarded or hidden by retention; deleting a thread removes its usage.
         Damaged threads are left out, and named on the logger `savegame`.
         """
-        return usage(self._engine, self.namespace, by)
+        return usage(self.rooms.engine, self.namespace, by)
 
     def _sizes(self) -> dict[str, int]:
         found = self.store.sizes()
         return {**found, "search": self.store.index().size()} if Capability.SEARCH in self.store.capabilities else found
 
-    def verify(self, thread_id: str | None = None, progress: Callable[[int, int], None] = _quiet) -> Report:
+    def verify(self, thread_id: str | None = None, progress: Callable[[int, int], None] = ignore) -> Report:
         """Read every byte of this namespace and say what is damaged; with `thread_id`, of that thread alone.
 
         Threads that were deleted and are kept count too. Checking one thread costs what that thread costs, and looks at
         nothing that threads have in common. Raises ThreadNotFound if there is no such thread.
         """
-        if thread_id is not None:
-            return upkeep.verify(self._engine, self.namespace, progress, checked_id(thread_id, "a thread's id"))
-        return graveyard.verify(self._engine, self.namespace, progress)
+        wanted = None if thread_id is None else checked_id(thread_id, "a thread's id")
+        return verify(self.rooms.engine, self.namespace, progress, wanted)
 
-    def repair(self, progress: Callable[[int, int], None] = _quiet) -> Report:
+    def repair(self, progress: Callable[[int, int], None] = ignore) -> Report:
         """Set what is damaged aside, never deleting it; keep what can be kept; say what was done."""
-        return graveyard.repair(self._engine, self.namespace, progress)
+        return repair(self.rooms.engine, self.namespace, progress)
 
     def prune(
         self,
@@ -545,7 +576,7 @@ class Vault:
         older_than: dt.timedelta | None = None,
         include_labelled: bool = False,
         dry_run: bool = False,
-        progress: Callable[[int, int], None] = _quiet,
+        progress: Callable[[int, int], None] = ignore,
     ) -> int:
         """`Thread.prune` for every thread; the number removed. Damaged ones are left, and raise CorruptionError at the end.
 
@@ -566,15 +597,15 @@ class Vault:
             raise damage[0]
         return removed
 
-    def compact(self, progress: Callable[[int, int], None] = _quiet) -> None:
+    def compact(self, progress: Callable[[int, int], None] = ignore) -> None:
         """Make the store as small as it can be; every checkpoint stays."""
         self.store.compact(bytes if self.store.readable else recode, progress)
 
-    def backup(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] = _quiet) -> None:
+    def backup(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] = ignore) -> None:
         """Copy the store to a new file while others write; the copy opens like any other."""
         self.store.backup(checked_path(path), progress)
 
-    def copy_to(self, other: Vault, progress: Callable[[int, int], None] = _quiet, *, full: bool = False) -> int:
+    def copy_to(self, other: Vault, progress: Callable[[int, int], None] = ignore, *, full: bool = False) -> int:
         """Copy every thread to another vault, ids and digests unchanged; the number of checkpoints copied.
 
         What came is read back and compared with the source: CorruptionError names what differs. A second call brings and
@@ -583,7 +614,7 @@ class Vault:
         """
         if not isinstance(other, Vault):
             raise InvalidInputError(f"copy_to needs another vault that is open, not {other!r}")
-        return copying.copy(self._engine, other._engine, self.namespace, other.namespace, progress, full=full)
+        return copying.copy(self.rooms.engine, other.rooms.engine, self.namespace, other.namespace, progress, full=full)
 
     def export(
         self,
@@ -591,7 +622,7 @@ class Vault:
         *,
         threads: Sequence[str] | None = None,
         agent: str | None = None,
-        progress: Callable[[int, int], None] = _quiet,
+        progress: Callable[[int, int], None] = ignore,
     ) -> int:
         """Write every thread, those named, or those of an agent to a new file of JSON lines; the number of checkpoints.
 
@@ -599,16 +630,16 @@ class Vault:
         flushed, or not at all.
         """
         return exporting.export(
-            self._engine, self.namespace, checked_path(path), threads=threads, agent=agent, progress=progress
+            self.rooms.engine, self.namespace, checked_path(path), threads=threads, agent=agent, progress=progress
         )
 
-    def import_(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] = _quiet) -> int:
+    def import_(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] = ignore) -> int:
         """Bring every thread of a file that `export` wrote, ids and digests unchanged; the number of checkpoints brought.
 
         What is there already is passed over; an import that was interrupted carries on. The whole file is checked first:
         a damaged one, or a thread that went its own way here (ConflictError), changes nothing.
         """
-        return importing.import_file(self._engine, self.namespace, checked_path(path), progress)
+        return importing.import_file(self.rooms.engine, self.namespace, checked_path(path), progress)
 
     def connection(self) -> AbstractContextManager[Any]:
         """A transaction on the store's own database: the only way to keep own tables in the same file.

@@ -28,7 +28,7 @@ def test_the_refund_agent_killed_inside_a_tool_does_nothing_twice(tool: str, tmp
     again = run(tmp_path, "refund_agent.py")
     assert again.returncode == 0, again.stderr
     assert "notes: 1\nYou have your money back, and a voucher." in again.stdout
-    assert ("nobody knows what became of" in again.stdout) == (tool in ("mail", "give_voucher"))
+    assert ("unknown outcome:" in again.stdout) == (tool in ("mail", "give_voucher"))
     found = effects(tmp_path)
     refunds = [line for line in found if line.startswith("refund")]
     assert len(refunds) == (2 if tool == "refund" else 1)
@@ -39,7 +39,7 @@ def test_the_refund_agent_killed_inside_a_tool_does_nothing_twice(tool: str, tmp
 def test_a_finished_refund_agent_does_nothing_when_it_is_started_again(tmp_path: Path) -> None:
     first, second = run(tmp_path, "refund_agent.py"), run(tmp_path, "refund_agent.py")
     assert first.returncode == second.returncode == 0
-    assert first.stdout.endswith(second.stdout), "the second one asks nobody"
+    assert first.stdout.endswith(second.stdout), "the second one asks no one"
     assert len(effects(tmp_path)) == 3
 
 

@@ -234,7 +234,7 @@ def test_a_keyframe_in_a_store(vault: Vault) -> None:
     thread = vault.thread("t")
     thread.save({"n": 1})
     vault.store.commit([PutKeyframe(KEY, 1, bomb())])
-    vault._engine.cache.clear()
+    vault.rooms.engine.cache.clear()
     with little_memory(), pytest.raises(CorruptionError):
         thread.latest()
 
@@ -268,7 +268,7 @@ def test_large_values_in_a_store(vault: Vault, monkeypatch: pytest.MonkeyPatch) 
         vault.thread("t").latest()
     vault.thread("t").delete()
     made_up(vault, delta_of(b"\xdc\x0f\xff" + reference * 0xFFF), ((name, bomb(MIB)),))
-    monkeypatch.setattr(vault._engine, "largest", 20 * MIB)
+    monkeypatch.setattr(vault.rooms.engine, "largest", 20 * MIB)
     with little_memory(), pytest.raises(CorruptionError, match="not written by savegame"):
         vault.thread("t").latest()
 
@@ -279,8 +279,8 @@ def test_a_chain_in_a_store(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> No
         vault.thread("replaced").update(set={"k": "x" * (6 * MIB) + str(number)})
         vault.thread("kept").update(set={f"k{number}": "x" * (6 * MIB) + str(number)})
         vault.thread("list").update(append={"l": [["x" * 8000] * 750]})
-    monkeypatch.setattr(vault._engine, "largest", 20 * MIB)
-    vault._engine.cache.clear()
+    monkeypatch.setattr(vault.rooms.engine, "largest", 20 * MIB)
+    vault.rooms.engine.cache.clear()
     assert vault.thread("replaced").state() == {"k": "x" * (6 * MIB) + "9"}
     for name in ("kept",) if vault.store.readable else ("kept", "list"):  # what is not compressed is as large as it is
         with little_memory(8 * FEW), pytest.raises(CorruptionError, match="not written by savegame"):
@@ -294,7 +294,7 @@ def test_what_compresses_very_well_is_saved_and_loaded(on_disk: Callable[..., Va
     state = {"zeros": bytes(200 * MIB), "small": 1}
     vault = on_disk()
     vault.thread("t").save(state)
-    vault._engine.cache.clear()
+    vault.rooms.engine.cache.clear()
     assert vault.thread("t").state() == state
     assert sum(vault.stats().sizes.values()) < MIB
 
@@ -319,12 +319,12 @@ def test_what_would_expand_too_far_is_not_compressed(
     thread.save(state)
     thread.save({"state": state, "n": 1})
     thread.update(set={"n": 2})
-    vault._engine.cache.clear()
+    vault.rooms.engine.cache.clear()
     assert same(thread.state(), {"state": state, "n": 2})
     assert same(thread.state("head~2"), state)
     thread.remove("head~1")
     vault.compact()
-    vault._engine.cache.clear()
+    vault.rooms.engine.cache.clear()
     assert same(thread.state(), {"state": state, "n": 2})
     assert vault.verify().ok
     vault.export(tmp_path / "x.jsonl")
@@ -346,7 +346,7 @@ def test_records_that_compress_very_well_come_along(opened: Callable[..., Vault]
 
 
 def test_a_state_that_could_not_be_loaded_is_not_saved(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("savegame.timeline.engine.STATE_TO", 10_000)
+    monkeypatch.setattr("savegame.timeline.timeline.STATE_TO", 10_000)
     thread = vault.thread("t")
     thread.save({"l": ["x" * 5000]})
     for change in (

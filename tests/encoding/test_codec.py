@@ -914,7 +914,7 @@ def test_a_key_that_is_no_text_is_no_end_to_an_object() -> None:
         thread.update(set={("late", 5): "five"})
         thread.update(set={"n": 1})
         thread.prune(keep=1)
-        vault._engine.cache.clear()
+        vault.rooms.engine.cache.clear()
         thread.update(set={("late", "late"): 7, ("late", 5): "six"})
         assert thread.state()["late"].late == 7
         thread.save({"late": _Late(2)})

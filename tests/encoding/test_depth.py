@@ -143,10 +143,10 @@ WAYS = [
 
 def assert_kept(vault: savegame.Vault, value: Any) -> None:
     """Its bytes must be part of those of everything that is read back."""
-    vault._engine.cache.clear()
+    vault.rooms.engine.cache.clear()
     found = vault.thread("t").latest()
     assert found is not None
-    pack = vault._engine.codec.pack
+    pack = vault.rooms.engine.codec.pack
     assert pack(value) in pack(found.state) + pack(found.metadata) + pack(vault.thread("t").records("kind"))
 
 
@@ -178,8 +178,8 @@ def test_what_earlier_versions_took_stays_usable(codec: Codec, deep: Any) -> Non
         data = codec.unlimited().encode(deep)
         for number in range(3):
             ops = [Op(SET, (), b"\x80"), Op(SET, ("n",), bytes((number,))), Op(SET, ("deep",), data)]
-            thread._change(lambda node, ops=ops: (ops, delta.apply(node, ops), {}))
-        vault._engine.cache.clear()
+            thread.timeline.change(lambda node, ops=ops: (ops, delta.apply(node, ops), {}))
+        vault.rooms.engine.cache.clear()
         assert thread.state()["deep"] == deep
         if nested("lists", 255) != deep:  # that could never be compared
             assert [change.path for change in thread.diff("head~1", "head")] == [("n",)]

@@ -89,7 +89,7 @@ def plain(key: Any) -> Any:
 
 def cold(thread: Thread) -> Any:
     """The state as it is read from the store."""
-    thread._engine.cache.forget(thread._key)
+    thread.timeline.engine.cache.forget(thread.timeline.key)
     return thread.state()
 
 
@@ -212,7 +212,7 @@ def with_two(vault: Vault) -> Thread:
     """A thread whose state has entries that are equal in Python: an update once wrote keys as they were given."""
     thread = begun(vault, known=True)
     thread.save({"d": {1: "one", "user": ["u"]}, "pad": "y" * 300})
-    encode = thread._codec.encode
+    encode = thread.timeline.codec.encode
     ops = [
         Op(SET, ("d", True), encode("two")),
         Op(SET, ("d", 1.0), encode(["three"])),
@@ -223,7 +223,7 @@ def with_two(vault: Vault) -> Thread:
     def make(node: Any) -> Any:
         return raw, apply(node, raw), {}
 
-    thread._change(make)
+    thread.timeline.change(make)
     return thread
 
 
@@ -323,7 +323,7 @@ def test_members_that_the_class_of_today_does_not_have_are_in_nobodys_way(vault:
     class Changed(enum.Enum):
         BLUE = "blue"
 
-    vault._engine.codec._by_name["Color"] = vault._engine.codec._by_name["Color"]._replace(cls=Changed)
+    vault.rooms.engine.codec._by_name["Color"] = vault.rooms.engine.codec._by_name["Color"]._replace(cls=Changed)
     thread.update(set={"x": 2, True: 3})
-    vault._engine.codec._by_name["Color"] = vault._engine.codec._by_name["Color"]._replace(cls=Color)
+    vault.rooms.engine.codec._by_name["Color"] = vault.rooms.engine.codec._by_name["Color"]._replace(cls=Color)
     assert same(cold(thread), {Color.RED: 1, "x": 2, True: 3})

@@ -82,7 +82,7 @@ def test_what_a_person_reads() -> None:
     thread = savegame.open("memory:", compress=False).thread("t")
     thread.save({"messages": ["hello"], "plan": None})
     thread.update(append={"messages": ["wörld"]}, set={"plan": 1.5}, delete=[])
-    frames = thread._engine.store.frames(ThreadKey("default", "t"), deltas=True)
+    frames = thread.timeline.engine.store.frames(ThreadKey("default", "t"), deltas=True)
     assert [to_text("delta", frame.delta or b"") for frame in frames] == [
         [["set", [], {"messages": ["hello"], "plan": None}]],
         [["set", ["plan"], 1.5], ["append", ["messages"], ["wörld"]]],

@@ -60,9 +60,8 @@ def make_sample(path: Path) -> Sample:
 
 
 def _keyframe(vault: savegame.Vault, name: str, seq: int) -> Any:
-    engine = vault._engine
-    key = ThreadKey("default", name)
-    return PutKeyframe(key, seq, engine.keyframe(engine.point(key, seq).node))
+    timeline = vault.thread(name).timeline
+    return PutKeyframe(timeline.key, seq, timeline.engine.keyframe(timeline.point(seq).node))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from addresses import Opener
 
 from savegame import Attachment, Conversation, Message
 from savegame.errors import AlreadyExistsError, ConflictError, InvalidInputError, ThreadNotFound
-from savegame.runs.views import openai_messages
+from savegame.messages.views import openai_messages
 from savegame.vault import Vault
 
 

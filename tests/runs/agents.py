@@ -20,9 +20,9 @@ from addresses import placeholder
 from broken_stores import Fate, Moment, Mortal, nothing, opened
 
 from savegame import CallEntry, Paused, Toolbox, Unknown, Vault
+from savegame.messages.views import INTERRUPTED
 from savegame.runs.ledger import CallStatus
 from savegame.runs.run import Run
-from savegame.runs.views import INTERRUPTED
 from savegame.store import Capability
 from savegame.testing.faults import Child, Mouth
 from savegame.testing.provider import check_messages, check_openai

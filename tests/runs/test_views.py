@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from savegame.errors import InvalidInputError
 from savegame.messages.domain import Attachment, AttachmentType, Message, ToolCall
-from savegame.runs.views import FAILED, INTERRUPTED, OPENING, anthropic_messages, closed, openai_messages, shown
+from savegame.messages.views import FAILED, INTERRUPTED, OPENING, anthropic_messages, closed, openai_messages, shown
 from savegame.testing.provider import Rejected, check_anthropic, check_messages, check_openai, signed
 
 Plain = dict[str, Any]

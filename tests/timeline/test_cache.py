@@ -92,7 +92,7 @@ def test_a_closed_vault_keeps_no_states(tmp_path: Path) -> None:
     """They would stay in memory until the garbage collector comes by: vaults are parts of reference cycles."""
     vault = savegame.open(tmp_path / "v.db")
     vault.thread("t").save({"messages": ["x" * 10_000]})
-    cache = vault._engine.cache
+    cache = vault.rooms.engine.cache
     assert cache.bytes > 10_000
     vault.close()
-    assert (cache.bytes, counted(cache), cache.get(vault.thread("t")._key)) == (0, 0, None)
+    assert (cache.bytes, counted(cache), cache.get(vault.thread("t").timeline.key)) == (0, 0, None)

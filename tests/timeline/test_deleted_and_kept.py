@@ -39,7 +39,7 @@ def begun(vault: Vault, *names: str, agent: str = "helper") -> None:
 
 def kept(vault: Vault) -> list[str]:
     """The threads that are deleted and kept."""
-    spaces = yards(vault._engine, vault.namespace)
+    spaces = yards(vault.rooms.engine, vault.namespace)
     return [thread_id for space in spaces for thread_id, _ in vault.store.heads(space)]
 
 
@@ -398,7 +398,7 @@ def test_damage_is_reported_and_stops_nobody(on_disk: Opener, caplog: pytest.Log
     begun(vault, "chat", "other")
     named = vault.checkpoint_agent("helper", "here")
     vault.delete_conversation("chat")
-    key = vault.store.find(yards(vault._engine, "default")[0], "chosen in chat")
+    key = vault.store.find(yards(vault.rooms.engine, "default")[0], "chosen in chat")
     assert key is not None
     with vault.connection() as db:
         db.execute("UPDATE frame SET delta_sum = delta_sum + 1 WHERE id = 'chosen in chat'")

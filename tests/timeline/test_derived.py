@@ -366,7 +366,7 @@ def test_with_checkpoints_of_an_agent_that_bring_back_what_was_deleted(taken: li
     vault.thread("a").attach_subject("ann")
     erased = vault.erase("ann")
     assert (erased.complete, erased.emptied) == (True, tuple(sorted(made)))
-    spaces = [vault.namespace, *yards(vault._engine, vault.namespace)]
+    spaces = [vault.namespace, *yards(vault.rooms.engine, vault.namespace)]
     left = {name for space in spaces for name, _ in vault.store.heads(space) if name in NAMES}
     assert left == set(), "all of them began in a"
     vault.delete_agent("helper")

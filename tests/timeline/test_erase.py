@@ -449,7 +449,7 @@ def test_a_reader_that_still_looks_is_told_of(on_disk: Opener) -> None:
         db.execute("SELECT count(*) FROM frame").fetchall()
         erased = vault.erase("ann")
     assert (erased.threads, erased.complete) == (("a",), False)
-    assert "somebody still reads" in erased.unreached[0]
+    assert "a reader is still active" in erased.unreached[0]
 
 
 def test_a_thread_that_is_being_worked_on_is_not_erased_by_halves(vault: Vault) -> None:

@@ -19,6 +19,7 @@ from savegame.encoding.codec import Codec
 from savegame.encoding.tree import List, to_bytes
 from savegame.store import Append, StoreChange
 from savegame.testing import strategies
+from savegame.timeline.timeline import Timeline
 from savegame.vault import Vault
 
 NAMES = st.sampled_from(("items", "more", "text", "nothing", 7, ("deep", "list"), ("deep",), b"k", "\ud800"))
@@ -39,7 +40,7 @@ class Watched:
         self.vault = savegame.open("memory:", retention=Retention(max_checkpoints=keep))
         self.thread = self.vault.thread("t", agent=agent)
         self.committed: list[Sequence[StoreChange]] = []
-        engine = self.thread._engine
+        engine = self.thread.timeline.engine
         commit, numbers = engine.store.commit, itertools.count(1)
         mock.patch.multiple(  # nobody else has this store: it may stay so
             engine.store,
@@ -48,7 +49,7 @@ class Watched:
             commit=lambda changes: (self.committed.append(changes), commit(changes))[1],
         ).start()
         if not short:
-            mock.patch.object(engine, "append_items", return_value=None).start()
+            mock.patch.object(self.thread.timeline, "append_items", return_value=None).start()
 
     def outcome(self, change: Callable[[Any], Any]) -> tuple[Any, ...]:
         try:
@@ -75,7 +76,7 @@ def test_both_ways_write_the_same(agent: str | None, keep: int | None, updates: 
 def to_bytes_of(vault: Vault) -> bytes:
     """The state of the thread as the cache has it."""
     thread = vault.thread("t")
-    point = thread._engine.cache.get(thread._key)
+    point = thread.timeline.engine.cache.get(thread.timeline.key)
     assert point is not None
     assert point.node is not None
     return to_bytes(point.node)
@@ -83,7 +84,7 @@ def to_bytes_of(vault: Vault) -> bytes:
 
 def test_most_updates_go_the_short_way(opened: Callable[..., Vault]) -> None:
     thread = opened().thread("t", agent="helper")
-    with mock.patch.object(type(thread._engine), "save", autospec=True, side_effect=type(thread._engine).save) as long:
+    with mock.patch.object(Timeline, "save", autospec=True, side_effect=Timeline.save) as long:
         thread.update(append={"messages": [1]})  # there is no state yet
         thread.update(append={"messages": [2]})  # the list is there, but was not opened yet
         assert long.call_count == 2
@@ -103,7 +104,7 @@ def test_somebody_else_was_quicker(in_database: Callable[..., Vault]) -> None:
     for number in range(0, 40, 2):
         mine.update(append={"items": [number]})
         theirs.update(append={"items": [number + 1]})
-        with mock.patch.object(mine._engine.store, "chain", side_effect=mine._engine.store.chain) as read:
+        with mock.patch.object(mine.timeline.engine.store, "chain", side_effect=mine.timeline.engine.store.chain) as read:
             mine.update(append={"others": [number]})
         assert [call.kwargs for call in read.call_args_list] == [{"after": 3 * number // 2 + 1}]  # only what is new
     assert mine.state() == {"items": list(range(40)), "others": list(range(0, 40, 2))}
@@ -113,7 +114,7 @@ def test_what_is_large_is_encoded_once(vault: Vault) -> None:
     thread = vault.thread("t")
     for number in range(3):
         thread.update(append={"items": [number]})
-    codec = thread._engine.codec
+    codec = thread.timeline.engine.codec
     with mock.patch.object(codec, "encode", side_effect=codec.encode) as encode:
         thread.update(append={"items": ["x" * 20_000]})
     assert encode.call_count == 1
@@ -124,7 +125,7 @@ def test_a_lease_refuses_it(opened: Callable[..., Vault]) -> None:
     thread = vault.thread("t")
     for number in range(3):
         thread.update(append={"items": [number]})
-    thread._engine.store.lease(thread._key, "somebody", 60_000_000)
+    thread.timeline.engine.store.lease(thread.timeline.key, "somebody", 60_000_000)
     with pytest.raises(Busy, match="somebody"):
         thread.update(append={"items": [3]})
     assert thread.state() == {"items": [0, 1, 2]}
@@ -162,7 +163,7 @@ def test_what_is_handed_to_the_store(opened: Callable[..., Vault]) -> None:
     thread = opened().thread("t")
     for number in range(3):
         thread.update(append={"items": [number]})
-    store = thread._engine.store
+    store = thread.timeline.engine.store
     with mock.patch.object(store, "commit", side_effect=store.commit) as commit:
         made = thread.update(append={"items": [3]})
     ((changes,), _) = commit.call_args

@@ -56,8 +56,8 @@ def grown(vault: Vault, count: int, name: str = "t", **details: Any) -> Thread:
 
 
 def put_keyframe(vault: Vault, seq: int) -> None:
-    engine = vault._engine
-    vault.store.commit([PutKeyframe(KEY, seq, engine.keyframe(engine.point(KEY, seq).node))])
+    timeline = vault.thread(KEY.id).timeline
+    vault.store.commit([PutKeyframe(KEY, seq, timeline.engine.keyframe(timeline.point(seq).node))])
 
 
 def damage(vault: Vault, table: str, column: str, where: str = "1") -> None:

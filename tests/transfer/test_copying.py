@@ -604,7 +604,7 @@ def test_somebody_who_appends_and_goes_back_meanwhile_is_noticed(first: int) -> 
         before = kept(target)
         for number in range(2, 5):
             source.thread("t").update(append={"l": [number]})
-        stranger = source._engine.store.frames(ThreadKey("default", "t"), deltas=True)[0]
+        stranger = source.rooms.engine.store.frames(ThreadKey("default", "t"), deltas=True)[0]
         store.rival = Append(ThreadKey("default", "t"), "stranger", 0, stranger.meta, stranger.delta or b"")
         with pytest.raises(ConflictError, match="changed in the copy meanwhile"):
             source.copy_to(target)

@@ -18,6 +18,7 @@ from savegame.store import ANY, DeleteThread, MoveHead
 from savegame.stores.memory import MemoryStore
 from savegame.testing.faults import Child, Mouth
 from savegame.thread import Thread
+from savegame.timeline.timeline import Timeline
 from savegame.vault import Vault
 from savegame.waiting.retrying import LOOKS, retried
 
@@ -504,28 +505,28 @@ def test_a_history_goes_on_behind_what_is_pruned_meanwhile(vault: Vault) -> None
 def test_a_thread_that_goes_away_during_a_look_is_empty(happens: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vault = Vault(MemoryStore())
     thread = five(vault)
-    key = thread._key
-    load = Thread._load_seq
+    key = thread.timeline.key
+    frame = Timeline.frame
     left = 1
 
-    def gone(self: Thread, *args: Any, **options: Any) -> Any:
+    def gone(self: Timeline, *args: Any, **options: Any) -> Any:
         nonlocal left
         if left:
             left = 0
             change = DeleteThread(key) if happens == "deleted" else MoveHead(key, 0, ANY)
             vault.store.commit([change])
             raise CheckpointNotFound("gone")
-        return load(self, *args, **options)
+        return frame(self, *args, **options)
 
-    monkeypatch.setattr(Thread, "_load_seq", gone)
+    monkeypatch.setattr(Timeline, "frame", gone)
     assert thread.latest() is None
     assert thread.head is None
 
 
 def test_a_fork_reads_what_its_parent_can_read(vault: Vault) -> None:
     five(vault)
-    thread = Thread(vault._engine, vault.thread("t")._key, None, None, lambda kind, data: (kind, data))
-    assert thread.fork("f")._codec is thread._codec
+    thread = vault.thread("t", foreign=lambda kind, data: (kind, data))
+    assert thread.fork("f").timeline.codec is thread.timeline.codec
 
 
 def test_a_listing_refuses_what_no_thread_can_be_called(vault: Vault) -> None:

@@ -4,7 +4,7 @@ An agent's checkpoint names the heads of all its threads as they were at one mom
 one batch: whole or not at all. Threads that were begun later lose their head, so that they leave the listings; whatever
 came later stays as branches. Threads that were deleted since come back: they are kept as long as a checkpoint names them
 (`graveyard.py`). Threads are named by hashes of their ids, so that nothing of a conversation that is erased
-stays behind here. Touches domain, conversations, thread and what is below them.
+stays behind here. Touches domain, conversations, timeline and what is below them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 import blake3
 
 from savegame.checkpoint import Checkpoint
+from savegame.details import Details
 from savegame.encoding import diff
 from savegame.encoding.delta import Op
 from savegame.encoding.frames import load_meta
@@ -55,12 +56,12 @@ from savegame.model import (
     checked_limit,
 )
 from savegame.store import MoveHead, PutRecord, StoreChange
-from savegame.thread import Thread
-from savegame.timeline import deleting, derived, graveyard
+from savegame.timeline import deleting, derived, graveyard, pruning
 from savegame.timeline.autosave import Loop, Reporting, claim, prune_automatic
 from savegame.timeline.companions import DELETED, MARK, RESTORED, WITH_DELETE
-from savegame.timeline.engine import Engine, Naming, Pins
-from savegame.timeline.lineage import everything, listed, visible
+from savegame.timeline.engine import Engine, Naming
+from savegame.timeline.listing import listed
+from savegame.timeline.timeline import Revise, Terms, Timeline
 from savegame.waiting.retrying import PLANS, retried
 
 logger = logging.getLogger("savegame")
@@ -86,11 +87,11 @@ class AgentInfo:
         return self.agent_id
 
 
-class Agents(Pins):
+class Agents:
     """The agents of one namespace. Made by the vault, whose verbs these are."""
 
     def __init__(self, engine: Engine, namespace: str, conversations: Conversations) -> None:
-        self._engine = engine
+        self.engine = engine
         self._namespace = namespace
         self._conversations = conversations
         self._named: dict[ThreadKey, tuple[ThreadRow, dict[str, frozenset[Naming]]]] = {}
@@ -100,15 +101,15 @@ class Agents(Pins):
     def save(self, agent: AgentState | Mapping[str, Any], *, force: bool) -> Checkpoint:
         """`Vault.save_agent`."""
         given = agent if isinstance(agent, AgentState) else AgentState.from_dict(agent)
-        kept = kept_agent(self._engine.codec, given, force=force)
-        saved = self._thread(given.agent_id)._change(kept.make)
-        kept.acknowledge(None if self._engine.store.borrowed() else saved.id)
+        kept = kept_agent(self.engine.codec, given, force=force)
+        saved = self._change(given.agent_id, kept.make)
+        kept.acknowledge(None if self.engine.store.borrowed() else saved.id)
         return saved
 
     def load(self, agent_id: str) -> AgentState | None:
         """`Vault.load_agent`."""
-        found = self._thread(agent_id).latest()
-        return None if found is None else self._agent_from(agent_id, found)
+        newest = self._thread(agent_id).latest()
+        return None if newest is None else self._agent_from(agent_id, newest.checkpoint)
 
     def _agent_from(self, agent_id: str, found: Checkpoint) -> AgentState:
         agent = agent_from(AgentState, agent_in(agent_id, found.state))
@@ -123,12 +124,12 @@ class Agents(Pins):
             keys = [ThreadKey(self._namespace, thread_id) for thread_id, _ in self._heads(agent_id)]
             if not keys:
                 return deleted > 0
-            deleted += deleting.delete(self._engine, keys).threads  # what was begun meanwhile is next
+            deleted += deleting.delete(self.engine, keys).threads  # what was begun meanwhile is next
         raise ConflictError(f"agent {agent_id!r}: threads of it keep being begun; stop what begins them, then delete it again")
 
     def every(self) -> Iterator[AgentInfo]:
         """`Vault.agents`."""
-        for thread_id, _, head, damage in listed(self._engine, self._namespace, after=AGENT_PREFIX):
+        for thread_id, _, head, damage in listed(self.engine, self._namespace, after=AGENT_PREFIX):
             if not thread_id.startswith(AGENT_PREFIX):
                 return
             info = None if head is None else self._info(head)
@@ -152,13 +153,12 @@ class Agents(Pins):
 
         def attempt() -> Checkpoint:
             before, heads = self._moment(agent_id)
-            made = self._thread(agent_id)._change(
-                partial(self._with_heads, agent_id, heads),
+            details = Details(
                 label=None if automatic else name,
                 description=name if automatic and description is None else description,
                 kind=kind,
-                expect=before,
             )
+            made = self._change(agent_id, partial(self._with_heads, agent_id, heads), details, terms=Terms(before))
             self._refuse_pruned(agent_id, heads, made)
             return made
 
@@ -176,17 +176,17 @@ class Agents(Pins):
         self, agent_id: str, heads: dict[str, str | None], node: Node | None
     ) -> tuple[list[Op], Node, Mapping[str, Any]]:
         assert node is not None
-        stored = stored_agent(self._engine.codec, agent_id, node)
+        stored = stored_agent(self.engine.codec, agent_id, node)
         named = {_mark(thread_id): head for thread_id, head in heads.items() if head}
-        ops, after = diff.update(self._engine.codec, node, append={}, set={HEADS: named}, delete=[])
+        ops, after = diff.update(self.engine.codec, node, append={}, set={HEADS: named}, delete=[])
         return ops, after, {AGENT: about_agent(stored), HEADS: len(named)}
 
     def _refuse_pruned(self, agent_id: str, heads: dict[str, str | None], made: Checkpoint) -> None:
         """A checkpoint is of no use if one of the heads that it names was pruned before it was there to keep it."""
         now = dict(self._heads(agent_id))
         moved = [head for thread_id, head in heads.items() if head and now.get(thread_id) != head]
-        if any(self._engine.store.find(self._namespace, head) is None for head in moved):
-            self._thread(agent_id).remove(made)
+        if any(self.engine.store.find(self._namespace, head) is None for head in moved):
+            pruning.remove(self._thread(agent_id), [made])
             raise ConflictError(f"agent {agent_id!r}: a conversation was pruned while its checkpoint was made; try again")
 
     def checkpoint_changed(self, agent_id: str, keep: int | None) -> bool:
@@ -195,36 +195,36 @@ class Agents(Pins):
             own, heads = self._moment(agent_id)
         except NotFoundError:
             return False
-        key = self._key(agent_id)
-        found = self._engine.find(self._namespace, own)
+        thread = self._thread(agent_id)
+        found = self.engine.find(self._namespace, own)
         if found is not None and HEADS in self._about(found[1]):
-            named = self._thread(agent_id).load(own).state[HEADS]
+            named = thread.load(own).state[HEADS]
             if named == {_mark(thread_id): head for thread_id, head in heads.items() if head}:
                 return False
-        now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=self._engine.store.clock())
+        now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=self.engine.store.clock())
         self.checkpoint(agent_id, f"Auto checkpoint {now:%Y-%m-%d %H:%M:%S}", Kind.AUTOMATIC, None)
         if keep is not None:
-            prune_automatic(self._engine, key, keep)
+            prune_automatic(thread, keep)
         return True
 
     def checkpoints(self, agent_id: str, limit: int | None) -> Iterator[Checkpoint]:
         """`Vault.agent_checkpoints`."""
         thread = self._thread(agent_id)
-        return (thread._checkpoint(frame) for frame in islice(self._naming(agent_id), checked_limit(limit)))
+        return (thread.checkpoint(frame) for frame in islice(self._naming(agent_id), checked_limit(limit)))
 
     def _naming(self, agent_id: str) -> Iterator[Frame]:
         """The frames of an agent's own thread that name heads, newest first."""
-        key = self._key(agent_id)
-        row = self._engine.store.thread(key)
-        for frame in everything(self._engine, key):
-            if row is not None and HEADS in self._about(frame) and visible(self._engine, row, frame):
+        thread = self._thread(agent_id)
+        row = thread.row()
+        for frame in thread.everything():
+            if row is not None and HEADS in self._about(frame) and thread.visible(row, frame):
                 yield frame
 
     # -- what checkpoints name ---------------------------------------------------------------------
 
     def named(self, agents: Collection[str | None], but: Collection[ThreadKey] = ()) -> Mapping[str, frozenset[Naming]]:
-        """`Pins.named`."""
-        owners = [agent_id for agent_id in agents if agent_id is not None and self._key(agent_id) not in but]
+        """`Above.named`."""
+        owners = [agent_id for agent_id in agents if agent_id is not None and self.key(agent_id) not in but]
         found: dict[str, frozenset[Naming]] = {}
         for agent_id in owners:
             for head, namings in self._named_by(agent_id).items():
@@ -232,8 +232,8 @@ class Agents(Pins):
         return found
 
     def _named_by(self, agent_id: str) -> Mapping[str, frozenset[Naming]]:
-        key = self._key(agent_id)
-        row = self._engine.store.thread(key)
+        key = self.key(agent_id)
+        row = self.engine.store.thread(key)
         if row is None:
             return {}
         if key not in self._named or self._named[key][0] != row:
@@ -248,56 +248,56 @@ class Agents(Pins):
 
     def _heads_in(self, key: ThreadKey, frames: list[Frame]) -> Iterator[tuple[Frame, Collection[str]]]:
         """The heads that frames name; given newest first."""
-        for frame, point in self._engine.points(key, frames[::-1]):
+        for frame, point in Timeline(self.engine, key).points(frames[::-1]):
             node = None if point.node is None else child_of(point.node, HEADS)
             if node is not None:
-                yield frame, value_of(self._engine.codec, node).values()
+                yield frame, value_of(self.engine.codec, node).values()
 
     def let_go(self, gone: Mapping[ThreadKey, Collection[int] | None]) -> list[StoreChange]:
-        """`Pins.let_go`. What cannot be read for it is logged, and stays until an agent is deleted."""
+        """`Above.let_go`. What cannot be read for it is logged, and stays until an agent is deleted."""
         own = {key: seqs for key, seqs in gone.items() if key.id.startswith(AGENT_PREFIX)}
-        yards = graveyard.yards(self._engine, self._namespace) if own else []
+        yards = graveyard.yards(self.engine, self._namespace) if own else []
         try:
             free = self._unnamed(own, yards) if yards else set()
         except CorruptionError as error:
             logger.warning("deleted threads that no checkpoint of an agent names may stay: %s", error)
             return []
-        return deleting.planned(self._engine, free, {}, {}, []).changes if free else []
+        return deleting.planned(self.engine, free, {}, {}, []).changes if free else []
 
     def _unnamed(self, gone: Mapping[ThreadKey, Collection[int] | None], yards: list[str]) -> set[ThreadKey]:
         """The deleted threads that only these checkpoints of agents' own threads name, and their child threads."""
         whole = [key for key, seqs in gone.items() if seqs is None]
         parts = {
-            key: [frame for frame in everything(self._engine, key) if frame.seq in seqs]
+            key: [frame for frame in Timeline(self.engine, key).everything() if frame.seq in seqs]
             for key, seqs in gone.items()
             if seqs is not None
         }
         going = {frame.id for frames in parts.values() for frame in frames}
 
         def is_named(key: ThreadKey) -> bool:
-            found = deleting.namings(self._engine, key, but=whole)
+            found = deleting.namings(self.engine, key, but=whole)
             return any(naming.checkpoint_id not in going for naming in found)
 
         kept = self._kept(yards) if whole else self._kept_for(parts, yards)
-        family = derived.with_children(self._engine, [key for key in kept if not is_named(key)], kept=True)
+        family = derived.with_children(self.engine, [key for key in kept if not is_named(key)], kept=True)
         still = [key for key in family if is_named(key)]
-        return family.keys() - derived.with_children(self._engine, still, kept=True).keys()
+        return family.keys() - derived.with_children(self.engine, still, kept=True).keys()
 
     def _kept(self, yards: list[str]) -> list[ThreadKey]:
         """The deleted threads that are kept for agents."""
-        keys = (ThreadKey(yard, thread_id) for yard in yards for thread_id, _ in self._engine.store.heads(yard))
-        return [key for key in keys if derived.names(self._engine, key, DELETED)]
+        keys = (ThreadKey(yard, thread_id) for yard in yards for thread_id, _ in self.engine.store.heads(yard))
+        return [key for key in keys if Timeline(self.engine, key).names(DELETED)]
 
     def _kept_for(self, parts: Mapping[ThreadKey, list[Frame]], yards: list[str]) -> set[ThreadKey]:
         """The deleted threads that these frames of agents' own threads name."""
         naming = {key: [frame for frame in frames if HEADS in self._about(frame)] for key, frames in parts.items()}
         heads = {head for key, frames in naming.items() for _, named in self._heads_in(key, frames) for head in named}
-        found = (self._engine.store.find(yard, head) for head in heads for yard in yards)
+        found = (self.engine.store.find(yard, head) for head in heads for yard in yards)
         return {at[0] for at in found if at is not None}
 
     def _about(self, frame: Frame) -> dict[str, Any]:
         packed = load_meta(frame.meta).about
-        found: dict[str, Any] = self._engine.codec.decode(packed) if packed else {}
+        found: dict[str, Any] = self.engine.codec.decode(packed) if packed else {}
         return found
 
     # -- restoring ---------------------------------------------------------------------------------
@@ -315,12 +315,12 @@ class Agents(Pins):
             error.args = (f"a deleted conversation cannot come back, nothing was changed: {error}; delete that one first",)
             raise
         for changed in moved:
-            self._engine.cache.forget(changed)
+            self.engine.cache.forget(changed)
         return self._agent_from(agent_id, found)
 
     def _find(self, checkpoint_id: str) -> tuple[str, ThreadKey, Frame, Checkpoint]:
         """A checkpoint that `checkpoint_agent` made, and whose it is."""
-        at = self._engine.find(self._namespace, checked_id(checkpoint_id, "a checkpoint's id"))
+        at = self.engine.find(self._namespace, checked_id(checkpoint_id, "a checkpoint's id"))
         if at is None:
             raise CheckpointNotFound(f"Checkpoint not found: {checkpoint_id!r}; agent_checkpoints() lists them")
         key, frame = at
@@ -328,9 +328,9 @@ class Agents(Pins):
         if HEADS not in about:
             raise InvalidInputError(f"checkpoint {frame.id} was not made by checkpoint_agent; thread.rewind() goes back to it")
         agent_id = about[AGENT]["agent_id"]
-        if self._key(agent_id) != key:
+        if self.key(agent_id) != key:
             raise InvalidInputError(f"checkpoint {frame.id} is of agent {agent_id!r} but in thread {key.id!r}: not restored")
-        return agent_id, key, frame, Thread(self._engine, key, None, None).load(frame.id)
+        return agent_id, key, frame, Timeline(self.engine, key).load(frame.id)
 
     def _restore(
         self,
@@ -349,19 +349,14 @@ class Agents(Pins):
         before, heads = self._moment(agent_id)
         deleted = {at: targets.pop(at) for at in list(targets) if at.namespace != self._namespace}
         later = [ThreadKey(self._namespace, thread_id) for thread_id in heads if _mark(thread_id) not in wanted]
-        again = [at for at in later if found.id in derived.names(self._engine, at, RESTORED)]
-        undo = self._engine.store.new_id(key)
+        again = [at for at in later if found.id in Timeline(self.engine, at).names(RESTORED)]
+        undo = self.engine.store.new_id(key)
         back, kept = self._exchanged(deleted, again, agent_id, undo) if deleted or again else ([], {})
         staying = {thread_id: head for thread_id, head in heads.items() if thread_id not in kept}
         moves = [MoveHead(key, frame.seq, undo), *self._moves(staying, wanted, targets)]
-        self._thread(agent_id)._change(
-            partial(self._with_heads, agent_id, heads | kept),
-            kind=Kind.RECOVERY,
-            description=f"before the restore of {found.id}",
-            id=undo,
-            expect=before,
-            beside=[*moves, *back],
-        )
+        details = Details(kind=Kind.RECOVERY, description=f"before the restore of {found.id}")
+        terms = Terms(before, beside=[*moves, *back])
+        self._change(agent_id, partial(self._with_heads, agent_id, heads | kept), details, id=undo, terms=terms)
         return [*{move.key for move in moves}, *{change.key for change in back}]
 
     def _targets(
@@ -371,12 +366,12 @@ class Agents(Pins):
         targets: dict[ThreadKey, Frame] = {}
         missing = []
         for mark, head_id in wanted.items():
-            found = self._engine.find(self._namespace, head_id) or self._deleted(mark, head_id)
+            found = self.engine.find(self._namespace, head_id) or self._deleted(mark, head_id)
             if found is None:
                 missing.append(head_id)
                 continue
             if (found[0], found[1].meta) not in loaded:
-                self._engine.point(found[0], found[1].seq, found[1])
+                Timeline(self.engine, found[0]).point(found[1].seq, found[1])
                 loaded.add((found[0], found[1].meta))
             targets[found[0]] = found[1]
         if missing and not skip_missing:
@@ -388,7 +383,7 @@ class Agents(Pins):
 
     def _deleted(self, mark: str, head_id: str) -> tuple[ThreadKey, Frame] | None:
         """A checkpoint of a thread that was deleted and is kept."""
-        found = (self._engine.find(yard, head_id) for yard in graveyard.yards(self._engine, self._namespace))
+        found = (self.engine.find(yard, head_id) for yard in graveyard.yards(self.engine, self._namespace))
         return next((at for at in found if at is not None and _mark(at[0].id) == mark), None)
 
     def _exchanged(
@@ -400,37 +395,37 @@ class Agents(Pins):
         begun since under the ids of those that come back are deleted, too. All that are deleted are kept for the checkpoint
         that undoes this: they are given by id, with what that has to name.
         """
-        homes = {at: graveyard.home(at) for at in derived.family(self._engine, deleted, WITH_DELETE, self._goes_along)}
-        rows = {at: self._engine.store.thread(at) for at in homes.values()}
+        homes = {at: graveyard.home(at) for at in derived.family(self.engine, deleted, WITH_DELETE, self._goes_along)}
+        rows = {at: self.engine.store.thread(at) for at in homes.values()}
         taken = [at for at, row in rows.items() if row is not None and row.frames]
-        leaving = derived.with_children(self._engine, [*again, *taken])
-        yard = graveyard.free_yard(self._engine, leaving)
+        leaving = derived.with_children(self.engine, [*again, *taken])
+        yard = graveyard.free_yard(self.engine, leaving)
         moves = homes | {at: graveyard.in_yard(at, yard) for at in leaving}
-        plan = deleting.planned(self._engine, (), moves, dict.fromkeys(leaving, frozenset([agent_id])), [])
+        plan = deleting.planned(self.engine, (), moves, dict.fromkeys(leaving, frozenset([agent_id])), [])
         heads = [
             MoveHead(homes[at], plan.numbers[at][frame.seq], agent=load_meta(frame.meta).agent_id)
             for at, frame in deleted.items()
         ]
-        along = {at: self._engine.store.thread(at) for at in homes.keys() - deleted.keys()}
+        along = {at: self.engine.store.thread(at) for at in homes.keys() - deleted.keys()}
         heads += [MoveHead(homes[at], 0) for at, row in along.items() if row is not None and row.head and row.agent == agent_id]
         marks = [PutRecord(homes[at], RESTORED, undo, MARK) for at in deleted]
         return [*plan.changes, *heads, *marks], {at.id: self._newest(at) for at in leaving}
 
     def _goes_along(self, child: ThreadKey) -> bool:
         """Whether a child was deleted with its parent, and not for itself."""
-        return graveyard.is_kept(child) and not derived.names(self._engine, child, DELETED)
+        return graveyard.is_kept(child) and not Timeline(self.engine, child).names(DELETED)
 
     def _newest(self, key: ThreadKey) -> str | None:
         """The head of a thread, else its newest checkpoint: what has to be named for all of it to be kept."""
-        row = self._engine.store.thread(key)
-        newest = self._engine.store.frames(key, limit=1, newest_first=True)
+        row = self.engine.store.thread(key)
+        newest = self.engine.store.frames(key, limit=1, newest_first=True)
         return row.head_id if row is not None and row.head_id else newest[0].id if newest else None
 
     def _moves(
         self, heads: dict[str, str | None], wanted: dict[str, str], targets: dict[ThreadKey, Frame]
     ) -> Iterator[MoveHead]:
         for key, frame in targets.items():
-            row = None if key.id in heads else self._engine.store.thread(key)  # it may have another agent by now
+            row = None if key.id in heads else self.engine.store.thread(key)  # it may have another agent by now
             head_id = heads.get(key.id) if row is None else row.head_id
             if head_id != frame.id or row is not None:
                 yield MoveHead(key, frame.seq, head_id, agent=load_meta(frame.meta).agent_id)
@@ -441,13 +436,17 @@ class Agents(Pins):
     # -- helpers -----------------------------------------------------------------------------------
 
     def _heads(self, agent_id: str) -> list[tuple[str, str | None]]:
-        return self._engine.store.heads(self._namespace, agent=checked_id(agent_id, "the agent's id"))
+        return self.engine.store.heads(self._namespace, agent=checked_id(agent_id, "the agent's id"))
 
-    def _key(self, agent_id: str) -> ThreadKey:
+    def key(self, agent_id: str) -> ThreadKey:
+        """Where an agent's own thread is."""
         return ThreadKey(self._namespace, own_thread(checked_id(agent_id, "the agent's id")))
 
-    def _thread(self, agent_id: str) -> Thread:
-        return Thread(self._engine, self._key(agent_id), agent_id, None)
+    def _thread(self, agent_id: str) -> Timeline:
+        return Timeline(self.engine, self.key(agent_id))
+
+    def _change(self, agent_id: str, revise: Revise, details: Details | None = None, **how: Any) -> Checkpoint:
+        return self._thread(agent_id).change(revise, details, agent=agent_id, **how)
 
 
 class AgentSaves(Reporting):
@@ -467,7 +466,7 @@ class AgentSaves(Reporting):
         self._agents = agents
         self._ids = sorted({checked_id(agent_id, "the agent's id") for agent_id in agent_ids})
         super().__init__(f"agents {', '.join(self._ids)}", every, keep, on_error)
-        claim(agents._engine, [agents._key(agent_id) for agent_id in self._ids], self)
+        claim(agents.engine, [agents.key(agent_id) for agent_id in self._ids], self)
 
     def _save_all(self) -> bool:
         """Checkpoint each agent that exists and changed. False if there is nothing left to save to."""

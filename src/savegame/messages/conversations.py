@@ -2,7 +2,7 @@
 
 What a listing shows (title, number of messages, last message, archived, tags) is kept in the metadata of every checkpoint
 that is made here, so that listing reads no states; for a head that was saved by other means it is read from the state.
-What a state has besides the fields of a conversation stays in it. Touches domain, states, thread and what is below them.
+What a state has besides the fields of a conversation stays in it. Touches domain, states, timeline and what is below them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,21 @@ from savegame.encoding.plain import checked_time
 from savegame.encoding.tree import Node, child_of, count_of
 from savegame.errors import CorruptionError, ThreadNotFound
 from savegame.messages.domain import Conversation, Message
-from savegame.messages.states import ABOUT, AGENT_PREFIX, about_conversation, no_conversation, peek, refuse_agents_thread
+from savegame.messages.states import (
+    ABOUT,
+    AGENT_PREFIX,
+    about_conversation,
+    no_conversation,
+    peek,
+    refuse_agents_thread,
+    restorer,
+)
 from savegame.model import CheckpointId, Frame, ThreadKey, ThreadRow, checked_id, checked_limit
 from savegame.store import ANY
-from savegame.thread import Thread
+from savegame.timeline import deleting
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import listed
+from savegame.timeline.listing import listed
+from savegame.timeline.timeline import Terms, Timeline
 
 logger = logging.getLogger("savegame")
 
@@ -76,16 +85,17 @@ class Conversations:
             return ops, after, self.about(after)
 
         expect = ANY if force or given.known is None else given.known
-        saved = self._thread(given.id, given.agent_id)._change(make, expect=expect)
+        saved = self._thread(given.id).change(make, agent=given.agent_id, terms=Terms(expect))
         given.known = None if self._engine.store.borrowed() else saved.id
         return saved
 
     def load(self, conversation_id: str) -> Conversation | None:
         """`Vault.load_conversation`."""
-        found = self._thread(conversation_id, type=Conversation).latest()
-        if found is not None and not isinstance(found.state, Conversation):
+        newest = self._thread(conversation_id, restore=True).latest()
+        state = None if newest is None else newest.checkpoint.state
+        if newest is not None and not isinstance(state, Conversation):
             raise no_conversation(conversation_id)
-        return None if found is None else found.state
+        return state
 
     def add_message(self, conversation_id: str, message: Message | Mapping[str, Any], given_id: str | None) -> Checkpoint:
         """`Vault.add_message`."""
@@ -102,11 +112,11 @@ class Conversations:
             ops, after = diff.update(codec, node, append={"messages": [plain]}, set={"last_message_at": newest}, delete=[])
             return ops, after, self.about(after)
 
-        return self._thread(conversation_id)._change(make, asked=_without_own_marks(plain), id=given_id)
+        return self._thread(conversation_id).change(make, asked=_without_own_marks(plain), id=given_id)
 
     def delete(self, conversation_id: str) -> bool:
         """`Vault.delete_conversation`."""
-        return self._thread(conversation_id).delete()
+        return deleting.delete(self._engine, [self._thread(conversation_id).key]).threads > 0
 
     def every(
         self,
@@ -140,7 +150,7 @@ class Conversations:
         meta = load_meta(frame.meta)
         about = self._engine.codec.decode(meta.about).get(ABOUT) if meta.about else None
         if about is None and read and meta.external_id is None and not row.key.id.startswith(AGENT_PREFIX):
-            node = self._engine.point(row.key, row.head, frame).node
+            node = Timeline(self._engine, row.key).point(row.head, frame).node
             about = None if node is None else about_conversation(self._engine.codec, node)
         if about is None:
             return None
@@ -165,10 +175,11 @@ class Conversations:
         if messages is None or count_of(messages) is None:
             raise no_conversation(conversation_id)
 
-    def _thread(self, conversation_id: str, agent: str | None = None, type: type | None = None) -> Thread:  # noqa: A002
+    def _thread(self, conversation_id: str, *, restore: bool = False) -> Timeline:
         key = ThreadKey(self._namespace, checked_id(conversation_id, "a conversation's id"))
         refuse_agents_thread(conversation_id)
-        return Thread(self._engine, key, agent, type)
+        restored = restorer(self._engine.codec, conversation_id, Conversation) if restore else None
+        return Timeline(self._engine, key, restore=restored)
 
 
 def _without_own_marks(message: dict[str, Any]) -> dict[str, Any]:

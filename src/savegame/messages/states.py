@@ -2,7 +2,7 @@
 
 A conversation is kept as its plain data. An agent is kept in its own thread, under `agent`, with a revision beside its
 fields; in any other thread it is plain data too. Which verb saved them makes no difference: `Thread.save`, a typed handle,
-`save_conversation` and `save_agent` all go through here. Touches domain, differ, tree, runs.views and what is below them.
+`save_conversation` and `save_agent` all go through here. Touches domain, views, diff, tree and what is below them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from savegame.encoding.codec import Codec
 from savegame.encoding.delta import Op
 from savegame.encoding.frames import Meta, load_meta
 from savegame.encoding.plain import Plain, checked_text, checked_texts, checked_time
-from savegame.encoding.tree import Node, child_of, count_of, value_of
+from savegame.encoding.tree import Node, Shared, child_of, count_of, value_of
 from savegame.errors import ConflictError, InvalidInputError
-from savegame.messages.domain import AgentState, Conversation
+from savegame.messages.domain import AgentState, Conversation, plain_messages
+from savegame.messages.views import readable_call
 from savegame.model import MAX_ID
-from savegame.runs.views import read_call
 
 T = TypeVar("T")
 Made = tuple[list[Op], Node, Mapping[str, Any]]
@@ -75,6 +75,12 @@ def kept(codec: Codec, thread_id: str, state: Any, *, force: bool = False) -> Ke
             raise InvalidInputError(f"thread {thread_id!r} is that of another agent than {state.agent_id!r}; use save_agent")
         return kept_agent(codec, state, force=force) if own else _kept_whole(codec, state.to_dict())
     return None
+
+
+def holds(codec: Codec, thread_id: str, node: Node | None, state: Any) -> bool:
+    """Whether a stored state is this one already, so that there is nothing to save."""
+    found = kept(codec, thread_id, state)
+    return not diff.difference(codec, node, state)[0] if found is None else found.is_in(node)
 
 
 def _kept_whole(codec: Codec, plain: dict[str, Any]) -> Kept:
@@ -144,6 +150,17 @@ def refuse_agents_thread(conversation_id: str) -> None:
 
 
 # -- loading ---------------------------------------------------------------------------------------
+
+
+def restorer(codec: Codec, thread_id: str, cls: type) -> Callable[[Any, str, Meta], Any]:
+    """What makes objects of a class from the decoded states of a thread, given the checkpoint's id and metadata."""
+
+    def restore(value: Any, checkpoint_id: str, meta: Meta) -> Any:
+        if issubclass(cls, Plain):
+            return restored(cls, value, thread_id, checkpoint_id, meta)
+        return codec.restore(cls, value)
+
+    return restore
 
 
 def restored(cls: type[Plain], value: Any, thread_id: str, checkpoint_id: str, meta: Meta) -> Any:
@@ -227,7 +244,13 @@ def _readable(message: Any) -> Any:
     calls = message.get("tool_calls") if isinstance(message, Mapping) else None
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
         return message
-    return {**message, "tool_calls": [read_call(call, f"call-{place}") for place, call in enumerate(calls)]}
+    return {**message, "tool_calls": [readable_call(call, f"call-{place}") for place, call in enumerate(calls)]}
+
+
+def messages_in(codec: Codec, node: Node | None, shared: Shared | None = None) -> list[Any]:
+    """The messages of a state as plain data; none if it is no conversation."""
+    messages = None if node is None else child_of(node, "messages")
+    return [] if messages is None or count_of(messages) is None else plain_messages(value_of(codec, messages, shared))
 
 
 # -- listings --------------------------------------------------------------------------------------

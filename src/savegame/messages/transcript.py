@@ -1,7 +1,7 @@
 """What the messages of a state say, whichever framework wrote them: who, what, which calls, which files. Pure.
 
 Reads our messages, those of providers and those of LangGraph, and takes nothing for granted: a state may hold anything.
-Nothing is cut, and nothing is left out because it is of no known kind. Touches search and plain.
+Nothing is cut, and nothing is left out because it is of no known kind. Touches plain.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from savegame.encoding.plain import Plain
-from savegame.search.catching_up import PATHS
+
+PATHS: Final = (("messages",), ("channel_values", "messages"))
+"""Where messages are in a state: in ours, and in those of LangGraph threads."""
 
 ROLES: Final = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
 """What other frameworks call whom."""

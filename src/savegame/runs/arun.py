@@ -20,7 +20,8 @@ from savegame.checkpoint import Checkpoint
 from savegame.errors import OutcomeError, SavegameError, Unknown
 from savegame.model import Kind, Status, checked_id
 from savegame.runs import tracing
-from savegame.runs.core import MISSING, Go, Known, RunCore
+from savegame.runs.core import Go, Known, RunCore
+from savegame.runs.journal import MISSING
 from savegame.runs.lease import Hold
 from savegame.runs.run import AT_ONCE, AnyRun, Outcome, TimedOut, Usage, in_thread, takes_long
 from savegame.runs.toolbox import delays

@@ -19,11 +19,8 @@ from typing import Any, Final, Literal
 import blake3
 
 from savegame.runs.keys import CALL_KEY, digest_of, keys_for, parts_of, read_call
+from savegame.timeline.companions import ANSWER, CALL, RUN, STEP
 
-CALL: Final = "call"
-ANSWER: Final = "answer"
-STEP: Final = "step"
-RUN: Final = "run"
 LEDGER: Final = (CALL, ANSWER, STEP, RUN)
 """The kinds of records that a run keeps."""
 

@@ -1,4 +1,4 @@
-"""Which replies of a model cannot be read for certain: they are refused, and the error holds the reply. Pure.
+"""Replies of models: which are refused, with the reply in the error, and in what form the others are stored. Pure.
 
 A reply whose calls are in a provider's own spelling would otherwise pass for the model's last word, and its calls would
 never be made. Touches codec, domain and errors.
@@ -7,13 +7,15 @@ never be made. Touches codec, domain and errors.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from savegame.encoding.codec import shown
-from savegame.errors import InvalidInputError
-from savegame.messages.domain import Message
+from savegame.errors import InvalidInputError, InvalidState
+from savegame.messages.domain import Message, Role, ToolCall
+from savegame.model import checked_id
 
 SHOWN: Final = 200
 """Characters of a reply that an error message quotes."""
@@ -84,3 +86,82 @@ def _field(part: Any, name: str) -> Any:
 def _text(part: Any, name: str) -> str | None:
     found = _field(part, name)
     return found if isinstance(found, str) else None
+
+
+# -- replies as they are stored --------------------------------------------------------------------
+
+
+def as_reply(given: Any) -> dict[str, Any]:
+    """A model's reply as it is kept. Calls that nobody can read are kept as they are: the model is told what is wrong."""
+    reply = {"role": "assistant", "content": given} if isinstance(given, str) else given
+    calls = _calls_of(reply)
+    try:
+        message = reply if isinstance(reply, Message) else Message.from_dict(reply)
+    except InvalidInputError:
+        if not calls:
+            raise
+        said = as_reply({"content": None, **reply, "tool_calls": []})
+        return said | {"tool_calls": [_call_with_id(call, number) for number, call in enumerate(calls)]}
+    if message.role != Role.ASSISTANT:
+        raise InvalidInputError(f"a model's reply has the role assistant, not {message.role}")
+    return message.to_dict()
+
+
+def _call_with_id(call: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """A call with an id that can be kept; if nobody can read it, otherwise as it was given."""
+    given = call.get("id")
+    try:
+        named = {**call, "id": checked_id(given, "a call's id")}
+    except InvalidInputError:
+        named = {**call, "id": f"call-{number}"} | ({"given_id": storable_text(str(given))} if given else {})
+    try:
+        return ToolCall.from_dict({"arguments": {}, **named}).to_dict()
+    except InvalidInputError:
+        return named
+
+
+def _calls_of(reply: Any) -> list[Mapping[str, Any]]:
+    """The calls of a reply, if they are a list of such."""
+    calls = reply.get("tool_calls") if isinstance(reply, Mapping) else None
+    return calls if isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls) else []
+
+
+def storable_reply(reply: Any, encode: Callable[[Any], bytes]) -> Any:
+    """A reply whose texts can be kept, and calls that cannot, as calls that nobody can read; None if it is as it was."""
+    if isinstance(reply, str):
+        return None if (text := storable_text(reply)) == reply else text
+    given = reply.to_dict() if isinstance(reply, Message) else reply
+    if not isinstance(given, Mapping):
+        return None
+    texts = {name: storable_text(value) if isinstance(value, str) else value for name, value in given.items()}
+    calls = [_storable_call(call, encode) for call in _calls_of(given)]
+    said = {**texts, "tool_calls": calls} if calls else texts
+    return None if said == given else said
+
+
+def _storable_call(call: Mapping[str, Any], encode: Callable[[Any], bytes]) -> Mapping[str, Any]:
+    try:
+        encode(dict(call))
+        encode(_call_with_id(call, 0))
+    except InvalidState as error:
+        inner = call.get("function")
+        named = {**call, **inner} if isinstance(inner, Mapping) else call
+        told = {name: storable_text(str(named[name])) for name in ("id", "name") if named.get(name)}
+        return {**told, "arguments": f"(they could not be kept: {error})"}
+    return call
+
+
+def number_twins(calls: Sequence[dict[str, Any]]) -> None:
+    """Give calls of one reply that came with the same id ids of their own: each is made, and answered."""
+    taken = {call["id"] for call in calls}
+    seen: set[str] = set()
+    for call in calls:
+        if call["id"] in seen:
+            call["id"] = next(new for new in (f"{call['id']}-{number}" for number in itertools.count(2)) if new not in taken)
+            taken.add(call["id"])
+        seen.add(call["id"])
+
+
+def storable_text(error: str) -> str:
+    """A text that can be kept, whatever a tool put into its error."""
+    return error.encode("utf-8", "backslashreplace").decode()

@@ -20,9 +20,11 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeGuard, TypeVar
 
 from savegame.checkpoint import Checkpoint
 from savegame.errors import InvalidInputError, TransactionFailed, UnavailableError, UnsupportedError
+from savegame.messages import views
 from savegame.model import Kind, Status, checked_id, checked_number
-from savegame.runs import tracing, views
-from savegame.runs.core import MISSING, Go, Known, RunCore
+from savegame.runs import tracing
+from savegame.runs.core import Go, Known, RunCore
+from savegame.runs.journal import MISSING
 from savegame.runs.lease import Hold
 from savegame.runs.toolbox import Call, Toolbox, ToolKind, delays
 from savegame.store import Capability, Store

@@ -1,6 +1,6 @@
 """Runs on the vault: entering one, its ledger, answers and outcomes from people, and resuming what went stale.
 
-Touches runs, conversations, thread and what is below them.
+Touches core, run, ledger, lease, timeline and what is below them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from savegame.encoding.frames import load_meta
 from savegame.errors import (
@@ -24,22 +24,23 @@ from savegame.errors import (
     SavegameError,
     UnavailableError,
 )
-from savegame.messages.conversations import Conversations
 from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, checked_id
 from savegame.runs import tracing
 from savegame.runs.core import RunCore
+from savegame.runs.journal import time_of
 from savegame.runs.lease import Hold, is_gone
-from savegame.runs.ledger import ANSWER, CALL, RUN, TAKEOVERS, CallEntry, CallStatus
-from savegame.runs.run import AnyRun, Run, refuse_what_cannot_run
+from savegame.runs.ledger import TAKEOVERS, CallEntry, CallStatus
+from savegame.runs.run import refuse_what_cannot_run
 from savegame.runs.toolbox import Toolbox
 from savegame.store import Store
-from savegame.thread import Thread
+from savegame.timeline.companions import ANSWER, CALL, RUN
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import listed
+from savegame.timeline.listing import listed
 from savegame.timeline.policy import Strategy
+from savegame.timeline.timeline import Timeline
 from savegame.waiting.awaiting import plain_result, refuse_asynchronous
 
-R = TypeVar("R", bound=AnyRun)
+R = TypeVar("R")
 
 logger = logging.getLogger("savegame")
 
@@ -80,13 +81,22 @@ class RunInfo:
     damage: str | None = None
 
 
+class _Bare(NamedTuple):
+    """A run that no user code drives."""
+
+    core: RunCore
+    hold: Hold
+    store: Store
+    thread_id: str
+
+
 class Runner:
     """The runs of one namespace. Made by the vault, whose verbs these are."""
 
-    def __init__(self, engine: Engine, namespace: str, conversations: Conversations) -> None:
-        self._engine, self._namespace, self._conversations = engine, namespace, conversations
-        self._told: set[str] = set()
-        """Damage that the log was told of already: whoever supervises meets it every second."""
+    def __init__(self, engine: Engine, namespace: str) -> None:
+        self._engine, self._namespace = engine, namespace
+        self._logged: set[str] = set()
+        """Damage that was logged already: a supervisor meets it every second."""
 
     @contextmanager
     def run(
@@ -104,16 +114,18 @@ class Runner:
         if checked_duration(lease, "lease") > LONGEST_LEASE:
             raise InvalidInputError(f"lease must be at most {LONGEST_LEASE.days} days: a run renews it while it lasts")
         policy = strategy if isinstance(strategy, Strategy) else Strategy(strategy or "after_tool_call")
-        thread = self._thread(thread_id, agent)
+        thread = self._thread(thread_id)
+        if agent is not None:
+            checked_id(agent, "the agent's id")
         if tools is not None and not isinstance(tools, Toolbox):
             raise InvalidInputError(f"tools must be a Toolbox, not {type(tools).__name__}; its @tool marks functions as tools")
         box = Toolbox() if tools is None else tools
         refuse_what_cannot_run(self._engine.store, box, awaits=awaits)
-        hold = Hold(self._engine.store, thread._key, lease // _MICROSECOND)
+        hold = Hold(self._engine.store, thread.key, lease // _MICROSECOND)
         to_resume = hold.taken_from is not None  # what could not even be entered is as it was
         try:
             self._count_takeover(thread, hold)
-            core = RunCore(thread, box, hold, self._conversations.about, self._now, policy)
+            core = RunCore(thread, box, hold, policy, agent)
             to_resume = True  # whatever ends it from here on but itself, or a question to a person
             # a driver that awaits is entered in a worker; a span counts where it was entered, so its loop does that
             with nullcontext() if awaits else tracing.run(thread.id, agent):
@@ -125,28 +137,28 @@ class Runner:
         finally:
             hold.release(stale=to_resume)
 
-    def _count_takeover(self, thread: Thread, hold: Hold) -> None:
+    def _count_takeover(self, thread: Timeline, hold: Hold) -> None:
         """Remember how often a run was taken over since it last got on."""
         if hold.taken_from is None:
             return
-        row = self._engine.store.thread(thread._key)
+        row = thread.row()
         head = None if row is None else row.head_id
-        before = thread.records(RUN).get(TAKEOVERS, {})
+        before = thread.values(RUN).get(TAKEOVERS, {})
         count = before["count"] + 1 if before.get("head") == head and before else 1
-        self._engine.store.commit([thread._record(RUN, TAKEOVERS, {"count": count, "head": head}, epoch=hold.epoch)])
+        thread.commit([thread.put(RUN, TAKEOVERS, {"count": count, "head": head}, epoch=hold.epoch)])
 
     # -- the ledger --------------------------------------------------------------------------------
 
     def calls(self, thread_id: str) -> Iterator[CallEntry]:
         """`Vault.calls`."""
         thread = self._thread(thread_id)
-        entries = sorted((CallEntry.from_dict(*kept) for kept in thread.records(CALL).items()), key=lambda entry: entry.order)
+        entries = sorted((CallEntry.from_dict(*kept) for kept in thread.values(CALL).items()), key=lambda entry: entry.order)
         waiting = {entry.key for entry in entries if entry.status == CallStatus.WAITING}
-        answered = waiting & thread.records(ANSWER).keys() if waiting else waiting
+        answered = waiting & thread.values(ANSWER).keys() if waiting else waiting
         return (replace(entry, answered=entry.key in answered) for entry in entries)
 
-    def _call(self, thread: Thread, key: str) -> CallEntry:
-        kept = thread.records(CALL).get(key)
+    def _call(self, thread: Timeline, key: str) -> CallEntry:
+        kept = thread.values(CALL).get(key)
         if kept is None:
             raise NotFoundError(f"thread {thread.id!r} has no call {key!r}; vault.calls({thread.id!r}) lists them")
         return CallEntry.from_dict(key, kept)
@@ -160,7 +172,7 @@ class Runner:
             return False
         try:
             said = {"value": value} if comment is None else {"value": value, "comment": comment}
-            self._engine.store.commit([thread._record(ANSWER, key, said, absent=True)])
+            thread.commit([thread.put(ANSWER, key, said, absent=True)])
         except AlreadyExistsError:
             return False
         return True
@@ -170,14 +182,14 @@ class Runner:
         thread = self._thread(thread_id)
         key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
         self._call(thread, key)
-        hold = Hold(self._engine.store, thread._key, lease // _MICROSECOND)  # nobody may be making it at this moment
+        hold = Hold(self._engine.store, thread.key, lease // _MICROSECOND)  # nobody may be making it at this moment
         try:
             entry = self._call(thread, key)
             if entry.settled or entry.status == CallStatus.WAITING:
                 raise InvalidInputError(f"call {key!r} is {entry.status}: there is nothing to resolve")
             status = CallStatus.DONE if error is None else CallStatus.FAILED
             known = replace(entry, status=status, ended_at=self._now(), result=result, error=error)
-            self._engine.store.commit([thread._record(CALL, key, known.to_dict(), epoch=hold.epoch)])
+            thread.commit([thread.put(CALL, key, known.to_dict(), epoch=hold.epoch)])
         finally:
             hold.release(stale=hold.taken_from is not None)  # a run that went stale is still to be resumed
 
@@ -197,28 +209,28 @@ class Runner:
             if lease is not None and lease.expires:
                 stale = lease.expires <= now or is_gone(lease.owner)
                 takeovers, damage = self._counted(row.key.id)
-                yield RunInfo(row.key.id, row.agent, lease.owner, _time(lease.expires), stale, takeovers, damage)
+                yield RunInfo(row.key.id, row.agent, lease.owner, time_of(lease.expires), stale, takeovers, damage)
 
     def _unfinished(self) -> Iterator[ThreadRow]:
         """The threads that are in progress, and those where nothing was saved yet: a run may have kept steps there."""
         for found in listed(self._engine, self._namespace):
             if found.damage is not None:
-                self._tell(found.id, found.damage)
+                self._log(found.id, found.damage)
             if found.row is not None and found.head is not None and load_meta(found.head.meta).status == "in_progress":
                 yield found.row
         for thread_id, head_id in self._engine.store.heads(self._namespace):
             try:
                 row = self._engine.store.thread(ThreadKey(self._namespace, thread_id)) if head_id is None else None
             except CorruptionError as error:
-                self._tell(thread_id, error)
+                self._log(thread_id, error)
                 continue
             if row is not None and not row.head:
                 yield row
 
-    def _tell(self, thread_id: str, error: CorruptionError) -> None:
+    def _log(self, thread_id: str, error: CorruptionError) -> None:
         """Log what is wrong with a thread whose runs cannot be told of or resumed; the others go on."""
-        if f"{thread_id} {error}" not in self._told:
-            self._told.add(f"{thread_id} {error}")
+        if f"{thread_id} {error}" not in self._logged:
+            self._logged.add(f"{thread_id} {error}")
             logger.error("thread %r cannot be resumed before a repair: %s", thread_id, error)
 
     def supervise(
@@ -279,12 +291,12 @@ class Runner:
             if self.epoch(thread_id) == before:
                 self._count_attempt(thread_id)
         except CorruptionError as damage:  # it is not among those that are due any more
-            self._tell(thread_id, damage)
+            self._log(thread_id, damage)
 
     def _count_attempt(self, thread_id: str) -> None:
         thread = self._thread(thread_id)
         try:
-            hold = Hold(self._engine.store, thread._key, _MOMENT)
+            hold = Hold(self._engine.store, thread.key, _MOMENT)
         except Busy:
             return
         try:
@@ -300,11 +312,11 @@ class Runner:
     def _give_up(self, run: StaleRun) -> None:
         """Say that a run is stuck, so that nobody resumes it by itself any more."""
         try:
-            with self.run(run.thread_id, None, None, dt.timedelta(seconds=30), Run) as held:
-                if held.done or self._takeovers(run.thread_id) <= run.takeovers:  # ours counts too: else it has got on since
-                    held._hold.release(stale=not held.done)
+            with self.run(run.thread_id, None, None, dt.timedelta(seconds=30), _Bare) as held:
+                if held.core.done or self._takeovers(run.thread_id) <= run.takeovers:  # ours counts too: else it has got on
+                    held.hold.release(stale=not held.core.done)
                     return
-                held._core.save(None, Status.failed(f"stuck: taken over {run.takeovers} times without progress"))
+                held.core.save(None, Status.failed(f"stuck: taken over {run.takeovers} times without progress"))
         except Busy:
             return
         except SavegameError:
@@ -317,25 +329,20 @@ class Runner:
         try:
             return self._takeovers(thread_id), None
         except CorruptionError as error:
-            self._tell(thread_id, error)
+            self._log(thread_id, error)
             return 0, str(error)
 
     def _takeovers(self, thread_id: str) -> int:
         """How often a run was taken over since it last got on."""
         thread = self._thread(thread_id)
-        row = self._engine.store.thread(thread._key)
-        kept = thread.records(RUN).get(TAKEOVERS, {})
+        row = thread.row()
+        kept = thread.values(RUN).get(TAKEOVERS, {})
         return int(kept["count"]) if row is not None and kept and kept["head"] == row.head_id else 0
 
     # -- helpers -----------------------------------------------------------------------------------
 
-    def _thread(self, thread_id: str, agent: str | None = None) -> Thread:
-        wanted = None if agent is None else checked_id(agent, "the agent's id")
-        return Thread(self._engine, ThreadKey(self._namespace, checked_id(thread_id, "a thread's id")), wanted, None)
+    def _thread(self, thread_id: str) -> Timeline:
+        return Timeline(self._engine, ThreadKey(self._namespace, checked_id(thread_id, "a thread's id")))
 
     def _now(self) -> dt.datetime:
-        return _time(self._engine.store.clock())
-
-
-def _time(microseconds: int) -> dt.datetime:
-    return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=microseconds)
+        return time_of(self._engine.store.clock())

@@ -3,7 +3,7 @@
 Searched are the messages of every thread's head. An index is brought up to date when somebody searches: threads whose
 head is not the one that was indexed are read and indexed again. Nothing is indexed while saving. What was removed from the
 store is never left in an index: whoever indexes looks afterwards whether the checkpoint is still there, whoever removes
-makes the index forget (`upkeep.freed`). Touches engine, index, words, tree, codec, frames, showing, model.
+makes the index forget (`removal.free`). Touches engine, index, words, tree, codec, frames, showing, model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, overload
+from typing import Any, Final, NamedTuple, overload
 
 from savegame.encoding import words
 from savegame.encoding.codec import Codec
@@ -23,8 +23,10 @@ from savegame.encoding.text import written
 from savegame.encoding.tree import Dict, Node, open_node, value_of
 from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError
 from savegame.index import PLACE, Entry, Found, Index, Said
+from savegame.messages.transcript import PATHS
 from savegame.model import CheckpointId, ThreadKey, ThreadRow, checked_limit
 from savegame.timeline.engine import Engine
+from savegame.timeline.reading import Reader, refuse_missing_head
 from savegame.waiting.retrying import TRIES
 
 logger = logging.getLogger("savegame")
@@ -39,9 +41,6 @@ MANY_TERMS: Final = 64
 
 BATCH_THREADS: Final = 200
 BATCH_CHARACTERS: Final = 4_000_000
-
-PATHS: Final = (("messages",), ("channel_values", "messages"))
-"""Where messages are in a state: in ours, and in those of LangGraph threads."""
 
 SPOKEN: Final = (
     "content", "text", "parts", "reasoning", "attachments", "tool_calls", "tool_results", "function_call",
@@ -97,59 +96,52 @@ class Hits(Sequence[Hit]):
         return len(self.hits)
 
 
-def search(
-    engine: Engine,
-    namespace: str,
-    query: str,
-    *,
-    agent: str | None,
-    limit: int | None,
-    match: str,
-    markers: Markers,
-    progress: Progress,
-) -> Hits:
-    """Bring the index up to date, then look. An index that is damaged is dropped and built anew."""
-    if not isinstance(query, str):
-        raise InvalidInputError(f"a query is text, not {type(query).__name__}")
-    if match not in MATCHES:
-        raise InvalidInputError(f"match {match!r} is unknown; one of: {', '.join(MATCHES)}")
-    limit = checked_limit(limit)
+class Query(NamedTuple):
+    """What is looked for. `match` is one of MATCHES, `limit` the maximum number of hits."""
+
+    text: str
+    agent: str | None
+    limit: int | None
+    match: str
+    markers: Markers
+
+    @classmethod
+    def checked(cls, text: str, agent: str | None, limit: int | None, match: str, markers: Markers) -> Query:
+        """A query that can be answered. Raises InvalidInputError for any other."""
+        if not isinstance(text, str):
+            raise InvalidInputError(f"a query is text, not {type(text).__name__}")
+        if match not in MATCHES:
+            raise InvalidInputError(f"match {match!r} is unknown; one of: {', '.join(MATCHES)}")
+        return cls(text, agent, checked_limit(limit), match, markers)
+
+
+def search(engine: Engine, namespace: str, query: Query, progress: Progress) -> Hits:
+    """Bring the index up to date, then look. An index that is damaged is dropped and built again."""
     index = engine.store.index()
-    look = partial(_search, engine, index, namespace, query, agent, limit, match, markers, progress)
-    if limit == 0 or not _is_unicode(query):  # no message can hold that
+    if query.limit == 0 or not _is_unicode(query.text):  # no message can hold that
         return Hits()
     try:
-        return look()
+        return _search(engine, index, namespace, query, progress)
     except CorruptionError as error:
         if error.place != PLACE:
             raise
-        logger.warning("%s; it is built anew", error)
+        logger.warning("%s; it is built again", error)
         index.drop()
-        return look()
+        return _search(engine, index, namespace, query, progress)
 
 
-def _search(
-    engine: Engine,
-    index: Index,
-    namespace: str,
-    query: str,
-    agent: str | None,
-    limit: int | None,
-    match: str,
-    markers: Markers,
-    progress: Progress,
-) -> Hits:
-    skipped = _catch_up(engine, index, namespace, agent, progress)
-    most = -1 if limit is None else limit
-    terms = words.terms_of(query) if match == WORDS else []
+def _search(engine: Engine, index: Index, namespace: str, query: Query, progress: Progress) -> Hits:
+    skipped = _catch_up(engine, index, namespace, query.agent, progress)
+    agent, most = query.agent, -1 if query.limit is None else query.limit
+    terms = words.terms_of(query.text) if query.match == WORDS else []
     found = index.find(namespace, terms, agent=agent, limit=most) if 0 < len(terms) <= MANY_TERMS else []
     if found:
-        shown = partial(words.snippet, pattern=words.pattern_of(terms), markers=markers)
+        snippet = partial(words.snippet, pattern=words.pattern_of(terms), markers=query.markers)
     else:
-        text = query.strip() if match == WORDS else query
+        text = query.text.strip() if query.match == WORDS else query.text
         found = index.contains(namespace, text, agent=agent, limit=most)
-        shown = partial(words.snippet, pattern=words.literal_pattern(text), markers=markers, exact=True)
-    return Hits(tuple(_hit(one, shown(one.text)) for one in found), tuple(skipped))
+        snippet = partial(words.snippet, pattern=words.literal_pattern(text), markers=query.markers, exact=True)
+    return Hits(tuple(_hit(one, snippet(one.text)) for one in found), tuple(skipped))
 
 
 def _hit(found: Found, shown: str) -> Hit:
@@ -198,7 +190,7 @@ def _entries(engine: Engine, keys: list[ThreadKey], skipped: list[str]) -> Itera
     reader = engine.without_cache()  # whoever saves needs the cache more
     for key in keys:
         try:
-            entry = _entry(reader, key)
+            entry = _entry(Reader(reader, key))
         except CorruptionError as error:
             logger.warning("thread %r is not searched: %s", key.id, error)
             skipped.append(key.id)
@@ -207,21 +199,21 @@ def _entries(engine: Engine, keys: list[ThreadKey], skipped: list[str]) -> Itera
             yield entry
 
 
-def _entry(reader: Engine, key: ThreadKey) -> Entry | None:
+def _entry(thread: Reader) -> Entry | None:
     seen: ThreadRow | None = None
     for _ in range(TRIES):
-        row = reader.store.thread(key)
+        row = thread.row()
         if row is None or not row.head:
             return None
         try:
-            frame = reader.frame(key, row.head)
-            said = [said_in(message) for message in messages_of(reader.point(key, row.head, frame).node)]
+            frame = thread.frame(row.head)
+            said = [said_in(message) for message in messages_of(thread.point(row.head, frame).node)]
         except CheckpointNotFound as error:
-            reader.refuse_missing_head(row, seen, error)
+            refuse_missing_head(row, seen, error)
             seen = row
             continue
-        return Entry(key, frame.id, row.agent, load_meta(frame.meta).created_us, said)
-    logger.warning("thread %r is not searched this time: its head moved and was removed whenever it was read", key.id)
+        return Entry(thread.key, frame.id, row.agent, load_meta(frame.meta).created_us, said)
+    logger.warning("thread %r is not searched this time: its head moved and was removed whenever it was read", thread.id)
     return None
 
 

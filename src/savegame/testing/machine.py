@@ -23,7 +23,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from savegame.checkpoint import Checkpoint
 from savegame.errors import AlreadyExistsError, CheckpointNotFound, ConflictError, InvalidInputError, ThreadNotFound
-from savegame.model import ThreadKey
 from savegame.opening import open_vault
 from savegame.store import PutKeyframe
 from savegame.testing import strategies
@@ -382,11 +381,11 @@ class VaultMachine(RuleBasedStateMachine):
         """A keyframe anywhere, or none: it is derived."""
         assume(self.keyframes)
         point = self.draw_point(data, thread_id)
-        engine = self.vault._engine
-        key = ThreadKey(self.vault.namespace, thread_id)
-        seq = self.vault.thread(thread_id).load(point.id).seq
-        body = engine.keyframe(engine.point(key, seq).node) if data.draw(st.booleans(), label="put") else None
-        self.vault.store.commit([PutKeyframe(key, seq, body)])
+        thread = self.vault.thread(thread_id)
+        found = thread.timeline.point(thread.load(point.id).seq)
+        assert found.node is not None
+        body = thread.timeline.engine.keyframe(found.node) if data.draw(st.booleans(), label="put") else None
+        self.vault.store.commit([PutKeyframe(thread.timeline.key, found.seq, body)])
         self.touched.add(thread_id)
 
     @rule()

@@ -1,9 +1,9 @@
 """Saving by itself: a loop that saves what a function gives, at once and then again every so often.
 
 An autosave saves through the handle that it was started on, as if its owner had called `save`: the saves of both follow
-one another, and what anybody else saved is never covered up. It writes nothing while nothing changes, and nothing after
+one another, and what other writers saved is never covered up. It writes nothing while nothing changes, and nothing after
 `stop()` returned. Every error is logged, kept and handed on; none ends the loop but a closed vault and a deleted thread.
-Touches lineage, upkeep, engine and what is below them; is handed the Thread.
+Is handed the handle; touches timeline and what is below it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Protocol, Self, Unpack
 
-from savegame.encoding import diff
+from savegame.details import Details
+from savegame.encoding.codec import Codec
 from savegame.encoding.frames import load_meta, load_note
 from savegame.encoding.tree import Node
 from savegame.errors import (
@@ -30,16 +31,12 @@ from savegame.errors import (
     InvalidInputError,
     ThreadNotFound,
 )
-from savegame.messages import states
 from savegame.model import Frame, Kind, ThreadKey, checked_duration, checked_number
 from savegame.store import ANY
-from savegame.timeline import upkeep
+from savegame.timeline import removal
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import everything
+from savegame.timeline.timeline import Timeline
 from savegame.waiting.awaiting import plain_result
-
-if TYPE_CHECKING:
-    from savegame.thread import Thread
 
 logger = logging.getLogger("savegame")
 
@@ -86,69 +83,91 @@ class Reporting:
         traceback.clear_frames(error.__traceback__)  # they hold states
 
 
+class Handle(Protocol):
+    """What an autosave needs of a Thread. `step` is None while the handle knows of no head."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """The thread itself."""
+
+    @property
+    def head(self) -> str | None:
+        """The head that it knows."""
+
+    @property
+    def step(self) -> int | None:
+        """The step of that head."""
+
+    def latest(self) -> object:
+        """Read the head."""
+
+    def save(self, state: Any, *, expect: str | None, **details: Unpack[Details]) -> object:
+        """Save a state on top of a head."""
+
+
+Holds = Callable[[Codec, str, Node | None, Any], bool]
+"""Whether a stored state of the thread with this id is the one that would be saved."""
+
+
 class AutomaticSaves(Reporting):
     """The automatic saves of one thread, one at a time; who waits between them, and how, is for a subclass."""
 
     def __init__(
         self,
-        thread: Thread,
-        engine: Engine,
-        key: ThreadKey,
+        thread: Handle,
+        holds: Holds,
         *,
         every: dt.timedelta,
         keep: int | None,
         on_error: Callable[[Exception], object] | None,
-        **details: Any,
+        **details: Unpack[Details],
     ) -> None:
-        super().__init__(f"thread {key.id!r}", every, keep, on_error)
-        self._thread, self._engine, self._key = thread, engine, key
-        self._details = {"kind": Kind.AUTOMATIC, "description": "Automatic checkpoint", **details}
-        if thread._known == ANY:  # what others save from now on is not to be covered up
-            head = engine.head(key)
-            thread._known, thread._step = head.id or None, head.step
-        claim(engine, [key], self)
+        self._thread, self._timeline, self._holds = thread, thread.timeline, holds
+        super().__init__(f"thread {self._timeline.id!r}", every, keep, on_error)
+        self._details: Details = {"kind": Kind.AUTOMATIC, "description": "Automatic checkpoint", **details}
+        if thread.step is None:  # what others save from now on is not to be covered up
+            thread.latest()
+        claim(self._timeline.engine, [self._timeline.key], self)
+
+    def _known(self) -> str | None:
+        """The head that the handle knows; ANY if it knows of none: it saved in a transaction."""
+        return ANY if self._thread.step is None else self._thread.head
 
     def _head(self) -> str | None:
-        """The head that a state which is taken now belongs on, if the handle does not know it: it saved in a transaction."""
-        return self._engine.head(self._key).id or None
+        """The head that there is now."""
+        return self._timeline.head().id or None
 
     def _save(self, state: Any, expected: str | None) -> bool:
         """Save a state that was taken when the head was `expected`. False if there is nothing left to save to."""
         try:
-            with self._engine.alone(self._key):
+            with self._timeline.engine.alone(self._timeline.key):
                 made = self._save_changed(state, expected)
             if made and self._keep is not None:
-                prune_automatic(self._engine, self._key, self._keep)
+                prune_automatic(self._timeline, self._keep)
         except (ClosedError, ThreadNotFound) as error:
             self._report(error)
             return False
-        except Exception as error:  # noqa: BLE001 - nobody is there to catch it: it is reported, and the loop goes on
+        except Exception as error:  # noqa: BLE001 - no caller could catch it: it is reported, and the loop goes on
             self._report(error)
         return True
 
     def _save_changed(self, state: Any, expected: str | None) -> bool:
-        known = self._thread._known
+        known = self._known()
         if known not in (expected, ANY):  # the handle saved or moved meanwhile: what is there is newer than `state`
             return False
-        head = self._engine.head(self._key)
+        timeline, head = self._timeline, self._timeline.head()
         if not head.id and (known == ANY or expected is not None):
-            raise ThreadNotFound(f"thread {self._key.id!r} was deleted: its autosave ended; start another to make it anew")
-        if (head.id or None) == expected and self._is_in(head.node, state):
+            raise ThreadNotFound(f"thread {timeline.id!r} was deleted: its autosave ended; start another to begin it again")
+        if (head.id or None) == expected and self._holds(timeline.engine.codec, timeline.id, head.node, state):
             return False
         try:
             self._thread.save(state, expect=expected, **self._details)
         except ConflictError:
-            if self._thread._known == expected:
+            if self._known() == expected:
                 raise
             return False  # the handle's own transaction was committed meanwhile
         self.saved += 1
         return True
-
-    def _is_in(self, node: Node | None, state: Any) -> bool:
-        """Whether there is nothing to save."""
-        codec = self._engine.codec
-        kept = states.kept(codec, self._key.id, state)
-        return not diff.difference(codec, node, state)[0] if kept is None else kept.is_in(node)
 
 
 class Loop(Reporting, ABC):
@@ -183,6 +202,11 @@ class Loop(Reporting, ABC):
         if threading.current_thread() is not self._worker:
             self._worker.join()
 
+    def stop_by(self, deadline: float) -> None:
+        """End it, but wait for a save that is under way no longer than until a time of the monotonic clock."""
+        self._stopping.set()
+        self._worker.join(max(0.0, deadline - time.monotonic()))
+
     def _run(self) -> None:
         try:
             while self._tick() and not self._stopping.wait(self._pause):
@@ -201,14 +225,14 @@ class Autosave(AutomaticSaves, Loop):
     A closed vault and a deleted thread end it too, at its next save; `last_error` says so then.
     """
 
-    def __init__(self, thread: Thread, engine: Engine, key: ThreadKey, get_state: Callable[[], Any], **how: Any) -> None:
-        super().__init__(thread, engine, key, **how)
+    def __init__(self, thread: Handle, holds: Holds, get_state: Callable[[], Any], **how: Any) -> None:
+        super().__init__(thread, holds, **how)
         self._get_state = get_state
         self._begin()
 
     def _tick(self) -> bool:
         try:
-            known = self._thread._known
+            known = self._known()
             expected = self._head() if known == ANY else known  # first: what is saved after it must not be covered up
             state = plain_result(self._get_state(), "get_state")
         except ClosedError as error:
@@ -220,18 +244,17 @@ class Autosave(AutomaticSaves, Loop):
         return self._save(state, expected)
 
 
-def prune_automatic(engine: Engine, key: ThreadKey, keep: int) -> None:
+def prune_automatic(timeline: Timeline, keep: int) -> None:
     """Remove automatic checkpoints of a thread but the newest; neither labelled ones nor the head."""
-    row = engine.store.thread(key)
-    frames = list(everything(engine, key))
+    row = timeline.row()
+    frames = list(timeline.everything())
     drop = {frame.seq for frame in list(filter(_automatic, frames))[keep:]}
     if row is None or not drop:
         return
     try:
-        drop = upkeep.unpinned(engine, row, frames, drop - {row.head})
-        upkeep.remove(engine, key, frames, drop)
-    except ConflictError as error:  # somebody labelled, pruned or went back to one of them meanwhile
-        logger.debug("thread %r: old automatic checkpoints stay until the next save: %s", key.id, error)
+        removal.remove(timeline, frames, removal.unpinned(timeline, row, frames, drop - {row.head}))
+    except ConflictError as error:  # another writer labelled, pruned or went back to one of them meanwhile
+        logger.debug("thread %r: old automatic checkpoints stay until the next save: %s", timeline.id, error)
 
 
 def claim(engine: Engine, keys: Sequence[ThreadKey], loop: Reporting) -> None:
@@ -260,11 +283,11 @@ def _automatic(frame: Frame) -> bool:
 def _end_all() -> None:
     """Wait for saves that are under way, but for nobody who hangs."""
     running = {loop for loop in _loops.values() if isinstance(loop, Loop)}
-    for loop in running:
-        loop._stopping.set()
     deadline = time.monotonic() + EXIT_WAIT_S
     for loop in running:
-        loop._worker.join(max(0.0, deadline - time.monotonic()))
+        loop.stop_by(0.0)
+    for loop in running:
+        loop.stop_by(deadline)
 
 
 if hasattr(os, "register_at_fork"):

@@ -2,13 +2,14 @@
 
 A store keeps records as bytes, and its checksums say only that these are the bytes that were written. Code that acts on a
 record reads it here: a wrong shape raises CorruptionError with the thread, the kind and the name. Unknown kinds are decoded
-without a check. `policy_of` is the only place that decides, by its kind, what happens to a record.
-Touches runs.ledger, codec, frames, model, errors.
+without a check. `policy_of` is the only place that decides, by its kind, what happens to a record. Records of runs have
+policies here too; what their entries mean is for `Engine.above.ledger`. Touches engine, frames, model, errors.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from savegame.encoding.codec import Codec
 from savegame.encoding.frames import PLAIN, unwrap
 from savegame.errors import CorruptionError
 from savegame.model import Record, ThreadKey
-from savegame.runs import ledger
+from savegame.timeline.engine import Engine
 
 COPIED: Final = "copied"
 """The kind of records by which a copy knows what it has; they belong to that one copy."""
@@ -29,6 +30,12 @@ SPENT: Final = "spent"
 
 WRITES: Final = "writes "
 """The start of the kinds of the LangGraph adapter's pending writes; the checkpoint's id follows."""
+
+CALL: Final = "call"
+ANSWER: Final = "answer"
+STEP: Final = "step"
+RUN: Final = "run"
+"""The kinds of records that runs keep: each tool call, a person's answers, steps, and the rest."""
 
 SUBJECT: Final = "subject"
 SOURCE: Final = "forked from"
@@ -85,10 +92,10 @@ _POLICIES: Final = {
     FORK: Policy(copy=Way.ADD, twin=SOURCE, follow=Follow.ERASE),
     PARENT: Policy(copy=Way.ADD, twin=CHILD),
     CHILD: Policy(copy=Way.ADD, twin=PARENT, follow=Follow.ALWAYS),
-    ledger.CALL: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
-    ledger.ANSWER: Policy(fork=Way.LEDGER, copy=Way.SETTLED),
-    ledger.STEP: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
-    ledger.RUN: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    CALL: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    ANSWER: Policy(fork=Way.LEDGER, copy=Way.SETTLED),
+    STEP: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    RUN: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
     SPENT: Policy(copy=Way.SUM),
     COPIED: Policy(copy=Way.DROP),
     ASIDE: Policy(copy=Way.DROP),
@@ -116,16 +123,16 @@ def twin_of(kind: str) -> str:
     return twin
 
 
-def is_checked(kind: str) -> bool:
+def is_checked(engine: Engine, kind: str) -> bool:
     """Whether the shape of a kind is known."""
-    return kind in ledger.LEDGER or kind in (COPIED, SPENT) or kind.startswith(WRITES)
+    return kind in engine.above.ledger.kinds or kind in _SHAPES or kind.startswith(WRITES)
 
 
-def read(codec: Codec, key: ThreadKey, record: Record) -> Any:
+def read(engine: Engine, codec: Codec, key: ThreadKey, record: Record) -> Any:
     """The value of a record. Raises CorruptionError if it does not decode or has the wrong shape for its kind."""
     try:
         value = codec.decode(unwrap(record.value)[1])
-        _check(codec, record.kind, record.name, value)
+        _check(engine, codec, record, value)
     except (CorruptionError, ValueError) as error:
         raise CorruptionError(
             f"thread {key.id!r}: record {record.name!r} of kind {record.kind!r} is damaged: {error}; "
@@ -136,15 +143,13 @@ def read(codec: Codec, key: ThreadKey, record: Record) -> Any:
     return value
 
 
-def _check(codec: Codec, kind: str, name: str, value: Any) -> None:
-    if kind in ledger.LEDGER:
-        ledger.check(kind, name, value, codec.encode)
-    elif kind == COPIED and not _is_mark(value):
-        raise ValueError("expected how far a thread was copied")
-    elif kind == SPENT and not _is_spending(value):
-        raise ValueError("expected what removed checkpoints cost")
-    elif kind.startswith(WRITES) and not _are_writes(value):
-        raise ValueError("expected what a task wrote")
+def _check(engine: Engine, codec: Codec, record: Record, value: Any) -> None:
+    if record.kind in engine.above.ledger.kinds:
+        engine.above.ledger.check(codec, record, value)
+        return
+    fits, what = _SHAPES.get(WRITES if record.kind.startswith(WRITES) else record.kind, (None, ""))
+    if fits is not None and not fits(value):
+        raise ValueError(f"expected {what}")
 
 
 def _is_mark(value: Any) -> bool:
@@ -169,3 +174,11 @@ def _are_writes(value: Any) -> bool:
         return False
     writes = all(isinstance(one, list) and len(one) == 3 and list(map(type, one[:2])) == [int, str] for one in value[2])
     return writes and all(isinstance(text, str) for text in value[:2])
+
+
+_SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    COPIED: (_is_mark, "how far a thread was copied"),
+    SPENT: (_is_spending, "what removed checkpoints cost"),
+    WRITES: (_are_writes, "what a task wrote"),
+}
+"""What a record of a kind must look like, and its description."""

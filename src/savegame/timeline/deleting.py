@@ -3,7 +3,7 @@
 A delete takes child threads along. A thread that a checkpoint of an agent names is kept for it, see `graveyard.py`; the
 others are freed. A thread that is deleted hands its links on: what was forked from it counts as forked from what it derived
 from itself; one that moves keeps its links. All of that is one commit, which fails, and is planned again, if one of the
-threads is not what it was when it was read. Touches derived, graveyard, upkeep, engine and below.
+threads is not what it was when it was read. Touches derived, graveyard, removal, engine and below.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from savegame.encoding.frames import load_meta
 from savegame.errors import AlreadyExistsError, CorruptionError
 from savegame.model import ThreadKey
 from savegame.store import DeleteThread, Expect, PutRecord, StoreChange
-from savegame.timeline import derived, graveyard, upkeep
+from savegame.timeline import derived, graveyard, removal
 from savegame.timeline.companions import DELETED, MARK, SOURCE, twin_of
 from savegame.timeline.derived import DOWN, NOTED, SEPARATOR, UP
 from savegame.timeline.engine import Engine, Naming
 from savegame.timeline.graveyard import Move, name_of
-from savegame.timeline.lineage import everything
+from savegame.timeline.lineage import Lineage
 from savegame.waiting.retrying import PLANS, retried
 
 logger = logging.getLogger("savegame")
@@ -77,19 +77,19 @@ def _kept(engine: Engine, gone: frozenset[ThreadKey], lost: list[str]) -> dict[T
 
 def namings(engine: Engine, key: ThreadKey, *, but: Collection[ThreadKey] = ()) -> frozenset[Naming]:
     """The checkpoints of agents that name one of a thread, `but` those in these threads; whichever agents it had."""
-    named = engine.pins.named(_agents(engine, key), but)
-    frames = everything(engine, key) if named else ()
+    named = engine.above.named(_agents(engine, key), but)
+    frames = Lineage(engine, key).everything() if named else ()
     return frozenset(naming for frame in frames for naming in named.get(frame.id, ()))
 
 
 def _agents(engine: Engine, key: ThreadKey) -> Collection[str | None]:
     """The agents whose checkpoints may name a thread: those that it had, or is kept for."""
     if graveyard.is_kept(key):
-        return derived.names(engine, key, DELETED)
+        return Lineage(engine, key).names(DELETED)
     row = engine.store.thread(key)
     if row is None or row.agent is None:  # it never had one
         return ()
-    return {row.agent, *(load_meta(frame.meta).agent_id for frame in everything(engine, key))}
+    return {row.agent, *(load_meta(frame.meta).agent_id for frame in Lineage(engine, key).everything())}
 
 
 def take_out(
@@ -98,7 +98,7 @@ def take_out(
     """Delete exactly these threads, but move those of `kept` to where they are kept for these agents."""
     kept = kept or {}
     found = sum(row is not None and row.frames > 0 for row in map(engine.store.thread, gone))
-    gone = gone.union(upkeep.deleted_by(engine.pins.let_go(dict.fromkeys(gone))))
+    gone = gone.union(removal.deleted_by(engine.above.let_go(dict.fromkeys(gone))))
     yard = 0
     while True:
         yard = graveyard.free_yard(engine, kept, yard) if kept else yard
@@ -114,7 +114,7 @@ def take_out(
     left = tuple(dict.fromkeys(lost))
     for what in left:
         logger.warning("%s", what)
-    return Deleted(found, (*left, *upkeep.freed(engine, sorted(gone))))
+    return Deleted(found, (*left, *removal.free(engine, sorted(gone))))
 
 
 # -- one commit ------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def planned(
     for key, to in moves.items():
         row = engine.store.thread(key)
         try:
-            going |= {key: graveyard.moved(engine, row, to, (*DOWN, *UP))} if row is not None else {}
+            going |= {key: graveyard.moved(Lineage(engine, key), row, to, (*DOWN, *UP))} if row is not None else {}
         except CorruptionError as error:
             if key not in gone:
                 raise
@@ -182,11 +182,12 @@ def _relinked(
     links = Links([], [])
     for key in (*gone, *moves):
         try:
-            named = derived.named(engine, key)
-            near = [(kind, other) for kind in DOWN for other in derived.below(engine, key, [kind], named)]
-            near += derived.above(engine, key) if key in moves else _outside(engine, key, gone)
-            touched = {other: [Expect(other, derived.a_frame(engine, other))] for _, other in near}
-            halves = _halves(engine, key, near) if key in moves else []
+            thread = Lineage(engine, key)
+            named = derived.named(thread)
+            near = [(kind, other) for kind in DOWN for other in derived.below(thread, [kind], named)]
+            near += derived.above(thread) if key in moves else _outside(thread, gone)
+            touched = {other: [Expect(other, derived.a_frame(thread.at(other)))] for _, other in near}
+            halves = _halves(thread, near) if key in moves else []
         except CorruptionError as error:  # the damaged thread can be deleted nevertheless
             if key in moves:
                 raise
@@ -212,18 +213,18 @@ def _hand_on(key: ThreadKey, near: list[tuple[str, ThreadKey]], links: Links) ->
     links.put.extend(change for other in below for origin in above for change in derived.link(other, SOURCE, origin))
 
 
-def _halves(engine: Engine, key: ThreadKey, near: list[tuple[str, ThreadKey]]) -> list[tuple[str, str]]:
+def _halves(thread: Lineage, near: list[tuple[str, ThreadKey]]) -> list[tuple[str, str]]:
     """What a thread names that does not name it: kind and name."""
     whole = {(kind, name_of(other)) for kind, other in near}
-    named = [(kind, name) for kind in (*DOWN, *UP) for name in sorted(derived.names(engine, key, kind))]
+    named = [(kind, name) for kind in (*DOWN, *UP) for name in sorted(thread.names(kind))]
     return [half for half in named if half not in whole]
 
 
-def _outside(engine: Engine, key: ThreadKey, gone: frozenset[ThreadKey]) -> list[tuple[str, ThreadKey]]:
+def _outside(thread: Lineage, gone: frozenset[ThreadKey]) -> list[tuple[str, ThreadKey]]:
     """The nearest threads that stay, among those that a thread derives from."""
-    found, seen, waiting = [], {key}, [key]
+    found, seen, waiting = [], {thread.key}, [thread.key]
     while waiting:
-        for kind, origin in derived.above(engine, waiting.pop()):
+        for kind, origin in derived.above(thread.at(waiting.pop())):
             if origin not in gone:
                 found.append((kind, origin))
             elif origin not in seen:

@@ -2,24 +2,21 @@
 
 Such a thread is moved, checkpoints and records, to a *yard*: a namespace beside its own. So nothing that lists, searches,
 counts, exports or finds anything in a namespace meets it, and its id is free. A second thread of that id that is deleted while
-the first is still kept goes to the next yard. A restore of the agent moves it back. Touches upkeep, beside, engine and below.
+the first is still kept goes to the next yard. A restore of the agent moves it back. Touches companions, lineage and below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 from savegame.encoding.frames import load_meta, references
-from savegame.errors import ConflictError, CorruptionError, InvalidInputError
-from savegame.model import Frame, Report, ThreadKey, ThreadRow
+from savegame.errors import ConflictError, InvalidInputError
+from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, DeleteThread, MoveHead, PutRecord, StoreChange
-from savegame.timeline import upkeep
 from savegame.timeline.companions import DELETED, MARK
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import PAGE
-from savegame.timeline.upkeep import Progress
+from savegame.timeline.lineage import PAGE, Lineage
 
 YARD: Final = "\u241fdeleted\u241f"
 """Stands between a namespace and the number of a yard of it; begins what stands for a thread there in links."""
@@ -66,7 +63,7 @@ def named_by(key: ThreadKey, name: str) -> ThreadKey:
 
 def yards(engine: Engine, namespace: str) -> list[str]:
     """The namespaces in which threads of this one may be kept."""
-    numbers = (record.name for record in upkeep.records(engine, ThreadKey(namespace, YARDS), DELETED))
+    numbers = (record.name for record in Lineage(engine, ThreadKey(namespace, YARDS)).records(DELETED))
     return [f"{namespace}{YARD}{number}" for number in sorted(numbers, key=int)]
 
 
@@ -84,32 +81,6 @@ def opened(keys: Collection[ThreadKey]) -> list[PutRecord]:
     return [PutRecord(ThreadKey(namespace, YARDS), DELETED, number, MARK) for namespace, number in sorted(numbers)]
 
 
-# -- looking after ---------------------------------------------------------------------------------
-
-
-def verify(engine: Engine, namespace: str, progress: Progress) -> Report:
-    """`upkeep.verify`, of the threads that are kept as well; what is counted are the others."""
-    return _with_yards(upkeep.verify, engine, namespace, progress)
-
-
-def repair(engine: Engine, namespace: str, progress: Progress) -> Report:
-    """`upkeep.repair`, of the threads that are kept as well; what is counted are the others."""
-    return _with_yards(upkeep.repair, engine, namespace, progress)
-
-
-def _with_yards(look: Callable[[Engine, str, Progress], Report], engine: Engine, namespace: str, progress: Progress) -> Report:
-    report = look(engine, namespace, progress)
-    try:
-        kept = yards(engine, namespace)
-    except CorruptionError:  # which the report says
-        return report
-    for yard in kept:
-        found = look(engine, yard, lambda done, total: None)
-        problems = tuple(replace(problem, place=f"{problem.place} of a deleted thread") for problem in found.problems)
-        report = replace(report, problems=report.problems + problems, repaired=report.repaired + found.repaired)
-    return report
-
-
 # -- moving ----------------------------------------------------------------------------------------
 
 
@@ -124,13 +95,12 @@ class Move(NamedTuple):
     numbers: dict[int, int]
 
 
-def moved(engine: Engine, row: ThreadRow, to: ThreadKey, links: Collection[str]) -> Move:
+def moved(thread: Lineage, row: ThreadRow, to: ThreadKey, links: Collection[str]) -> Move:
     """Moves a thread with everything beside it but keyframes and records of the kinds `links`, as it is now.
 
     Refused, as a conflict, if checkpoints come meanwhile. Raises CorruptionError if not all of it can be read.
     """
-    key = row.key
-    frames = list(_frames(engine, row))
+    frames = list(_frames(thread, row))
     numbers = {0: 0} | {frame.seq: number for number, frame in enumerate(frames, 1)}
     come: list[StoreChange] = []
     large: set[bytes] = set()
@@ -138,7 +108,7 @@ def moved(engine: Engine, row: ThreadRow, to: ThreadKey, links: Collection[str])
     for frame in frames:
         new = [name for name in references(frame.delta or b"") if name not in large]
         large.update(new)
-        shown = sum(other.seq >= row.floor for other in frames) if row.floor and frame is frames[-1] else None
+        visible = sum(other.seq >= row.floor for other in frames) if row.floor and frame is frames[-1] else None
         come.append(
             Append(
                 to,
@@ -149,24 +119,24 @@ def moved(engine: Engine, row: ThreadRow, to: ThreadKey, links: Collection[str])
                 frame.note,
                 before,
                 agent=row.agent,
-                keep_newest=shown or None,
-                blobs=tuple((name, _large_value(engine, key, name)) for name in new),
+                keep_newest=visible or None,
+                blobs=tuple((name, _large_value(thread, name)) for name in new),
                 fresh=load_meta(frame.meta).request is None,
             )
         )
         before = frame.id
-    leave: list[StoreChange] = [DeleteThread(key)]
+    leave: list[StoreChange] = [DeleteThread(thread.key)]
     if frames:
-        leave.insert(0, MoveHead(key, row.head, row.head_id))
+        leave.insert(0, MoveHead(thread.key, row.head, row.head_id))
         come.append(MoveHead(to, _number(row, numbers, frames[-1], row.head), before))
-    kinds = [kind for kind in engine.store.kinds(key) if kind not in {*links, DELETED}]
-    come += [PutRecord(to, *record) for kind in kinds for record in upkeep.records(engine, key, kind)]
+    kinds = [kind for kind in thread.kinds() if kind not in {*links, DELETED}]
+    come += [PutRecord(to, *record) for kind in kinds for record in thread.records(kind)]
     return Move(leave, come, numbers)
 
 
-def _frames(engine: Engine, row: ThreadRow) -> Iterator[Frame]:
+def _frames(thread: Lineage, row: ThreadRow) -> Iterator[Frame]:
     low = 1
-    while page := engine.store.frames(row.key, low=low, high=row.last, limit=PAGE, deltas=True):
+    while page := thread.store.frames(thread.key, low=low, high=row.last, limit=PAGE, deltas=True):
         yield from page
         low = page[-1].seq + 1
 
@@ -178,10 +148,10 @@ def _number(row: ThreadRow, numbers: dict[int, int], frame: Frame, seq: int | No
     return numbers[wanted]
 
 
-def _large_value(engine: Engine, key: ThreadKey, name: bytes) -> bytes:
-    body = engine.store.blob(key, name)
+def _large_value(thread: Lineage, name: bytes) -> bytes:
+    body = thread.store.blob(thread.key, name)
     if body is None:
-        raise _changed(key)
+        raise _changed(thread.key)
     return body
 
 

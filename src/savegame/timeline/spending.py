@@ -1,4 +1,4 @@
-"""What removed checkpoints cost: a record beside the thread keeps their tokens and money. Touches lineage, beside, store.
+"""What removed checkpoints cost: a record beside the thread keeps their tokens and money. Touches lineage, companions, store.
 
 Every removal adds what it takes away to the record, in the same commit; `usage` adds the record to what the checkpoints say.
 Each change gives the record a new name, so that a commit that was planned from an older one is a conflict (`Expect`).
@@ -12,15 +12,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from savegame.encoding.codec import Codec
 from savegame.encoding.frames import Meta, load_meta
 from savegame.errors import ConflictError
-from savegame.model import Frame, Record, ThreadKey, ThreadRow
+from savegame.model import Frame, Record
 from savegame.store import Expect, PutRecord
-from savegame.timeline import companions
 from savegame.timeline.companions import SPENT
-from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import everything
+from savegame.timeline.lineage import Lineage
 from savegame.waiting.retrying import PLANS
 
 T = TypeVar("T")
@@ -97,77 +94,77 @@ def _without(a: Spending, b: Spending) -> Spending:
 # -- the record ------------------------------------------------------------------------------------
 
 
-def kept(engine: Engine, key: ThreadKey) -> Kept:
+def kept(thread: Lineage) -> Kept:
     """The record of a thread. Raises CorruptionError."""
-    found = engine.store.records(key, SPENT).items
+    found = thread.store.records(thread.key, SPENT).items
     if not found:
         return NOTHING_KEPT
     spending: Spending = {}
     for record in found:
-        spending = together(spending, of_record(engine.codec, key, record))
+        spending = together(spending, of_record(thread, record))
     return Kept(spending, frozenset(record.name for record in found))
 
 
-def of_record(codec: Codec, key: ThreadKey, record: Record) -> Spending:
+def of_record(thread: Lineage, record: Record) -> Spending:
     """What a record says. Raises CorruptionError."""
-    rows = companions.read(codec, key, record)
+    rows = thread.read(record)
     return {Slot(agent, dt.date.fromisoformat(day)): Spent(*amounts) for agent, day, *amounts in rows}
 
 
 def removal(
-    engine: Engine, key: ThreadKey, frames: Sequence[Frame], drop: set[int], *, drop_newer: bool
+    thread: Lineage, frames: Sequence[Frame], drop: set[int], *, drop_newer: bool
 ) -> Callable[[Sequence[bytes]], list[RecordChange]]:
     """For `Rewrite.along`: what adds the cost of frames that go to the record, with that of newer ones by their metadata."""
     gone = spent_by(load_meta(frame.meta) for frame in frames if frame.seq in drop)
     if not gone and not drop_newer:
         return lambda _: []
-    before = kept(engine, key)  # read after the frames: what another removal moves into it meanwhile is a conflict
-    same = Expect(key, (frames[0].seq, frames[0].id))  # not a thread that was made anew under this id
+    before = kept(thread)  # read after the frames: what another removal moves into it meanwhile is a conflict
+    same = Expect(thread.key, (frames[0].seq, frames[0].id))  # not a thread that was begun again under this id
 
     def changes(newer: Sequence[bytes]) -> list[RecordChange]:
         spent = together(gone, spent_by(map(load_meta, newer)))
-        return [same, *change(engine, key, before, together(before.spending, spent))[0]] if spent else []
+        return [same, *change(thread, before, together(before.spending, spent))[0]] if spent else []
 
     return changes
 
 
-def change(engine: Engine, key: ThreadKey, before: Kept, new: Spending) -> tuple[list[RecordChange], Kept]:
+def change(thread: Lineage, before: Kept, new: Spending) -> tuple[list[RecordChange], Kept]:
     """What makes the record say something else, unless another writer has changed it since; and what is kept then."""
     if new == before.spending:
         return [], before
     in_order = sorted(new.items(), key=lambda item: (item[0].day, item[0].agent or ""))
     rows = [[slot.agent, slot.day.isoformat(), *spent] for slot, spent in in_order]
-    name, value = os.urandom(8).hex(), engine.wrap(engine.codec.encode(rows))
+    name, value = os.urandom(8).hex(), thread.engine.wrap(thread.engine.codec.encode(rows))
     changes: list[RecordChange] = [
-        Expect(key, kind=SPENT, names=before.names),
-        *(PutRecord(key, SPENT, former, None) for former in sorted(before.names)),
-        PutRecord(key, SPENT, name, value),
+        Expect(thread.key, kind=SPENT, names=before.names),
+        *(PutRecord(thread.key, SPENT, former, None) for former in sorted(before.names)),
+        PutRecord(thread.key, SPENT, name, value),
     ]
     return changes, Kept(new, frozenset((name,)))
 
 
-def steadily(engine: Engine, key: ThreadKey, read: Callable[[], T]) -> tuple[Spending, T]:
+def steadily(thread: Lineage, read: Callable[[], T]) -> tuple[Spending, T]:
     """The record, and what `read` reads of the thread's checkpoints: no cost moved from these into that meanwhile.
 
     Raises ConflictError if that happens over and over.
     """
-    before = kept(engine, key)
+    before = kept(thread)
     for _ in range(PLANS):
         found = read()
-        after = kept(engine, key)
+        after = kept(thread)
         if after == before:
             return after.spending, found
         before = after
-    raise ConflictError(f"thread {key.id!r} keeps being pruned while its usage is read; try again later")
+    raise ConflictError(f"thread {thread.id!r} keeps being pruned while its usage is read; try again later")
 
 
-def _total(engine: Engine, key: ThreadKey, high: int | None = None) -> Spending:
-    """What a thread has cost, removed checkpoints too, those after `high` not."""
-    return together(*steadily(engine, key, lambda: _of_frames(engine, key, high)))
+def _total(thread: Lineage, high: int | None = None) -> Spending:
+    """What a thread has cost, including removed checkpoints, but not those after `high`."""
+    return together(*steadily(thread, lambda: _of_frames(thread, high)))
 
 
-def _of_frames(engine: Engine, key: ThreadKey, high: int | None = None) -> Spending:
-    return spent_by(load_meta(frame.meta) for frame in everything(engine, key, high=high))
+def _of_frames(thread: Lineage, high: int | None = None) -> Spending:
+    return spent_by(load_meta(frame.meta) for frame in thread.everything(high=high))
 
 
 # -- copies ----------------------------------------------------------------------------------------
@@ -181,19 +178,18 @@ class Carrying:
     changes nothing. Every batch that brings checkpoints has to take `changes` along.
     """
 
-    def __init__(self, engine: Engine, key: ThreadKey, source: Callable[[], Spending], *, needed: bool) -> None:
-        self._engine, self._key = engine, key
-        self._kept = self._first = kept(engine, key)
+    def __init__(self, thread: Lineage, source: Callable[[], Spending], *, needed: bool) -> None:
+        self._thread = thread
+        self._kept = self._first = kept(thread)
         self._needed = needed or bool(self._kept.spending)
         self._source = source() if self._needed else {}
-        self._there = _of_frames(engine, key) if self._needed else {}
+        self._there = _of_frames(thread) if self._needed else {}
         self._spent = together(self._there, self._kept.spending)
 
     @classmethod
-    def from_thread(cls, engine: Engine, key: ThreadKey, source: Engine, row: ThreadRow) -> Carrying:
-        """From a thread of another store, up to the newest frame that the row tells of."""
-        needed = bool(kept(source, row.key).spending)
-        return cls(engine, key, lambda: _total(source, row.key, row.last), needed=needed)
+    def from_thread(cls, thread: Lineage, source: Lineage, last: int) -> Carrying:
+        """From a thread of another store, up to a frame."""
+        return cls(thread, lambda: _total(source, last), needed=bool(kept(source).spending))
 
     def bring(self, meta: bytes, *, is_new: bool) -> None:
         """Count a checkpoint that the next batch brings; `is_new` if the copy cannot have had it before."""
@@ -215,5 +211,5 @@ class Carrying:
         return self._become(self._first.spending)
 
     def _become(self, new: Spending) -> list[RecordChange]:
-        changes, self._kept = change(self._engine, self._key, self._kept, new)
+        changes, self._kept = change(self._thread, self._kept, new)
         return changes

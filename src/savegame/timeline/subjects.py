@@ -1,4 +1,4 @@
-"""Whose data a thread holds, and erasing it. Touches deleting, derived, upkeep, beside, engine and below.
+"""Whose data a thread holds, and erasing it. Touches deleting, derived, removal, companions, engine and below.
 
 A subject is a record beside a thread. What derives from a thread gets its subjects, those of now and those that are
 attached later. An erase takes child threads, forks and copies, at any depth, and what was deleted but is kept for a
@@ -15,11 +15,12 @@ from typing import Final
 from savegame.errors import CorruptionError, InvalidInputError, SavegameError
 from savegame.model import ThreadKey, checked_id
 from savegame.store import Capability, PutRecord
-from savegame.timeline import deleting, derived, graveyard, upkeep
+from savegame.timeline import deleting, derived, graveyard, removal
 from savegame.timeline.companions import CHILD, FORK, MARK, SOURCE, SUBJECT, WITH_ERASE
 from savegame.timeline.derived import SEPARATOR, Named
 from savegame.timeline.engine import Engine
 from savegame.timeline.graveyard import home, name_of, named_by
+from savegame.timeline.lineage import Lineage
 from savegame.waiting.retrying import PLANS, retried
 
 logger = logging.getLogger("savegame")
@@ -45,25 +46,25 @@ class Erased:
         return not self.unreached
 
 
-def attach(engine: Engine, key: ThreadKey, subjects: tuple[str, ...]) -> None:
+def attach(thread: Lineage, subjects: tuple[str, ...]) -> None:
     """Say that a thread holds data of these subjects, and so does everything that derives from it."""
     if not subjects:
         raise InvalidInputError("name at least one subject")
     wanted = [checked_id(subject, "a subject") for subject in subjects]
 
     def attempt() -> None:
-        family = derived.family(engine, [key], WITH_ERASE)
+        family = derived.family(thread.engine, [thread.key], WITH_ERASE)
         same = [
-            change for one, named in family.items() for change in derived.unchanged(one, named, derived.a_frame(engine, one))
+            change for one, named in family.items() for change in derived.unchanged(one, named, derived.a_frame(thread.at(one)))
         ]
-        engine.store.commit([*same, *(PutRecord(one, SUBJECT, name, MARK) for one in family for name in wanted)])
+        thread.store.commit([*same, *(PutRecord(one, SUBJECT, name, MARK) for one in family for name in wanted)])
 
     retried(attempt, tries=PLANS)
 
 
-def subjects_of(engine: Engine, key: ThreadKey) -> list[str]:
+def subjects_of(thread: Lineage) -> list[str]:
     """The subjects of a thread, by name."""
-    return sorted(derived.names(engine, key, SUBJECT))
+    return sorted(thread.names(SUBJECT))
 
 
 # -- erasing ---------------------------------------------------------------------------------------
@@ -117,11 +118,11 @@ def _forget_the_deleted(engine: Engine, namespace: str) -> tuple[str, ...]:
         indexed = engine.store.index().heads(namespace) if words else {}
     except SavegameError as error:  # what was asked for is done: only derived words may be left
         return (f"removed words may stay in the search index until the next search: {error}",)
-    return upkeep.freed(engine, [key for name in indexed if (key := ThreadKey(namespace, name)) not in there])
+    return removal.free(engine, [key for name in indexed if (key := ThreadKey(namespace, name)) not in there])
 
 
 def _threads_of(engine: Engine, namespace: str, subject: str) -> list[ThreadKey]:
-    return [key for key in _every(engine, namespace) if subject in derived.names(engine, key, SUBJECT)]
+    return [key for key in _every(engine, namespace) if subject in Lineage(engine, key).names(SUBJECT)]
 
 
 def _cut_off(engine: Engine, namespace: str, family: Mapping[ThreadKey, Named]) -> Iterator[str]:
@@ -133,18 +134,19 @@ def _cut_off(engine: Engine, namespace: str, family: Mapping[ThreadKey, Named]) 
     shared: set[str] = set()
     for key in family:
         try:
-            shared.update(derived.external_ids(engine, key))
+            shared.update(derived.external_ids(Lineage(engine, key)))
         except CorruptionError as error:
             yield f"thread {key.id!r}: copies of it that an earlier version made cannot be found, it is damaged: {error}"
     for key in _every(engine, namespace):
         if key not in family:
-            yield from _suspicions(engine, key, ids, named, shared)
+            yield from _suspicions(Lineage(engine, key), ids, named, shared)
 
 
-def _suspicions(engine: Engine, key: ThreadKey, ids: set[str], named: Named, shared: set[str]) -> Iterator[str]:
+def _suspicions(thread: Lineage, ids: set[str], named: Named, shared: set[str]) -> Iterator[str]:
     """Why a thread may derive from those with these ids, which name these and have these checkpoints of a framework."""
-    for source in sorted(named[FORK] & derived.names(engine, key, SOURCE) if named[FORK] else ()):
-        if name_of(key) not in derived.names(engine, named_by(key, source), FORK):
+    key = thread.key
+    for source in sorted(named[FORK] & thread.names(SOURCE) if named[FORK] else ()):
+        if name_of(key) not in thread.at(named_by(key, source)).names(FORK):
             yield _untold(key, f"was forked from {source!r}, which is gone and was a fork of an erased thread")
     root = key.id.partition(SEPARATOR)[0]
     if name_of(key) in named[CHILD]:
@@ -153,7 +155,7 @@ def _suspicions(engine: Engine, key: ThreadKey, ids: set[str], named: Named, sha
         yield _untold(key, f"may be a child of an erased thread, {root!r}")
     elif shared:
         try:
-            if not shared.isdisjoint(derived.external_ids(engine, key)):
+            if not shared.isdisjoint(derived.external_ids(thread)):
                 yield _untold(key, "shares a framework's checkpoint id with an erased thread, and may be a copy of it")
         except CorruptionError as error:
             yield _untold(key, f"is damaged, and may be a copy of an erased thread ({error})")

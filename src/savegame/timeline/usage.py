@@ -16,7 +16,8 @@ from savegame.errors import CorruptionError, InvalidInputError
 from savegame.model import ThreadKey
 from savegame.timeline import spending
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import everything, visible
+from savegame.timeline.lineage import Lineage
+from savegame.timeline.listing import thread_keys
 from savegame.timeline.spending import Slot, Spending
 
 logger = logging.getLogger("savegame")
@@ -54,11 +55,11 @@ def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
         raise InvalidInputError(f"usage by {by!r} is unknown; one of: {', '.join(KEYS)}")
     found: dict[Key, Usage] = {}
     damaged: list[str] = []
-    for thread_id, _ in engine.store.heads(namespace):
+    for key in thread_keys(engine, namespace):
         try:
-            used = _of_thread(engine, ThreadKey(namespace, thread_id), by)
+            used = _of_thread(Lineage(engine, key), by)
         except CorruptionError:
-            damaged.append(thread_id)
+            damaged.append(key.id)
             continue
         for one in used.values():
             _add(found, one)
@@ -67,27 +68,27 @@ def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
     return sorted(found.values(), key=lambda usage: (usage.key is None, usage.key))
 
 
-def _of_thread(engine: Engine, thread: ThreadKey, by: str) -> dict[Key, Usage]:
+def _of_thread(thread: Lineage, by: str) -> dict[Key, Usage]:
     """Checkpoints that are shown, and what others cost that retention hides or that were removed."""
-    kept, (found, hidden) = spending.steadily(engine, thread, lambda: _of_checkpoints(engine, thread, by))
+    kept, (found, hidden) = spending.steadily(thread, lambda: _of_checkpoints(thread, by))
     for slot, spent in spending.together(kept, hidden).items():
         times = _at(spent.first_us), _at(spent.last_us)
-        _add(found, Usage(KEYS[by](thread, slot), 0, spent.tokens, spent.cost, 0, *times))
+        _add(found, Usage(KEYS[by](thread.key, slot), 0, spent.tokens, spent.cost, 0, *times))
     return {key: replace(one, threads=1) for key, one in found.items()}
 
 
-def _of_checkpoints(engine: Engine, thread: ThreadKey, by: str) -> tuple[dict[Key, Usage], Spending]:
-    row = engine.store.thread(thread)
+def _of_checkpoints(thread: Lineage, by: str) -> tuple[dict[Key, Usage], Spending]:
+    row = thread.row()
     found: dict[Key, Usage] = {}
     hidden: Spending = {}
-    for frame in () if row is None else everything(engine, thread, newest_first=False):
+    for frame in () if row is None else thread.everything(newest_first=False):
         meta = load_meta(frame.meta)
-        if row is None or not visible(engine, row, frame):
+        if row is None or not thread.visible(row, frame):
             hidden = spending.together(hidden, spending.spent_by([meta]))
             continue
         # What a fork begins with is a copy: its tokens were used once, where it was copied from.
         spent = (0, 0.0) if meta.forked_from is not None else (meta.tokens_used or 0, meta.cost or 0.0)
-        key = KEYS[by](thread, Slot(meta.agent_id, meta.created_at.date()))
+        key = KEYS[by](thread.key, Slot(meta.agent_id, meta.created_at.date()))
         _add(found, Usage(key, 1, *spent, 0, meta.created_at, meta.created_at, meta.size_bytes))
     return found, hidden
 

@@ -1,4 +1,4 @@
-"""Copying every thread of a vault to another one, whatever their stores. Touches importing, upkeep, engine, frames.
+"""Copying every thread of a vault to another one, whatever their stores. Touches importing, removal, lineage, engine, frames.
 
 A thread is brought in batches that leave its head where it was; the head moves last, so that a thread appears, or goes on,
 whole. Then the copy is read back and compared with the source. What was compared gets a *mark*, a record in the
@@ -31,15 +31,16 @@ from savegame.errors import (
     SavegameError,
 )
 from savegame.model import Frame, Record, ThreadKey, ThreadRow
-from savegame.runs.ledger import ANSWER
 from savegame.store import Append, MoveHead, PutNote, PutRecord, Store, StoreChange
 from savegame.timeline import companions
-from savegame.timeline.companions import COPIED, MARK, Way, policy_of
+from savegame.timeline.companions import ANSWER, COPIED, MARK, Way, policy_of
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import PAGE, everything
+from savegame.timeline.lineage import PAGE, Lineage
+from savegame.timeline.removal import Removal, remove
 from savegame.timeline.spending import Carrying
-from savegame.timeline.upkeep import COPY_TRIES, Progress, carried_answers, gives_way, records, remove
+from savegame.timeline.verify import Progress
 from savegame.transfer.importing import BATCH, BATCH_BYTES
+from savegame.waiting.retrying import PLANS
 
 logger = logging.getLogger("savegame")
 
@@ -88,8 +89,7 @@ class _Copying:
     def run(self, progress: Progress, *, full: bool) -> None:
         ids = [thread_id for thread_id, _ in self._source.store.heads(self._from)]
         there = dict(self._target.store.heads(self._to))
-        key, codec = self._mark_key(), self._target.codec
-        marks = {record.name: companions.read(codec, key, record) for record in records(self._target, key, COPIED)}
+        marks = Lineage(self._target, self._mark_key()).values(COPIED)
         for start in range(0, len(ids), PAGE):
             keys = [ThreadKey(self._from, thread_id) for thread_id in ids[start : start + PAGE]]
             for done, (key, seen) in enumerate(zip(keys, self._source.store.fingerprints(keys), strict=True), start + 1):
@@ -118,11 +118,11 @@ class _Copying:
 
     def _steadily(self, key: ThreadKey, copy_key: ThreadKey, seen: bytes, mark: Mark | None) -> Mark | None:
         """Bring a thread as it is at one moment; begun again, without its mark, when frames are taken away meanwhile."""
-        for _ in range(COPY_TRIES):
+        for _ in range(PLANS):
             row = self._source.store.thread(key)
             if row is None:
                 return None
-            work = _Bringing(self._source, self._target, row, copy_key, mark)
+            work = _Bringing(Lineage(self._source, key), row, Lineage(self._target, copy_key), mark)
             try:
                 return work.bring(seen)
             except CheckpointNotFound:
@@ -170,9 +170,9 @@ def _read_mark(value: list[Any] | None) -> Mark | None:
 class _Bringing:
     """Brings what is new of one thread, as its row says; `head` is that of the copy, `brought` counts checkpoints."""
 
-    def __init__(self, source: Engine, target: Engine, row: ThreadRow, key: ThreadKey, mark: Mark | None) -> None:
-        self._source, self._target, self._row, self._key = source, target, row, key
-        self._there = target.store.thread(key)
+    def __init__(self, source: Lineage, row: ThreadRow, target: Lineage, mark: Mark | None) -> None:
+        self._source, self._target, self._row, self._key = source, target, row, target.key
+        self._there = target.row()
         there = self._there
         self._head, self.head, self._last = (there.head, there.head_id, there.last) if there else (0, None, 0)
         self.mark = mark
@@ -183,7 +183,8 @@ class _Bringing:
         self._batch: list[StoreChange] = []
         self._appended: list[int] = []
         self._bytes, self._before = 0, self.head
-        self._spending = Carrying.from_thread(target, key, source, row)
+        self._spending = Carrying.from_thread(target, source, row.last)
+        self._ledger = target.engine.above.ledger
         self.brought = 0
 
     def bring(self, seen: bytes) -> Mark:
@@ -214,9 +215,9 @@ class _Bringing:
             return
         if self.mark is not None and self.mark.head == self.head and self._goes_on(self.mark):
             return
-        if any(load_meta(frame.meta).parent_id == self.head for frame in everything(self._source, self._row.key)):
+        if any(load_meta(frame.meta).parent_id == self.head for frame in self._source.everything()):
             return
-        there = (frame.id for frame in everything(self._target, self._key))
+        there = (frame.id for frame in self._target.everything())
         common = next((name for name in there if self._is_in_source(name)), None)
         back = f"; to follow the source, rewind the copy to {common} first: what it has stays as a branch" if common else ""
         raise ConflictError(
@@ -236,7 +237,7 @@ class _Bringing:
         If any frame of then is left, the copy has it. If all were pruned, nothing must speak against it: neither another
         place, nor smaller numbers, which only grow while a thread lives.
         """
-        before = [frame.id for frame in everything(self._source, self._row.key, high=mark.last)]
+        before = [frame.id for frame in self._source.everything(high=mark.last)]
         if before:
             return any(map(self._find, before))
         return mark.address in (b"", self._address) and self._row.last >= mark.last
@@ -251,11 +252,11 @@ class _Bringing:
 
     def _unmarked(self, since: Mark) -> dict[str, Frame]:
         """What the copy has besides what the mark covers, by id."""
-        return {frame.id: frame for frame in everything(self._target, self._key, low=since.copy_last + 1, newest_first=False)}
+        return {frame.id: frame for frame in self._target.everything(low=since.copy_last + 1, newest_first=False)}
 
     def _new(self, since: Mark) -> Iterator[list[Frame]]:
         """Pages of the source's frames that the mark does not cover, with their deltas."""
-        return _pages(self._source, self._row.key, since.last + 1, self._row.last)
+        return _pages(self._source, since.last + 1, self._row.last)
 
     def _recognise(self, frame: Frame, copy: Frame) -> None:
         if copy.meta != frame.meta:
@@ -286,7 +287,7 @@ class _Bringing:
     def _number(self, seq: int) -> int:
         """The number that a frame of the source has in the copy. Raises CheckpointNotFound."""
         if seq not in self._numbers:
-            copy = self._find(self._source.frame(self._row.key, seq).id)
+            copy = self._find(self._source.frame(seq).id)
             if copy is None:
                 raise CheckpointNotFound(f"thread {self._key.id!r}: frame {seq} of the source is not in the copy")
             self._numbers[seq] = copy.seq
@@ -294,7 +295,7 @@ class _Bringing:
 
     def _find(self, checkpoint_id: str) -> Frame | None:
         """A frame of the copy by its id."""
-        found = self._target.find(self._key.namespace, checkpoint_id)
+        found = self._target.engine.find(self._key.namespace, checkpoint_id)
         return found[1] if found is not None and found[0] == self._key else None
 
     def _large_value(self, frame: Frame, name: bytes) -> bytes:
@@ -315,7 +316,7 @@ class _Bringing:
         if self._source.store.readable == self._target.store.readable:
             return body
         flags, payload = unwrap(body)
-        return self._target.wrap(payload, with_blobs=bool(flags & WITH_BLOBS))
+        return self._target.engine.wrap(payload, with_blobs=bool(flags & WITH_BLOBS))
 
     # -- beside the frames ---------------------------------------------------------------------------
 
@@ -335,27 +336,27 @@ class _Bringing:
                 self._put(PutNote(self._key, ours[checkpoint_id].seq, None, ours[checkpoint_id].note), 0)
 
     def _put_records(self) -> None:
-        kinds = {*self._source.store.kinds(self._row.key), *(self._target.store.kinds(self._key) if self._there else ())}
-        theirs = records(self._source, self._row.key, ANSWER) if ANSWER in kinds else ()
+        kinds = {*self._source.kinds(), *(self._target.kinds() if self._there else ())}
+        theirs = self._source.records(ANSWER) if ANSWER in kinds else ()
         answers = {record.name: record.value for record in theirs}
         for kind in sorted(kind for kind in kinds if policy_of(kind).copy not in (Way.DROP, Way.SETTLED, Way.SUM)):
-            ours = {record.name: record for record in records(self._target, self._key, kind)} if self._there else {}
-            for record in records(self._source, self._row.key, kind):
+            ours = {record.name: record for record in self._target.records(kind)} if self._there else {}
+            for record in self._source.records(kind):
                 copy = ours.pop(record.name, None)
                 if copy is None or copy.value != record.value:
                     self._put_record(record, copy)
             for name, copy in ({} if policy_of(kind).copy is Way.ADD else ours).items():
-                if gives_way(self._target, self._key, copy, None):
+                if self._ledger.yields(self._target, copy, None):
                     self._put(PutRecord(self._key, kind, name, None), 0)
-        for change in carried_answers(self._target, self._key, answers, self._batch):
+        for change in self._ledger.settled_answers(self._target, answers, self._batch):
             self._put(change, len(change.value or b""))
         self._batch += self._spending.changes(is_last=True)
 
     def _put_record(self, record: Record, copy: Record | None) -> None:
         """Put a record that is new, or differs from the copy's."""
-        if companions.is_checked(record.kind):
-            companions.read(self._source.codec, self._row.key, record)
-        if copy is None or gives_way(self._target, self._key, copy, record.value):
+        if companions.is_checked(self._source.engine, record.kind):
+            self._source.read(record)
+        if copy is None or self._ledger.yields(self._target, copy, record.value):
             self._make_room()
             self._put(PutRecord(self._key, record.kind, record.name, record.value), len(record.value))
             self._put_other_half(record.kind, record.name)
@@ -366,7 +367,7 @@ class _Bringing:
         other = ThreadKey(self._key.namespace, name)
         if half is not None and self._target.store.thread(other) is not None:
             twin = ThreadKey(self._row.key.namespace, name)
-            if any(record.name == self._key.id for record in records(self._source, twin, half)):
+            if self._key.id in self._source.at(twin).names(half):
                 self._put(PutRecord(other, half, self._key.id, MARK), 0)
 
     def _went_on(self) -> bool:
@@ -411,7 +412,7 @@ class _Bringing:
         found = {seq for seq in made if seq}
         if found != set(appended):  # somebody appended meanwhile and went back again: the bases of ours are wrong
             self._target.store.commit([MoveHead(self._key, self._head)])
-            remove(self._target, self._key, list(everything(self._target, self._key)), found, expect=self.head)
+            remove(self._target, list(self._target.everything()), found, Removal(self.head))
             raise ConflictError(f"thread {self._key.id!r} was changed in the copy meanwhile; copy again, which carries on")
 
     # -- comparing -----------------------------------------------------------------------------------
@@ -422,7 +423,7 @@ class _Bringing:
         for page in self._new(since):
             wanted = {frame.id for frame in page}
             numbers = [self._numbers[frame.seq] for frame in page]
-            copies = chain.from_iterable(_pages(self._target, self._key, min(numbers), max(numbers)))
+            copies = chain.from_iterable(_pages(self._target, min(numbers), max(numbers)))
             found = {copy.id: copy for copy in copies if copy.id in wanted}
             for frame in page:
                 if frame.id not in found:
@@ -447,10 +448,10 @@ class _Bringing:
 
     def _is_same_state(self, frame: Frame, copy: Frame) -> bool:
         try:
-            theirs = self._source.point(self._row.key, frame.seq).node
+            theirs = self._source.point(frame.seq).node
         except CheckpointNotFound:  # pruned meanwhile
             return True
-        ours = self._target.point(self._key, copy.seq).node
+        ours = self._target.point(copy.seq).node
         return theirs is not None and ours is not None and to_bytes(theirs) == to_bytes(ours)
 
     def _differs(self, frame: Frame, what: str) -> CorruptionError:
@@ -463,8 +464,8 @@ class _Bringing:
         )
 
 
-def _pages(engine: Engine, key: ThreadKey, low: int, high: int) -> Iterator[list[Frame]]:
+def _pages(thread: Lineage, low: int, high: int) -> Iterator[list[Frame]]:
     """Frames of a range with their deltas, oldest first."""
-    while low <= high and (page := engine.store.frames(key, low=low, high=high, limit=BATCH, deltas=True)):
+    while low <= high and (page := thread.store.frames(thread.key, low=low, high=high, limit=BATCH, deltas=True)):
         yield page
         low = page[-1].seq + 1

@@ -39,7 +39,7 @@ from savegame.errors import (
     of_system,
 )
 from savegame.model import Kind, Status, checked_id
-from savegame.timeline.upkeep import Progress
+from savegame.timeline.verify import Progress
 from savegame.transfer.exporting import FORMAT, Line, sum_of
 
 FIRST_LINE: Final = 16 * 1024

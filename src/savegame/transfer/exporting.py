@@ -1,4 +1,4 @@
-"""Writing threads to one file of JSON lines that people and other programs can read. Touches upkeep, text, engine, frames.
+"""Writing threads to one file of JSON lines that people and other programs can read. Touches lineage, text, engine, frames.
 
 Every line ends with a sum over itself and the sum of the line before, so that a changed, missing, doubled or swapped line
 is noticed; the last line counts what came before it. `docs/format/export.md` has every kind of line; `importing.py` reads
@@ -33,8 +33,9 @@ from savegame.model import Frame, ThreadKey, ThreadRow, checked_id
 from savegame.timeline import companions
 from savegame.timeline.companions import Way, policy_of
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import everything
-from savegame.timeline.upkeep import COPY_TRIES, Progress, records, with_delta
+from savegame.timeline.lineage import Lineage
+from savegame.timeline.verify import Progress
+from savegame.waiting.retrying import PLANS
 
 FORMAT: Final = 1
 
@@ -61,7 +62,7 @@ def export(
         created_at = now.isoformat().replace("+00:00", "Z")
         writer.write({"savegame-export": FORMAT, "namespace": namespace, "created_at": created_at})
         for done, key in enumerate(keys, 1):
-            _write_steadily(engine, key, writer)
+            _write_steadily(Lineage(engine, key), writer)
             progress(done, len(keys))
         counts = writer.counts
         checkpoints = counts["checkpoint"]
@@ -79,19 +80,20 @@ def _chosen(engine: Engine, namespace: str, threads: Sequence[str] | None, agent
         raise InvalidInputError(f"threads= takes a list of ids; write [{threads!r}] for one")
     keys = [ThreadKey(namespace, name) for name in dict.fromkeys(checked_id(name, "a thread's id") for name in threads)]
     for key in keys:
-        if not _is_worth_it(engine, engine.store.thread(key)):
+        if not _is_worth_it(Lineage(engine, key)):
             raise ThreadNotFound(f"thread not found: {key.id!r}; nothing was exported")
     return keys
 
 
-def _is_worth_it(engine: Engine, row: ThreadRow | None) -> bool:
+def _is_worth_it(thread: Lineage) -> bool:
     """Whether there is anything of a thread besides a lease, which stays where it is."""
-    return row is not None and bool(row.frames or _kinds(engine, row.key))
+    row = thread.row()
+    return row is not None and bool(row.frames or _kinds(thread))
 
 
-def _kinds(engine: Engine, key: ThreadKey) -> list[str]:
+def _kinds(thread: Lineage) -> list[str]:
     """The kinds of records beside a thread that are exported."""
-    return [kind for kind in engine.store.kinds(key) if policy_of(kind).copy is not Way.DROP]
+    return [kind for kind in thread.kinds() if policy_of(kind).copy is not Way.DROP]
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -159,26 +161,26 @@ class _Writer:
 # -- threads ---------------------------------------------------------------------------------------
 
 
-def _write_steadily(engine: Engine, key: ThreadKey, writer: _Writer) -> None:
+def _write_steadily(thread: Lineage, writer: _Writer) -> None:
     """Write a thread as it is at one moment; begun again when frames are taken away or rewritten meanwhile."""
-    for _ in range(COPY_TRIES):
-        row = engine.store.thread(key)
-        if row is None or not _is_worth_it(engine, row):
+    for _ in range(PLANS):
+        row = thread.row()
+        if row is None or not _is_worth_it(thread):
             return
-        places = _places(engine, row)
+        places = _places(thread, row)
         if not _are_all(row, places):
             continue
         mark = writer.mark()
         try:
-            _write_thread(engine, row, places, writer)
+            _write_thread(thread, row, places, writer)
         except (CheckpointNotFound, CorruptionError):
-            if _places(engine, row) == places:
+            if _places(thread, row) == places:
                 raise
         else:
-            if _places(engine, row) == places:
+            if _places(thread, row) == places:
                 return
         writer.back_to(mark)
-    raise ConflictError(f"thread {key.id!r} keeps being pruned while it is exported; try again later, or run verify")
+    raise ConflictError(f"thread {thread.id!r} keeps being pruned while it is exported; try again later, or run verify")
 
 
 def _are_all(row: ThreadRow, places: list[Place]) -> bool:
@@ -187,17 +189,17 @@ def _are_all(row: ThreadRow, places: list[Place]) -> bool:
     return len(places) == row.frames and heads == ({row.head_id} if row.head else set())
 
 
-def _places(engine: Engine, row: ThreadRow) -> list[Place]:
+def _places(thread: Lineage, row: ThreadRow) -> list[Place]:
     """The frames that there were when the row was read, as far as they are there now."""
-    return [(frame.seq, frame.id, frame.base) for frame in everything(engine, row.key, high=row.last, newest_first=False)]
+    return [(frame.seq, frame.id, frame.base) for frame in thread.everything(high=row.last, newest_first=False)]
 
 
-def _write_thread(engine: Engine, row: ThreadRow, places: list[Place], writer: _Writer) -> None:
+def _write_thread(thread: Lineage, row: ThreadRow, places: list[Place], writer: _Writer) -> None:
     writer.write({"thread": row.key.id, "agent": row.agent})
     ids: dict[int, str | None] = {0: None}
     large: set[bytes] = set()
     for seq, checkpoint_id, base in places:
-        frame = with_delta(engine, row.key, seq)
+        frame = thread.frame(seq, delta=True)
         if base not in ids:
             raise CorruptionError(
                 f"thread {row.key.id!r}: checkpoint {checkpoint_id} builds on frame {base}, which is missing; run verify",
@@ -206,23 +208,23 @@ def _write_thread(engine: Engine, row: ThreadRow, places: list[Place], writer: _
                 place=f"base {base} of frame {seq}",
             )
         ids[seq] = frame.id
-        _write_frame(engine, row.key, frame, ids[base], large, writer)
-    for kind in _kinds(engine, row.key):
-        for record in records(engine, row.key, kind):
-            if companions.is_checked(kind):
-                companions.read(engine.codec, row.key, record)
+        _write_frame(thread, frame, ids[base], large, writer)
+    for kind in _kinds(thread):
+        for record in thread.records(kind):
+            if companions.is_checked(thread.engine, kind):
+                thread.read(record)
             writer.write({"record": record.name, "kind": kind, "value": to_text("value", movable(record.value))})
     writer.write({"head": row.head_id})
 
 
-def _write_frame(engine: Engine, key: ThreadKey, frame: Frame, base: str | None, large: set[bytes], writer: _Writer) -> None:
+def _write_frame(thread: Lineage, frame: Frame, base: str | None, large: set[bytes], writer: _Writer) -> None:
     """A checkpoint, after those of its large values that the thread has not had yet."""
     flags, payload = unwrap(frame.delta or b"")
     body = wrap(payload, compress=False, with_blobs=bool(flags & WITH_BLOBS))
     for name in references(body):
         if name not in large:
             large.add(name)
-            writer.write({"large": name.hex(), "content": to_text("content", PLAIN + engine.large_value(key, name))})
+            writer.write({"large": name.hex(), "content": to_text("content", PLAIN + thread.large_value(name))})
     writer.write(
         {
             "checkpoint": frame.id,

@@ -1,4 +1,4 @@
-"""Bringing what `exporting.py` wrote into any store. Touches _export_lines, upkeep, lineage, engine, frames.
+"""Bringing what `exporting.py` wrote into any store. Touches export_lines, removal, lineage, engine, frames.
 
 A file is read twice. First every line is checked by itself, each history against its digests, and each thread against the
 one that is there already; only if all of that holds is anything written. Then thread by thread: its checkpoints are appended
@@ -19,9 +19,10 @@ from savegame.store import Append, MoveHead, PutNote, PutRecord, StoreChange
 from savegame.timeline import companions
 from savegame.timeline.companions import SPENT, Way, policy_of
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import everything
+from savegame.timeline.lineage import Lineage
+from savegame.timeline.removal import Removal, remove
 from savegame.timeline.spending import Carrying, Spending, of_record, spent_by, together
-from savegame.timeline.upkeep import Progress, carried_answers, gives_way, records, remove
+from savegame.timeline.verify import Progress
 from savegame.transfer.export_lines import Beside, Head, Large, Part, Point, Reader, opened
 
 BATCH: Final = 64
@@ -48,15 +49,15 @@ def import_file(engine: Engine, namespace: str, path: str, progress: Progress) -
         for thread, items in reader.threads():
             if thread.id in plans:
                 raise reader.damaged(f"thread {thread.id!r} begins a second time")
-            plans[thread.id] = _check(engine, ThreadKey(namespace, thread.id), items, reader)
+            plans[thread.id] = _check(Lineage(engine, ThreadKey(namespace, thread.id)), items, reader)
         brought = 0
         reader = Reader(file, path, progress, 1)
         for thread, items in reader.threads():
-            key, plan = ThreadKey(namespace, thread.id), plans[thread.id]
+            target, plan = Lineage(engine, ThreadKey(namespace, thread.id)), plans[thread.id]
             if plan.is_behind:
-                brought += _Bringing(engine, key, thread.agent, plan, reader).bring(items)
+                brought += _Bringing(target, thread.agent, plan, reader).bring(items)
             else:
-                _add_beside(engine, key, plan, items)
+                _add_beside(target, plan, items)
         return brought
 
 
@@ -66,31 +67,32 @@ def check_first_line(path: str) -> None:
         Reader(file, path, lambda done, total: None, 0)
 
 
-def _add_beside(engine: Engine, key: ThreadKey, plan: Plan, items: Iterator[Part]) -> None:
+def _add_beside(thread: Lineage, plan: Plan, items: Iterator[Part]) -> None:
     """Add what `erase` goes by to a thread that is left alone: a fork of it that was deleted here may be brought again.
 
     What the thread has cost is carried too.
     """
     given = [item for item in items if isinstance(item, Beside) and policy_of(item.kind).copy is Way.ADD]
-    there = {(kind, record.name) for kind in {item.kind for item in given} for record in records(engine, key, kind)}
+    there = {(kind, record.name) for kind in {item.kind for item in given} for record in thread.records(kind)}
     new: list[StoreChange] = [
-        PutRecord(key, item.kind, item.name, item.value) for item in given if (item.kind, item.name) not in there
+        PutRecord(thread.key, item.kind, item.name, item.value) for item in given if (item.kind, item.name) not in there
     ]
-    new += _carrying(engine, key, plan).changes(is_last=True)
+    new += _carrying(thread, plan).changes(is_last=True)
     if new:
-        engine.store.commit(new)
+        thread.store.commit(new)
 
 
-def _carrying(engine: Engine, key: ThreadKey, plan: Plan) -> Carrying:
-    return Carrying(engine, key, lambda: plan.spent, needed=plan.is_pruned)
+def _carrying(thread: Lineage, plan: Plan) -> Carrying:
+    return Carrying(thread, lambda: plan.spent, needed=plan.is_pruned)
 
 
 # -- checking --------------------------------------------------------------------------------------
 
 
-def _check(engine: Engine, key: ThreadKey, items: Iterator[Part], reader: Reader) -> Plan:
+def _check(thread: Lineage, items: Iterator[Part], reader: Reader) -> Plan:
     """Check one thread, against itself and against what is there."""
-    there = {frame.id: frame.meta[:DIGEST_BYTES] for frame in everything(engine, key)}  # the newest first
+    key = thread.key
+    there = {frame.id: frame.meta[:DIGEST_BYTES] for frame in thread.everything()}  # the newest first
     digests: dict[str | None, bytes] = {None: b""}
     large: set[bytes] = set()
     head: str | None = None
@@ -105,17 +107,17 @@ def _check(engine: Engine, key: ThreadKey, items: Iterator[Part], reader: Reader
                 large.add(item.name)
             case Point():
                 spent = together(spent, spent_by([_check_point(key, item, digests, large, reader)]))
-                _check_place(engine, key, item, there.get(item.id))
+                _check_place(thread, item, there.get(item.id))
             case Beside():
                 is_after = True
-                _check_record(engine, key, item, reader)
+                _check_record(thread, item, reader)
                 if item.kind == SPENT:
-                    removed = together(removed, of_record(engine.codec, key, Record(item.kind, item.name, item.value)))
+                    removed = together(removed, of_record(thread, Record(item.kind, item.name, item.value)))
             case Head():
                 head = item.id
     if head not in digests:
         raise reader.damaged(f"the head {head} is no checkpoint of the thread")
-    row = engine.store.thread(key)
+    row = thread.row()
     found = row.head_id if row else None
     missing = digests.keys() - there.keys() - {None}
     if missing and found not in digests:
@@ -147,16 +149,17 @@ def _check_point(key: ThreadKey, point: Point, digests: dict[str | None, bytes],
     return meta
 
 
-def _check_record(engine: Engine, key: ThreadKey, record: Beside, reader: Reader) -> None:
-    if companions.is_checked(record.kind):
+def _check_record(thread: Lineage, record: Beside, reader: Reader) -> None:
+    if companions.is_checked(thread.engine, record.kind):
         try:
-            companions.read(engine.codec, key, Record(record.kind, record.name, record.value))
+            thread.read(Record(record.kind, record.name, record.value))
         except CorruptionError as error:
             raise reader.damaged(str(error.__cause__)) from error
 
 
-def _check_place(engine: Engine, key: ThreadKey, point: Point, there: bytes | None) -> None:
+def _check_place(thread: Lineage, point: Point, there: bytes | None) -> None:
     """Whether the id of a checkpoint is free, or has this very checkpoint, whose digest is `there`."""
+    key = thread.key
     if there is not None:
         if there != point.meta[:DIGEST_BYTES]:
             raise ConflictError(
@@ -166,7 +169,7 @@ def _check_place(engine: Engine, key: ThreadKey, point: Point, there: bytes | No
                 found=point.id,
             )
         return
-    found = engine.store.find(key.namespace, point.id)
+    found = thread.store.find(key.namespace, point.id)
     if found is not None and found[0] != key:
         raise AlreadyExistsError(
             f"checkpoint {point.id} of thread {key.id!r} is there already, in thread {found[0].id!r}; "
@@ -180,13 +183,14 @@ def _check_place(engine: Engine, key: ThreadKey, point: Point, there: bytes | No
 class _Bringing:
     """Brings one thread whose lines were checked."""
 
-    def __init__(self, engine: Engine, key: ThreadKey, agent: str | None, plan: Plan, reader: Reader) -> None:
-        self._engine, self._key, self._agent, self._reader = engine, key, agent, reader
-        row = engine.store.thread(key)
+    def __init__(self, thread: Lineage, agent: str | None, plan: Plan, reader: Reader) -> None:
+        self._thread, self._agent, self._reader = thread, agent, reader
+        self._engine, self._key = thread.engine, thread.key
+        row = thread.row()
         self._head, self._head_id, self._last = (row.head, row.head_id, row.last) if row else (0, None, 0)
         if self._head_id != plan.head:
-            raise _changed(key, plan.head, self._head_id)
-        self._there = {frame.id: frame for frame in everything(engine, key)}
+            raise _changed(thread.key, plan.head, self._head_id)
+        self._there = {frame.id: frame for frame in thread.everything()}
         self._numbers: dict[str | None, int] = {None: 0} | {name: frame.seq for name, frame in self._there.items()}
         self._large: dict[bytes, int] = {}
         self._ends: dict[str | None, int] = {}
@@ -196,7 +200,8 @@ class _Bringing:
         self._batch: list[StoreChange] = []
         self._bytes, self._before = 0, self._head_id
         self._new: dict[str, int] = {}
-        self._spending = _carrying(engine, key, plan)
+        self._spending = _carrying(thread, plan)
+        self._ledger = thread.engine.above.ledger
 
     def bring(self, items: Iterator[Part]) -> int:
         """Append what is missing, load the new states, set notes and records, and move the head. Gives how many are new."""
@@ -216,7 +221,7 @@ class _Bringing:
                     self._put_record(item)
                 case Head():
                     self._settle()
-                    self._batch.extend(carried_answers(self._engine, self._key, self._answers, self._batch))
+                    self._batch.extend(self._ledger.settled_answers(self._thread, self._answers, self._batch))
                     self._batch.extend(self._spending.changes(is_last=True))
                     self._finish(item.id)
         return len(self._new)
@@ -225,7 +230,7 @@ class _Bringing:
         flags, payload = unwrap(point.delta)
         body = self._engine.wrap(payload, with_blobs=bool(flags & WITH_BLOBS))
         contents = {name: unwrap(self._reader.large(self._large[name]).body)[1] for name in references(point.delta)}
-        base, blobs, expect = self._numbers[point.base], self._engine.wrapped(contents), self._before
+        base, blobs, expect = self._numbers[point.base], self._engine.wrap_blobs(contents), self._before
         change = Append(self._key, point.id, base, point.meta, body, point.note, expect, agent=self._agent, blobs=blobs)
         self._put(change, len(body) + sum(map(len, contents.values())))
         self._spending.bring(point.meta, is_new=False)
@@ -245,9 +250,9 @@ class _Bringing:
         if way in (Way.SETTLED, Way.DROP, Way.SUM):
             return
         if kind not in self._records:
-            self._records[kind] = {found.name: found for found in records(self._engine, self._key, kind)}
+            self._records[kind] = {found.name: found for found in self._thread.records(kind)}
         there = self._records[kind].get(record.name)
-        if there is None or (there.value != record.value and gives_way(self._engine, self._key, there, record.value)):
+        if there is None or (there.value != record.value and self._ledger.yields(self._thread, there, record.value)):
             self._put(PutRecord(self._key, kind, record.name, record.value), len(record.value))
 
     def _put(self, change: StoreChange, size: int) -> None:
@@ -273,7 +278,7 @@ class _Bringing:
         engine.largest = min(engine.largest, most_from(self._reader.size))
         try:
             for seq in self._ends.values():
-                engine.point(self._key, seq)
+                Lineage(engine, self._key).point(seq)
         except CorruptionError as error:
             self._take_away()
             raise self._reader.damaged(f"the thread before it does not load: {error}") from error
@@ -281,10 +286,10 @@ class _Bringing:
         self._ends, self._notes = {}, []
 
     def _take_away(self) -> None:
-        frames = list(everything(self._engine, self._key))
+        frames = list(self._thread.everything())
         new = {frame.seq for frame in frames if frame.id in self._new}
         undo = self._spending.undo()
-        remove(self._engine, self._key, frames, new, expect=self._head_id, along=lambda _: undo)
+        remove(self._thread, frames, new, Removal(self._head_id, along=lambda _: undo))
 
     def _finish(self, head: str | None) -> None:
         self._flush()

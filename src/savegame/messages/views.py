@@ -114,7 +114,7 @@ def shown(
     return closed([_given(message, *known.get(message.id, (None, {}))) for message in window], note, notes=notes)
 
 
-def read_call(call: Plain, otherwise: str) -> ToolCall:
+def readable_call(call: Plain, otherwise: str) -> ToolCall:
     """A call as the domain's; what of it nobody can read, as a model is shown it. `otherwise` is its id if it has none."""
     try:
         return ToolCall.from_dict({**call, "id": call.get("id") or otherwise})

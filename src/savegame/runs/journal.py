@@ -1,0 +1,217 @@
+"""The conversation of a thread under a lease: read once, then every message, state and step is saved on top of it.
+
+Every write carries the epoch of the lease, and what the strategy of the run says of it. Touches lease, ledger, messages,
+timeline and what is below them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Final, Unpack
+
+from savegame.checkpoint import Checkpoint
+from savegame.details import Details
+from savegame.encoding import diff
+from savegame.encoding.delta import Op
+from savegame.encoding.tree import Node
+from savegame.errors import ClosedError, Fenced, InvalidInputError
+from savegame.messages.domain import Conversation, Message, Role, plain_messages
+from savegame.messages.states import ABOUT, about_conversation
+from savegame.model import Kind, Status
+from savegame.runs.lease import Hold
+from savegame.runs.ledger import INPUT_KEY, TAKEOVERS
+from savegame.store import PutRecord
+from savegame.timeline.companions import RUN, STEP
+from savegame.timeline.lineage import CHOSEN
+from savegame.timeline.policy import Event, Strategy
+from savegame.timeline.timeline import Terms, Timeline
+
+MISSING: Final = object()
+_NOT_DONE: Final = {"value": MISSING}
+
+
+class Journal:
+    """What was said on a thread, and the only way in which a run writes."""
+
+    def __init__(self, thread: Timeline, hold: Hold, strategy: Strategy, agent: str | None) -> None:
+        self._thread, self._hold, self._strategy, self._agent = thread, hold, strategy, agent
+        newest = thread.latest()
+        self.checkpoint = found = None if newest is None else newest.checkpoint
+        state = {} if found is None else found.state
+        if isinstance(state, Conversation):
+            state = state.to_dict()
+        said = state.get("messages", []) if isinstance(state, dict) else None
+        said = plain_messages(said) if isinstance(said, list) else None
+        if said is None or not all(isinstance(message, dict) for message in said):
+            raise InvalidInputError(f"thread {thread.id!r} holds no conversation: its state has no list of messages")
+        self.state: dict[str, Any] = {name: value for name, value in state.items() if name != "messages"}
+        self.messages: list[dict[str, Any]] = said
+        self.status = Status("in_progress") if found is None else found.status
+        self._noted: dict[str, Any] = thread.values(RUN)
+        self._chosen, self._chosen_at = self._last_chosen(), None if found is None else found.created_at
+        self._replies = sum(message.get("role") == Role.ASSISTANT for message in self.messages)
+        self._names = set(self.state)
+        self._asked: set[str] = set()
+
+    def _now(self) -> dt.datetime:
+        return time_of(self._thread.store.clock())
+
+    def _last_chosen(self) -> int:
+        """How many checkpoints the strategies of this thread's runs chose so far."""
+        if self.checkpoint is None:
+            return 0
+        found = self._thread.newest_mark(self.checkpoint.seq)
+        return 0 if found is None else int(found[0])
+
+    def _chooses(self, kind: str) -> bool:
+        """Whether retention is to keep a checkpoint when it thins out: what the strategy says; always if asked for by hand."""
+        if kind == Kind.MANUAL:
+            return True
+        iteration = self._replies + (kind == Kind.LLM_RESPONSE)
+        since = None if self._chosen_at is None else abs(self._now() - self._chosen_at)  # a save may have said any time
+        events = [Event.TOOL_CALL] if kind == Kind.TOOL_CALL else [Event.LLM_RESPONSE, Event.ITERATION]
+        return any(self._strategy.should_save(iteration, event, since_last=since) for event in events)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing to do: the last word is the assistant's and calls nothing, or the run was ended."""
+        if str.__str__(self.status) in ("halted", "failed"):
+            return True
+        last = self.messages[-1] if self.messages else {}
+        return last.get("role") == Role.ASSISTANT and not last.get("tool_calls")
+
+    @property
+    def reply(self) -> Any:
+        """The content of the newest reply; None if there is none."""
+        return next((one.get("content") for one in reversed(self.messages) if one.get("role") == Role.ASSISTANT), None)
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def user(self, content: Any, key: str | None) -> bool:
+        """Add what the user says. With a key that was there before nothing is added: False."""
+        message = content if isinstance(content, (Mapping, Message)) else {"role": "user", "content": content}
+        given = Message.of(message)
+        if given.role in (Role.ASSISTANT, Role.TOOL):
+            raise InvalidInputError(f"the user does not speak as {given.role}; run.model() and run.tools() add such messages")
+        said = given.to_dict()
+        if key is not None:
+            if any(one.get(INPUT_KEY) == key for one in self.messages):
+                return False
+            said[INPUT_KEY] = key
+        self._append(said, kind=Kind.MANUAL, status="in_progress")
+        return True
+
+    def save(self, label: str | None, status: Status | None, resume_hint: str | None = None) -> Checkpoint:
+        """A checkpoint of the state as it is now."""
+        if "messages" in self.state:
+            raise InvalidInputError("run.state is what is kept besides the messages; run.user() and run.model() add those")
+        gone = sorted(self._names - self.state.keys())
+        details = Details(kind=Kind.MANUAL, status=status or self.status, label=label, resume_hint=resume_hint)
+        made = self._write_state(None, self.state, gone, **details)
+        self._names = set(self.state)
+        return made
+
+    def _append(
+        self,
+        said: dict[str, Any],
+        records: Sequence[PutRecord] = (),
+        *,
+        id: str | None = None,  # noqa: A002 - one word per idea
+        **details: Unpack[Details],
+    ) -> Checkpoint:
+        said = {**said, "timestamp": said.get("timestamp") or self._now()}
+        newest = {"last_message_at": said["timestamp"]}
+        made = self._write_state(said, newest, [], records, id=id, **details)
+        self.messages.append(said)
+        self.state |= newest
+        self._names |= newest.keys()
+        self._replies += details["kind"] == Kind.LLM_RESPONSE
+        return made
+
+    def _write_state(
+        self,
+        said: dict[str, Any] | None,
+        new: Mapping[str, Any],
+        gone: Sequence[str],
+        records: Sequence[PutRecord] = (),
+        *,
+        id: str | None = None,  # noqa: A002 - one word per idea
+        **details: Unpack[Details],
+    ) -> Checkpoint:
+        codec = self._thread.codec
+        chosen = self._chooses(details["kind"])
+        count = self._chosen + chosen
+
+        def make(node: Node | None) -> tuple[list[Op], Node, Mapping[str, Any]]:
+            appended = {} if said is None else {"messages": [said]}
+            ops, after = diff.update(codec, node, append=appended, set=new, delete=list(gone))
+            return ops, after, {ABOUT: about_conversation(codec, after), CHOSEN: [count, chosen]}
+
+        with self._writing():
+            expect = None if self.checkpoint is None else self.checkpoint.id
+            terms = Terms(expect, None, *self._hold.under, records)
+            made = self._thread.change(make, details, agent=self._agent, id=id, asked=said, terms=terms)
+        self.checkpoint, self.status = made, Status(details["status"])
+        if chosen:
+            self._chosen, self._chosen_at = count, self._now()
+        return made
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def step(self, name: str) -> Any:
+        """What a step gave before; MISSING if it was not done yet. Raises Fenced if it was not, and the lease was lost."""
+        if name in self._asked:  # it may have been kept since, or taken back with a transaction: only the store knows
+            found = self._thread.values(STEP).get(name, _NOT_DONE)["value"]
+        else:
+            self._asked.add(name)
+            found = self._steps.pop(name, _NOT_DONE)["value"]
+        if found is MISSING:
+            self.check()
+        return found
+
+    @cached_property
+    def _steps(self) -> dict[str, Any]:
+        """The steps as they were at the first question. Nobody but the holder of the lease keeps any."""
+        return self._thread.values(STEP)
+
+    def keep_step(self, name: str, value: Any) -> None:
+        """Keep what a step gave."""
+        at = None if self.checkpoint is None else self.checkpoint.id
+        kept = [self._record(STEP, name, {"value": value, "at": at})]
+        if self._hold.taken_from is not None:  # it has got on
+            kept.append(self._record(RUN, TAKEOVERS, None))
+        self._commit(kept)
+
+    # -- under the lease ---------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise if nothing that is done from now on can be kept: then it must not be done."""
+        if self._hold.over:
+            raise ClosedError(f"the run on thread {self._thread.id!r} is over; enter another: vault.run({self._thread.id!r})")
+        if self._hold.lost.is_set():
+            raise Fenced(f"thread {self._thread.id!r}: the lease with epoch {self._hold.epoch} was lost; stop")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self.check()
+        try:
+            yield
+        except Fenced:
+            self._hold.lost.set()
+            raise
+
+    def _commit(self, records: list[PutRecord]) -> None:
+        with self._writing():
+            first, *others = records
+            self._thread.commit([first._replace(renew_us=self._hold.under[1]), *others])
+
+    def _record(self, kind: str, name: str, value: Any, *, absent: bool = False) -> PutRecord:
+        return self._thread.put(kind, name, value, epoch=self._hold.epoch, absent=absent)
+
+
+def time_of(clock_us: int) -> dt.datetime:
+    """The time that a store's clock shows."""
+    return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=clock_us)

@@ -1,0 +1,193 @@
+"""What becomes of a run's records when its thread is forked, rewound, copied, pruned or repaired.
+
+The timeline carries records by their policies (`companions.py`) and asks here what only somebody who can read a ledger can
+say. The vault puts `RunLedger` below. Touches ledger, keys, messages.states, lineage and what is below them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from savegame.encoding.codec import Codec
+from savegame.encoding.frames import load_meta
+from savegame.encoding.tree import Node, Shared
+from savegame.errors import CorruptionError
+from savegame.messages.states import messages_in
+from savegame.model import Frame, Record
+from savegame.runs import ledger
+from savegame.runs.keys import digest_of
+from savegame.runs.ledger import (
+    GENERATION,
+    LEDGER,
+    ROOT,
+    CallStatus,
+    for_fork,
+    generation,
+    generation_made,
+    is_journaled,
+    is_settled,
+    replies_in,
+    reply_of,
+    stand_ins,
+)
+from savegame.store import PutRecord, StoreChange
+from savegame.timeline import companions
+from savegame.timeline.companions import ANSWER, CALL, RUN, STEP
+from savegame.timeline.engine import Ledger, Point, Records
+from savegame.timeline.lineage import CHOSEN, Lineage
+
+logger = logging.getLogger("savegame")
+
+
+class RunLedger(Ledger):
+    """`Ledger`, for the records that runs keep."""
+
+    kinds = frozenset(LEDGER)
+
+    def check(self, codec: Codec, record: Record, value: Any) -> None:
+        """`Ledger.check`."""
+        ledger.check(record.kind, record.name, value, codec.encode)
+
+    def for_fork(self, source: Lineage, at: Point) -> Records:
+        """`Ledger.for_fork`."""
+        fork_policy = companions.Way.LEDGER
+        kinds = [kind for kind in source.kinds() if companions.policy_of(kind).fork is fork_policy]
+        if not kinds:
+            return {}
+        kept = {kind: source.values(kind) for kind in kinds}
+        before = {frame.id for frame in source.line(at.seq)} if STEP in kept else set()
+        wanted = for_fork(kept, _messages(source, at.node), before, source.engine.codec.encode)
+        return {(kind, name): value for kind, records in wanted.items() for name, value in records.items()}
+
+    def for_rewind(self, timeline: Lineage, frame: Frame, *, rerun_tools: bool) -> Records:
+        """`Ledger.for_rewind`: whether the calls of the newest reply are to be made again.
+
+        If not, their newest outcomes are taken: also where they were once to be made again, and then were not.
+        """
+        if RUN not in timeline.kinds() and not rerun_tools:
+            return {}
+        kept = timeline.values(RUN)
+        messages = _messages(timeline, timeline.point(frame.seq, frame).node)
+        reply = reply_of(messages, lambda: str(kept.get(ROOT, "")), timeline.engine.codec.encode)
+        if reply is None:
+            return {}
+        before = generation(kept, reply[1])
+        made = generation_made(name for name in timeline.values(CALL) if name.startswith(f"{reply[1]}:")) if before else 0
+        wanted = before + 1 if rerun_tools else made
+        return {} if wanted == before else {(RUN, GENERATION + reply[1]): wanted or None}
+
+    def yields(self, timeline: Lineage, record: Record, given: bytes | None) -> bool:
+        """`Ledger.yields`."""
+        kind, name, _ = record
+        if kind not in LEDGER:
+            return True
+        calls = (call.name for call in timeline.records(CALL))
+        there, new = (None if one is None else timeline.read(record._replace(value=one)) for one in (record.value, given))
+        return ledger.gives_way(kind, name, there, new, calls, timeline.engine.codec.encode)
+
+    def settled_answers(self, timeline: Lineage, answers: Mapping[str, bytes], batch: Sequence[StoreChange]) -> list[PutRecord]:
+        """`Ledger.settled_answers`.
+
+        As for forks, an answer to an unsettled call stays in the source: otherwise the source and every copy would make the
+        call on one approval.
+        """
+        wanted = answers.keys() - timeline.names(ANSWER) if answers else set()
+        calls = {call.name: call.value for call in (timeline.records(CALL) if wanted else ()) if call.name in wanted}
+        for change in batch:
+            if isinstance(change, PutRecord) and change.kind == CALL and change.name in wanted and change.value is not None:
+                calls[change.name] = change.value
+        known = [name for name, value in calls.items() if is_settled(timeline.read(Record(CALL, name, value)))]
+        for name in known:
+            timeline.read(Record(ANSWER, name, answers[name]))  # raises for what is no answer
+        return [PutRecord(timeline.key, ANSWER, name, answers[name]) for name in known]
+
+    def unneeded(self, timeline: Lineage, frames: list[Frame], drop: set[int], *, drop_newer: bool) -> list[PutRecord]:
+        """`Ledger.unneeded`: calls and answers whose reply no remaining checkpoint holds, and steps on lines that are gone."""
+        try:
+            calls = [record for kind in (CALL, ANSWER) for record in timeline.records(kind)]
+            steps = [(step, timeline.read(step).get("at")) for step in timeline.records(STEP)]
+            dead = _dead(frames, drop) if steps else set()
+            left = [frame for frame in frames if frame.seq not in drop]
+            if not drop_newer:  # a reply is saved before its calls are recorded: those just read are in what is read now
+                left += timeline.everything(low=max(frame.seq for frame in frames) + 1, newest_first=False)
+            gone = {_reply(record) for record in calls}
+            root = str(timeline.values(RUN).get(ROOT, ""))
+            for messages in _conversations(timeline, left) if gone else ():
+                gone -= {reply for _, reply in replies_in(messages, lambda: root, timeline.engine.codec.encode)}
+                if not gone:
+                    break
+        except CorruptionError as error:
+            logger.warning("thread %r keeps its ledger, since not all can be read that may need it: %s", timeline.id, error)
+            return []
+        unneeded = [record for record in calls if _reply(record) in gone] + [step for step, at in steps if at in dead]
+        return [PutRecord(timeline.key, record.kind, record.name, None) for record in unneeded]
+
+    def mend(self, timeline: Lineage) -> list[str]:
+        """`Ledger.mend`."""
+        kept = {kind: timeline.values(kind) for kind in LEDGER}
+        engine, row = timeline.engine, timeline.row()
+        head = None if row is None else row.head
+        root = kept[RUN].get(ROOT) or os.urandom(8).hex()
+        now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=timeline.store.clock())
+        encode = engine.codec.encode
+        asked = {name: digest_of(value["name"], value["arguments"], encode) for name, value in kept[CALL].items()}
+        new: dict[tuple[str, str], Any] = {}
+        shared: Shared = {}
+        for frame, point in timeline.points(list(timeline.everything(newest_first=False))):
+            messages = _messages(timeline, point.node, shared)
+            place, reply = reply_of(messages, lambda: root, encode) or (0, "")
+            if reply and (is_journaled(messages[place]) or (frame.seq == head and any(kept.values()))):  # else no run was there
+                known = {name: digest for name, digest in asked.items() if name.startswith(f"{reply}:")}
+                found = stand_ins(kept, messages, place, reply, now, known, encode)
+                new |= {
+                    at: value
+                    for at, value in found.items()
+                    if at not in new or ledger.gives_way(*at, new[at], value, (), encode)
+                }
+                asked |= {
+                    name: digest_of(new[CALL, name]["name"], new[CALL, name]["arguments"], encode)
+                    for kind, name in found
+                    if kind == CALL
+                }
+        if not new:
+            return []
+        new[RUN, ROOT] = root
+        changes = [PutRecord(timeline.key, *place, engine.wrap_record(value, *place)) for place, value in new.items()]
+        timeline.store.commit(changes)
+        lost = [name for (kind, name), value in new.items() if kind == CALL and value["status"] == CallStatus.UNKNOWN]
+        return [f"thread {timeline.id!r}: whether call {name} was made is unknown; resolve it" for name in lost]
+
+
+def _messages(timeline: Lineage, node: Node | None, shared: Shared | None = None) -> list[Any]:
+    return messages_in(timeline.engine.codec, node, shared)
+
+
+def _reply(record: Record) -> str:
+    """What the key of a call, or of its answer, begins with."""
+    return record.name.partition(":")[0]
+
+
+def _dead(frames: list[Frame], drop: set[int]) -> set[str]:
+    """The ids of those that go and that no remaining frame builds on."""
+    alive: set[int] = set()
+    for frame in reversed(frames):
+        if frame.seq not in drop or frame.seq in alive:
+            alive |= {frame.seq, frame.base}
+    return {frame.id for frame in frames if frame.seq not in alive}
+
+
+def _conversations(timeline: Lineage, frames: list[Frame]) -> Iterator[list[Any]]:
+    """Conversations that together hold every message of these checkpoints, newest first: most states need not be read.
+
+    A run only adds to the conversation that it goes on from; other writers may have left something out.
+    """
+    ids = {frame.seq: frame.id for frame in frames}
+    metas = [(frame.base, load_meta(frame.meta)) for frame in frames]
+    held = {base for base, meta in metas if meta.parent_id == ids.get(base) and CHOSEN in timeline.about(meta)}
+    for frame in reversed(frames):
+        if frame.seq not in held:
+            yield _messages(timeline, timeline.point(frame.seq, frame).node)

@@ -1,0 +1,80 @@
+"""Every thread of a namespace: by id with its head, or as rows. Touches lineage, engine, model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from savegame.errors import CorruptionError
+from savegame.model import Frame, ThreadKey, ThreadRow
+from savegame.timeline.engine import Engine
+from savegame.timeline.lineage import PAGE
+
+
+class Listed(NamedTuple):
+    """A thread as a listing meets it: its row and the frame of its head, or what is wrong with them."""
+
+    id: str
+    row: ThreadRow | None
+    head: Frame | None
+    damage: CorruptionError | None = None
+
+
+def listed(
+    engine: Engine, namespace: str, *, agent: str | None = None, after: str | None = None, page: int = PAGE
+) -> Iterator[Listed]:
+    """Threads that have a head, by id; pages underneath. One that is damaged does not stop the listing of the others."""
+    store = engine.store
+    while True:
+        try:
+            found = store.threads(namespace, after=after, limit=page, agent=agent)
+            heads = store.head_frames(found.items)
+        except CorruptionError:
+            yield from _one_by_one(engine, namespace, agent, after)
+            return
+        for row, head in zip(found.items, heads, strict=True):
+            if head is not None:
+                yield Listed(row.key.id, row, head)
+        if found.next is None:
+            return
+        after = found.next
+
+
+def _one_by_one(engine: Engine, namespace: str, agent: str | None, after: str | None) -> Iterator[Listed]:
+    for thread_id, head_id in engine.store.heads(namespace, agent=agent):
+        if head_id is None or thread_id <= (after or ""):
+            continue
+        try:
+            row = engine.store.thread(ThreadKey(namespace, thread_id))
+            head = engine.store.head_frames([row])[0] if row is not None and row.head else None
+        except CorruptionError as error:
+            yield Listed(thread_id, None, None, error)
+            continue
+        if head is not None:
+            yield Listed(thread_id, row, head)
+
+
+def thread_keys(engine: Engine, namespace: str, thread_id: str | None = None) -> list[ThreadKey]:
+    """Every thread of a namespace, or one alone. Raises CorruptionError if they cannot be listed."""
+    if thread_id is not None:
+        return [ThreadKey(namespace, thread_id)]
+    return [ThreadKey(namespace, name) for name, _ in engine.store.heads(namespace)]
+
+
+def thread_rows(
+    engine: Engine, namespace: str, damaged: set[str] | None = None, *, thread_id: str | None = None
+) -> Iterator[ThreadRow]:
+    """Every thread of a namespace that has a checkpoint, those without a head too; or one alone.
+
+    Raises CorruptionError for one whose row is damaged; with `damaged`, its id is added there, and the others follow.
+    """
+    for key in thread_keys(engine, namespace, thread_id):
+        try:
+            row = engine.store.thread(key)
+        except CorruptionError:
+            if damaged is None:
+                raise
+            damaged.add(key.id)
+            continue
+        if row is not None and row.frames:
+            yield row

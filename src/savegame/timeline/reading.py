@@ -1,0 +1,249 @@
+"""From frames to states: one thread's frames by number, the state at each, its large values and records.
+
+A state is the nearest sound keyframe with the deltas after it, or what the cache has with the deltas since. Everything read
+is checked against its sums by the store. Touches engine, companions, frames, delta, tree, model.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from savegame.encoding import delta as deltas
+from savegame.encoding.codec import Codec
+from savegame.encoding.frames import PLAIN, WITH_BLOBS, load_meta, put_back_ops, unwrap
+from savegame.encoding.tree import Editing, Node, size_of
+from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, ThreadNotFound
+from savegame.model import Chain, Frame, Record, ThreadKey, ThreadRow
+from savegame.timeline import companions
+from savegame.timeline.engine import EMPTY, Engine, Point
+from savegame.waiting.retrying import TRIES
+
+STRETCH: Final = 64
+"""Maximum number of neighbouring frames in one read, where one state after the other is wanted."""
+
+STRETCH_BYTES: Final = 1 << 20
+"""After a stretch with more than this, frames are read one by one again."""
+
+
+class Reader:
+    """One thread over a store, for reading. Cheap to make; holds no data of the thread."""
+
+    def __init__(self, engine: Engine, key: ThreadKey, codec: Codec | None = None) -> None:
+        self.engine = engine
+        self.store = engine.store
+        self.key = key
+        self.codec = codec or engine.codec
+        """How values are decoded."""
+
+    @property
+    def id(self) -> str:
+        """The thread's id."""
+        return self.key.id
+
+    # -- rows and records --------------------------------------------------------------------------
+
+    def row(self) -> ThreadRow | None:
+        """The thread's row; None if nothing was ever written to it."""
+        return self.store.thread(self.key)
+
+    def existing(self) -> ThreadRow:
+        """The row of a thread that has a checkpoint, with or without a head. Raises ThreadNotFound."""
+        row = self.row()
+        if row is None or not row.frames:
+            raise ThreadNotFound(f"thread not found: {self.id!r} has no checkpoints")
+        return row
+
+    def kinds(self) -> list[str]:
+        """The kinds of records beside the thread."""
+        return self.store.kinds(self.key)
+
+    def records(self, kind: str) -> Iterator[Record]:
+        """Every record of a kind; pages underneath."""
+        page = self.store.records(self.key, kind)
+        while True:
+            yield from page.items
+            if page.next is None:
+                return
+            page = self.store.records(self.key, kind, after=page.next)
+
+    def names(self, kind: str) -> frozenset[str]:
+        """The names of the records of a kind."""
+        return frozenset(record.name for record in self.records(kind))
+
+    def read(self, record: Record) -> Any:
+        """The value of a record. Raises CorruptionError if it has the wrong shape for its kind."""
+        return companions.read(self.engine, self.codec, self.key, record)
+
+    def values(self, kind: str) -> dict[str, Any]:
+        """The values of the records of a kind, by name. Raises CorruptionError."""
+        return {record.name: self.read(record) for record in self.records(kind)}
+
+    def large_value(self, name: bytes) -> bytes:
+        """A large value by its digest."""
+        body = self.store.blob(self.key, name)
+        if body is None:
+            place = f"large value {name.hex()[:12]}"
+            raise CorruptionError(f"a large value ({name.hex()[:12]}) is missing", place=place)
+        return unwrap(body)[1]
+
+    # -- frames ------------------------------------------------------------------------------------
+
+    def frame(self, seq: int, *, delta: bool = False) -> Frame:
+        """One frame; without its delta unless asked for. Raises CheckpointNotFound."""
+        found = self.store.frames(self.key, low=seq, high=seq, deltas=delta)
+        if not found:
+            raise CheckpointNotFound(f"thread {self.id!r} has no frame {seq}")
+        return found[0]
+
+    def frames(self, seqs: Sequence[int]) -> Iterator[Frame]:
+        """Some frames without their deltas, by sequence numbers in order. Raises CheckpointNotFound."""
+        read: dict[int, Frame] = {}
+        for seq in seqs:
+            if seq not in read:
+                last = seqs[bisect_left(seqs, seq + STRETCH) - 1]
+                read = self._stretch(seq, last)
+            if seq not in read:
+                raise CheckpointNotFound(f"thread {self.id!r} has no frame {seq}")
+            yield read[seq]
+
+    def _stretch(self, low: int, high: int, *, with_deltas: bool = False) -> dict[int, Frame]:
+        """Neighbouring frames by their numbers; only the first if one of them is damaged, which the others are not."""
+        try:
+            found = self.store.frames(self.key, low=low, high=high, deltas=with_deltas)
+        except CorruptionError:
+            found = self.store.frames(self.key, low=low, high=low, deltas=with_deltas)
+        return {frame.seq: frame for frame in found}
+
+    # -- states ------------------------------------------------------------------------------------
+
+    def head(self) -> Point:
+        """The head as it is now, with its state; EMPTY if there is none."""
+        seen: ThreadRow | None = None
+        for _ in range(TRIES):
+            row = self.row()
+            if row is None or row.head_id is None:
+                return EMPTY
+            try:
+                point = self.point(row.head)
+            except CheckpointNotFound as error:
+                refuse_missing_head(row, seen, error)
+                seen = row
+                continue
+            self.engine.cache.put(self.key, point)
+            return point
+        raise ConflictError(f"thread {self.id!r}: its head was moved and removed {TRIES} times while it was read; try again")
+
+    def point(self, seq: int, frame: Frame | None = None) -> Point:
+        """The checkpoint with a sequence number, with its state. Raises CheckpointNotFound, CorruptionError."""
+        cached = self.engine.cache.get(self.key)
+        if frame is None:
+            frame = self.frame(seq)
+        meta = load_meta(frame.meta)
+        if cached is not None and cached.meta == frame.meta:  # its number may be another: deleted, and brought back since
+            return cached if cached.seq == seq else cached._replace(seq=seq)
+        if cached is not None and not self._still_there(cached, below=seq):
+            cached = None
+        try:
+            chain = self.store.chain(self.key, seq, after=cached.seq if cached else 0)
+            node = self._replay(chain, cached)
+        except CorruptionError as error:
+            raise self._located(error, frame) from error
+        begun = cached if cached and chain.keyframe_seq == cached.seq and chain.keyframe is None else EMPTY
+        rows, read = begun.rows + len(chain.deltas), begun.bytes + sum(map(len, chain.deltas))
+        return Point.at(frame, meta, node, rows, read)
+
+    def remember(self, seq: int, frame: Frame | None = None) -> Node:
+        """The state of a checkpoint, put into the cache even if it is not the head: for `Engine.with_own_cache`."""
+        point = self.point(seq, frame)
+        self.engine.cache.put(self.key, point)
+        assert point.node is not None
+        return point.node
+
+    def points(self, frames: list[Frame]) -> Iterator[tuple[Frame, Point]]:
+        """Checkpoints with their states, in the order given (oldest first); each found from one before where that helps."""
+        node: Node | None = None
+        before = 0
+        read: dict[int, Frame] = {}
+        stretch = 1
+        for place, frame in enumerate(frames):
+            if before and frame.base == before:
+                if frame.seq not in read:
+                    last = max(other.seq for other in frames[place : place + stretch] if other.seq < frame.seq + stretch)
+                    read = self._stretch(frame.seq, last, with_deltas=True)
+                    small = sum(len(other.delta or b"") for other in read.values()) < STRETCH_BYTES
+                    stretch = min(2 * stretch, STRETCH) if small else 1
+                stored = read.pop(frame.seq, None)
+                if stored is None or stored.id != frame.id:
+                    raise CheckpointNotFound(f"checkpoint not found: {frame.id!r} was deleted")
+                try:
+                    if stored.base == before:
+                        node = deltas.apply_stored(node, deltas.parse(self._payload(stored.delta or b"")))
+                    else:  # rebased meanwhile
+                        node = self.point(frame.seq).node
+                except CorruptionError as error:
+                    raise self._located(error, frame) from error
+                point = Point.at(frame, load_meta(frame.meta), node, 0, 0)
+            else:
+                point = self.point(frame.seq, frame)
+            node, before = point.node, frame.seq
+            yield frame, point
+
+    def _still_there(self, cached: Point, *, below: int) -> bool:
+        """Whether loading may begin at a cached point: its thread was not deleted and begun again meanwhile."""
+        found = self.store.frames(self.key, low=cached.seq, high=cached.seq) if 0 < cached.seq < below else []
+        return bool(found) and found[0].meta == cached.meta
+
+    def _replay(self, chain: Chain, cached: Point | None) -> Node | None:
+        largest = self.engine.largest
+        if chain.keyframe is None and chain.keyframe_seq:
+            assert cached is not None
+            editing = Editing(cached.node)
+            for body in chain.deltas:
+                deltas.make_stored(editing, deltas.parse(self._payload(body)))
+                deltas.refuse_large(0 if editing.node is None else size_of(editing.node), largest)
+            return editing.node
+        bodies = chain.deltas if chain.keyframe is None else [chain.keyframe, *chain.deltas]
+        if all(body.startswith(PLAIN) for body in bodies):  # then it becomes no more than was read
+            return deltas.replay(bodies, skip=len(PLAIN))
+        plain = (body if body.startswith(PLAIN) else PLAIN + self._payload(body) for body in bodies)
+        return deltas.replay(plain, skip=len(PLAIN), most=largest)
+
+    def _payload(self, body: bytes) -> bytes:
+        """The logical delta of a stored body, with its large values put back."""
+        flags, payload = unwrap(body)
+        if not flags & WITH_BLOBS:
+            return payload
+        contents: dict[bytes, bytes] = {}
+        size = len(payload)
+
+        def fetch(name: bytes) -> bytes:
+            nonlocal size
+            content = contents.get(name)
+            if content is None:
+                content = contents[name] = self.large_value(name)
+            size += len(content)
+            deltas.refuse_large(size, self.engine.largest)  # one of them may stand in many places
+            return content
+
+        return deltas.dump(put_back_ops(deltas.parse(payload), fetch))
+
+    def _located(self, error: CorruptionError, frame: Frame) -> CorruptionError:
+        """The same error naming thread and checkpoint."""
+        own = (error.thread_id, error.checkpoint_id) == (self.id, frame.id)
+        return CorruptionError(
+            str(error) if own else f"thread {self.id!r}: checkpoint {frame.id} cannot be loaded: {error}",
+            thread_id=self.id,
+            checkpoint_id=error.checkpoint_id or frame.id,
+            place=error.place or f"state of frame {frame.seq}",
+            seq=error.seq,
+        )
+
+
+def refuse_missing_head(row: ThreadRow, seen: ThreadRow | None, error: CheckpointNotFound) -> None:
+    """Between two looks a head may move on and be pruned; if it is still the head and is missing, it is damage."""
+    if seen is not None and row.head_id == seen.head_id:
+        place = f"frame {row.head} is missing"
+        message = f"thread {row.key.id!r}: its head {row.head_id} is missing; run verify, then repair or restore a backup"
+        raise CorruptionError(message, thread_id=row.key.id, checkpoint_id=row.head_id, place=place, seq=row.head) from error

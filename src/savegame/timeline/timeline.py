@@ -1,0 +1,468 @@
+"""One thread over a store: what it holds as checkpoints, and every change to it.
+
+A save finds the delta against the cached tree of the head, appends one frame with the head that it built on as the
+expected one, and only then changes the cache. Keyframes are written after the save was acknowledged; failing to write one
+costs time at the next load, nothing else. Touches removal, lineage, reading, engine and what is below them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from savegame.checkpoint import Checkpoint, Source
+from savegame.details import Details, Draft, draft
+from savegame.encoding import delta as deltas
+from savegame.encoding.codec import Codec
+from savegame.encoding.delta import APPEND, Op, keyframe_due
+from savegame.encoding.frames import (
+    BLOB_FROM,
+    DIGEST_BYTES,
+    PLAIN,
+    STATE_TO,
+    Meta,
+    digest,
+    load_meta,
+    load_note,
+    metadata_of,
+    request_digest,
+    take_out_ops,
+)
+from savegame.encoding.tree import Dict, Node, Shared, size_of, to_bytes, value_of
+from savegame.errors import (
+    AlreadyExistsError,
+    Busy,
+    CheckpointNotFound,
+    ConflictError,
+    CorruptionError,
+    Fenced,
+    InvalidState,
+    SavegameError,
+    ThreadNotFound,
+)
+from savegame.model import Frame, Kind, Status, ThreadKey, ThreadRow
+from savegame.store import ANY, Append, PutKeyframe, PutRecord, StoreChange, head_moved
+from savegame.timeline import removal
+from savegame.timeline.engine import EMPTY, Engine, Point, Records
+from savegame.timeline.lineage import Lineage, Ref
+from savegame.timeline.reading import refuse_missing_head
+from savegame.waiting.retrying import TRIES
+
+logger = logging.getLogger("savegame")
+
+Restore = Callable[[Any, str, Meta], Any]
+"""What a decoded state becomes, given the id and the metadata of its checkpoint."""
+
+Edited = tuple[list[Op], Node]
+"""What a save writes: operations, and the state after them."""
+
+Edit = Callable[[Node | None], Edited]
+"""From the state that a save builds on (None: there is none) to what it writes. May be called again."""
+
+Revise = Callable[[Node | None], tuple[list[Op], Node, Mapping[str, Any]]]
+"""An edit that also says what listings show of the new state."""
+
+
+class Terms(NamedTuple):
+    """Under which terms a checkpoint is appended.
+
+    `expect` is the id of the head that must be there (None: no head, ANY: whichever). `base` is what it builds on instead
+    of the head. `epoch` is that of a lease, which is prolonged by `renew_us`. `beside` is written in the same commit.
+    """
+
+    expect: str | None = ANY
+    base: Point | None = None
+    epoch: int | None = None
+    renew_us: int | None = None
+    beside: Sequence[StoreChange] = ()
+
+
+FREE: Final = Terms()
+"""On top of the head, whichever that is."""
+
+
+class Newest(NamedTuple):
+    """The head of a thread and its checkpoint; an older checkpoint where damaged ones were skipped."""
+
+    head_id: str
+    checkpoint: Checkpoint
+
+
+class Written(NamedTuple):
+    """A checkpoint that was saved, with what can be known of it without working out its fields."""
+
+    id: str
+    step: int
+    checkpoint: Checkpoint
+
+
+class Timeline(Lineage):
+    """One thread: reads, walks, resolves references, saves, moves the head, removes."""
+
+    def __init__(self, engine: Engine, key: ThreadKey, codec: Codec | None = None, restore: Restore | None = None) -> None:
+        super().__init__(engine, key, codec)
+        self._restore = restore
+
+    def at(self, key: ThreadKey) -> Timeline:
+        """Another thread of the same store, decoded in the same way."""
+        return Timeline(self.engine, key, self.codec, self._restore)
+
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def checkpoint(
+        self, frame: Frame, meta: Meta | None = None, *, node: Node | None = None, shared: Shared | None = None
+    ) -> Checkpoint:
+        """What users see of a frame; with its state if `node` is given."""
+        known = load_meta(frame.meta) if meta is None else meta
+        return Checkpoint.later(lambda: self._fields(frame, known, node, shared))
+
+    def saved(self, point: Point, note: bytes | None) -> Checkpoint:
+        """The checkpoint of a point that was just saved."""
+
+        def fields() -> tuple[dict[str, Any], Source]:
+            frame = Frame(point.seq, point.id, 0, point.meta, note, None)
+            return self._fields(frame, load_meta(frame.meta), point.node, None)
+
+        return Checkpoint.later(fields)
+
+    def _fields(self, frame: Frame, meta: Meta, node: Node | None, shared: Shared | None) -> tuple[dict[str, Any], Source]:
+        label, tags = load_note(frame.note)
+        fields = {name: getattr(meta, name) for name in _SAME} | {
+            "id": frame.id,
+            "thread_id": self.id,
+            "seq": frame.seq,
+            "digest": meta.digest.hex(),
+            "label": label,
+            "tags": tags,
+            "metadata": self.codec.decode(meta.metadata) if meta.metadata else {},
+            "kind": Kind.of(meta.kind),
+            "status": Status(meta.status, meta.reason),
+        }
+        decode = None if node is None else lambda: self._value(frame.id, meta, node, shared)
+        return fields, Source(lambda: self._load_again(frame), decode, self.codec)
+
+    def _value(self, checkpoint_id: str, meta: Meta, node: Node, shared: Shared | None) -> Any:
+        value = value_of(self.codec, node, shared)
+        return value if self._restore is None else self._restore(value, checkpoint_id, meta)
+
+    def _load_again(self, listed: Frame) -> Checkpoint:
+        """An entry of a listing with its state, if it is still there: its thread may have been deleted and begun again."""
+        frames = self.store.frames(self.key, low=listed.seq, high=listed.seq)
+        if not frames or frames[0].id != listed.id:
+            raise CheckpointNotFound(f"checkpoint not found: {listed.id!r} was deleted")
+        return self.load_frame(frames[0])
+
+    # -- loading -----------------------------------------------------------------------------------
+
+    def latest(self, *, skip_damaged: bool = False) -> Newest | None:
+        """The head with its state; None for an empty thread. `skip_damaged`: the newest sound one, with `.skipped`."""
+        seen: ThreadRow | None = None
+        for _ in range(TRIES):
+            row = self.row()
+            if row is None or row.head_id is None:
+                return None
+            try:
+                return Newest(row.head_id, self._load(self.frame(row.head), is_head=True))
+            except CheckpointNotFound as error:
+                refuse_missing_head(row, seen, error)
+                seen = row
+            except CorruptionError as error:
+                error.newest_sound = self.newest_sound(row, error)
+                if not skip_damaged or error.newest_sound is None:
+                    raise
+                return Newest(row.head_id, error.newest_sound)
+        raise ConflictError(f"thread {self.id!r}: {TRIES} times its head moved and was removed while it was loaded; try again")
+
+    def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
+        """A checkpoint with its state, by a reference or the newest `at` a time."""
+        try:
+            row = self.existing()
+            frame = self.resolve("head" if ref is None and at is None else ref, at=at, row=row)
+            return self._load(frame, is_head=row.head == frame.seq)
+        except CorruptionError as error:
+            with suppress(CorruptionError, ThreadNotFound):  # its row is damaged too, or it is gone: there is none
+                error.newest_sound = self.newest_sound(self.existing())
+            raise
+
+    def load_frame(self, frame: Frame) -> Checkpoint:
+        """The checkpoint of a frame with its state; kept in the cache if it is the head."""
+        row = self.row() if self.engine.cache.limit else None
+        return self._load(frame, is_head=row is not None and row.head == frame.seq)
+
+    def _load(self, frame: Frame, *, is_head: bool) -> Checkpoint:
+        point = self.point(frame.seq, frame)
+        if is_head:
+            self.engine.cache.put(self.key, point)
+        found = self.checkpoint(frame, node=point.node)
+        _ = found.state  # decoded now: what does not decode is reported here, not at the first look
+        logger.debug("loaded %s: thread %r step %d", frame.id, self.id, point.step)
+        return found
+
+    def newest_sound(self, row: ThreadRow, error: CorruptionError | None = None) -> Checkpoint | None:
+        """The newest checkpoint of the head's line that loads, passing over what damage of the head makes unreadable."""
+        skipped: list[str] = []
+        broken = None if error is None else error.seq
+        try:
+            for frame in self.line(row.head):
+                if broken is not None and frame.seq >= broken:
+                    skipped.append(frame.id)
+                    continue
+                try:
+                    return self.load_frame(frame).skipping(skipped)
+                except CorruptionError as another:
+                    skipped.append(frame.id)
+                    broken = another.seq
+        except CorruptionError:  # metadata on the way is damaged: the line is lost, but not what is older
+            return self._newest_up_to(row.head)
+        return None
+
+    def _newest_up_to(self, seq: int) -> Checkpoint | None:
+        """The newest checkpoint that loads, of whichever line."""
+        skipped: list[str] = []
+        for older in range(seq, 0, -1):
+            try:
+                frames = self.store.frames(self.key, low=older, high=older)
+            except CorruptionError as error:
+                skipped += [error.checkpoint_id] if error.checkpoint_id else []
+                continue
+            for frame in frames:
+                try:
+                    return self.load_frame(frame).skipping(skipped)
+                except CorruptionError:
+                    skipped.append(frame.id)
+        return None
+
+    def listing(
+        self, row: ThreadRow, frames: Iterable[Frame], fits: Callable[[Frame], bool], limit: int | None
+    ) -> Iterator[Checkpoint]:
+        """Those of `frames` that fit and that retention shows, without their states."""
+        if limit == 0:
+            return
+        found = 0
+        for frame in frames:
+            if fits(frame) and self.visible(row, frame):
+                yield self.checkpoint(frame)
+                found += 1
+                if found == limit:  # not one look later: that might read another page
+                    return
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def save(self, edit: Edit, draft: Draft, terms: Terms = FREE) -> Point:
+        """Append what `edit` makes of the state that the checkpoint builds on. Its caller is `alone` with the thread."""
+        cache, key = self.engine.cache, self.key
+        base, expect = terms.base, terms.expect
+        point = base or cache.get(key) or self.head()
+        if base is None and terms.epoch is None and point.chosen:  # its id may be that of a thread that was begun again
+            point = self.head()
+        for _ in range(TRIES):
+            if expect != ANY and base is None and (point.id or None) != expect:
+                point = self.head()
+                if (point.id or None) != expect:
+                    raise head_moved(key, expect, point.id or None)
+            try:
+                ops, node = edit(point.node)
+            except Exception:
+                newest = point if base is not None else self.head()
+                if newest.id == point.id:
+                    raise
+                point = newest  # what could not be done to the remembered state may fit the newest
+                continue
+            wanted = expect if base is not None else (point.id or None)
+            try:
+                return self.append(point, ops, node, draft, terms._replace(expect=wanted))
+            except CheckpointNotFound:
+                newest = point if base is not None else self.head()
+                if newest.seq == point.seq:
+                    raise
+                point = newest  # deleted, and brought back since: the same head has another number
+            except ConflictError as error:
+                if type(error) is not ConflictError or expect != ANY or base is not None:
+                    raise
+                point = self.head()
+        raise ConflictError(f"thread {key.id!r}: others moved its head {TRIES} times in a row; try again")
+
+    def append(self, base: Point, ops: list[Op], node: Node, draft: Draft, terms: Terms) -> Point:
+        """Save one frame on top of `base`."""
+        payload = deltas.dump(ops)
+        blobs: dict[bytes, bytes] = {}
+        if len(payload) >= BLOB_FROM:
+            smaller, blobs = take_out_ops(ops)
+            payload = deltas.dump(smaller)
+        return self._append(base, payload, blobs, node, draft, terms)
+
+    def append_items(self, append: Mapping[Any, list[Any]], draft: Draft) -> Point | None:
+        """What agents save most, items at the end of one list right inside the head's state: the short way to its payload.
+
+        None, and nothing was written, where it is not as plain as that: then `save` does it, or says what is wrong.
+        Its caller is `alone` with the thread.
+        """
+        engine = self.engine
+        base = engine.cache.get(self.key)
+        if base is None or base.chosen or type(base.node) is not Dict or type(append) is not dict or len(append) != 1:
+            return None
+        [(name, items)] = append.items()
+        if type(name) is not str or type(items) is not list:
+            return None
+        try:
+            data = engine.codec.encode(items, depth=1)
+            encoded_name, opening = deltas.append_opening(name)
+        except (InvalidState, TypeError):  # it cannot be kept; TypeError: neither can the name
+            return None
+        node, payload = base.node.with_longer(encoded_name, data), opening + data
+        if node is None:
+            return None
+        terms = Terms(base.id)
+        try:
+            if len(payload) >= BLOB_FROM:
+                return self.append(base, [Op(APPEND, (name,), data)], node, draft, terms)
+            return self._append(base, payload, {}, node, draft, terms)
+        except (ConflictError, CheckpointNotFound) as error:
+            if isinstance(error, (Busy, Fenced)):
+                raise
+            self.head()  # which `save` goes on from
+            return None
+
+    def _append(self, base: Point, payload: bytes, blobs: dict[bytes, bytes], node: Node, draft: Draft, terms: Terms) -> Point:
+        """`append`, once its operations are bytes. Every save comes along here, so it unpacks what it needs once."""
+        engine, store, key = self.engine, self.store, self.key
+        details, chosen_id, note = draft
+        expect, _, epoch, renew_us, beside = terms
+        base_seq, base_id, base_step, base_meta, _, rows, read, base_agent, _, base_about = base
+        agent = details.get("agent_id")
+        if base_agent is not None and agent is None:
+            agent = base_agent
+            details = {**details, "agent_id": agent}
+        if base_about and "about" not in details:
+            details = {**details, "about": engine.above.about(base_meta, node)}
+        step, size = base_step + 1, size_of(node)
+        if size > STATE_TO:
+            raise InvalidState(
+                f"the state would have about {size} bytes, and one may have {STATE_TO}; keep large parts in files",
+                path="",
+            )
+        packed = metadata_of(base_id, step, store.clock(), size, details, blobs)
+        id = chosen_id or store.new_id(key)  # noqa: A001 - one word per idea
+        meta = digest(base_meta[:DIGEST_BYTES], key.id, id, packed, payload) + packed
+        plain = len(payload) < store.compress_from and not blobs
+        body = PLAIN + payload if plain else engine.wrap(payload, with_blobs=bool(blobs))
+        kept, large = engine.retention.max_checkpoints, engine.wrap_blobs(blobs) if blobs else ()
+        fresh = chosen_id is None
+        change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, kept, large, fresh, renew_us, base_id)
+        seq = store.commit([change, *beside])[0]
+        rows, read = rows + 1, read + len(body)
+        point = Point(seq, id, step, meta, node, rows, read, agent, not fresh, bool(details.get("about")))
+        if keyframe_due(size, rows, read):
+            point = self._write_keyframe(point, node, epoch)
+        engine.cache.put(key, point)
+        return point
+
+    def _write_keyframe(self, point: Point, node: Node, epoch: int | None) -> Point:
+        try:
+            self.store.commit([PutKeyframe(self.key, point.seq, self.engine.keyframe(node))])
+            point = point._replace(rows=0, bytes=0)
+            if not self.engine.retention.keeps_all:
+                removal.remove_hidden(self, epoch)
+        except SavegameError as error:  # the save itself is done; only the next load will be slower, or space stays taken
+            logger.warning("thread %r: after the save of %s: %s", self.id, point.id, error)
+        return point
+
+    # -- saving once -------------------------------------------------------------------------------
+
+    def write(self, edit: Edit, draft: Draft, terms: Terms = FREE) -> Written:
+        """`save`; a retry with the id of a checkpoint that is there returns that one, if it is what would be saved.
+
+        Raises AlreadyExistsError if it is not.
+        """
+        try:
+            point = self.save(edit, draft, terms)
+        except Exception:  # an earlier attempt may have saved it: then the head has moved, or the edit does not fit any more
+            found = None if draft.id is None else self._twin(edit, draft, draft.id)
+            if found is None:
+                raise
+            return found
+        return Written(point.id, point.step, self.saved(point, draft.note))
+
+    def change(
+        self,
+        revise: Revise,
+        details: Details | None = None,
+        *,
+        agent: str | None = None,
+        id: str | None = None,  # noqa: A002 - one word per idea
+        asked: Any = None,
+        terms: Terms = FREE,
+    ) -> Checkpoint:
+        """For the rooms above: save what `revise` makes of the head's state as it is.
+
+        `asked` is what the caller wants, by which a retry with the same `id` is told from something else.
+        """
+        drafted = draft(self.codec, agent, id, details or {})
+        if id is not None:
+            drafted.details["request"] = request_digest(self.codec.encode(asked))
+        with self.engine.alone(self.key):
+            return self.write(self.with_about(revise, drafted), drafted, terms).checkpoint
+
+    def with_about(self, revise: Revise, drafted: Draft) -> Edit:
+        """The edit of a revision; what listings show of it goes into the draft."""
+
+        def edit(node: Node | None) -> Edited:
+            ops, after, about = revise(node)
+            drafted.details["about"] = self.codec.encode(dict(about), ("about",)) if about else b""
+            return ops, after
+
+        return edit
+
+    def _twin(self, edit: Edit, draft: Draft, given_id: str) -> Written | None:
+        """The checkpoint that has the id already, if it is what would be saved now; AlreadyExistsError if it is not."""
+        found = self.engine.find(self.key.namespace, given_id)
+        if found is None:
+            return None
+        key, frame = found
+        if key != self.key:
+            raise AlreadyExistsError(f"the id {given_id!r} is taken by a checkpoint of thread {key.id!r}; choose another")
+        meta = load_meta(frame.meta)
+        there = self.point(frame.seq, frame)
+        asked = Meta(**{"parent_id": None, "step": 0, "created_us": meta.created_us, "size_bytes": 0, **draft.details})
+        same = all(getattr(meta, name) == getattr(asked, name) for name in _COMPARED)
+        if meta.request is not None:
+            same = same and meta.request == asked.request
+        elif same:  # it was saved without id=: what would be saved now is compared with what is there
+            _, node = edit(self._parent(meta.parent_id).node)
+            same = there.node is not None and to_bytes(node) == to_bytes(there.node)
+        if not same:
+            raise AlreadyExistsError(f"the id {given_id!r} is taken by a checkpoint with other content; choose another id")
+        return Written(frame.id, meta.step, self.checkpoint(frame, meta, node=there.node))
+
+    def _parent(self, parent_id: str | None) -> Point:
+        found = None if parent_id is None else self.engine.find(self.key.namespace, parent_id)
+        return EMPTY if found is None or found[0] != self.key else self.point(found[1].seq, found[1])
+
+    # -- moving and records ------------------------------------------------------------------------
+
+    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
+        """Write changes, all or none."""
+        return self.store.commit(changes)
+
+    def put(self, kind: str, name: str, value: Any, *, epoch: int | None = None, absent: bool = False) -> PutRecord:
+        """Sets a record; removes it if the value is None."""
+        body = None if value is None else self.engine.wrap_record(value, kind, name)
+        return PutRecord(self.key, kind, name, body, epoch, absent)
+
+    def put_all(self, records: Records) -> list[PutRecord]:
+        """Sets records by kind and name; removes those whose value is None."""
+        return [self.put(kind, name, value) for (kind, name), value in records.items()]
+
+
+_SAME: Final = (
+    "parent_id", "agent_id", "step", "created_at", "size_bytes", "iteration", "description", "tokens_used", "cost",
+    "resume_hint", "forked_from", "external_id",
+)  # fmt: skip
+"""The fields that a checkpoint has as its metadata has them."""
+_COMPARED: Final = (
+    "kind", "status", "reason", "description", "resume_hint", "iteration", "tokens_used", "cost", "metadata", "created_us",
+)  # fmt: skip
+"""What tells a retry of a save from another one, besides the state."""
