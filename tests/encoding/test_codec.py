@@ -92,7 +92,7 @@ def test_plain_values_come_back_exactly(codec: Codec, value: Any) -> None:
 
 @pytest.mark.requirement("W08")
 @given(strategies.values(large=True))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_anything_comes_back_exactly(value: Any) -> None:
     codec = Codec()
     data = codec.encode(value)
@@ -102,7 +102,7 @@ def test_anything_comes_back_exactly(value: Any) -> None:
 
 
 @given(strategies.values(large=True))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_an_opened_tree_is_the_same_value(value: Any) -> None:
     codec = Codec()
     data = codec.encode(value)
@@ -757,13 +757,13 @@ def all_registered() -> Codec:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_random_bytes(data: bytes) -> None:
     harmless(all_registered(), data)
 
 
 @given(st.sampled_from([*OBJECTS, Model.model_validate({"theName": "x", "more": 1})]) | strategies.values(), st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_mutated_bytes(value: Any, data: st.DataObject) -> None:
     codec = all_registered()
     whole = bytearray(codec.encode([value]))
@@ -775,7 +775,7 @@ def test_mutated_bytes(value: Any, data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 127), st.binary(max_size=40) | strategies.values(max_leaves=4).map(lambda value: Codec().encode(value)))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_random_extensions(tag: int, body: bytes) -> None:
     harmless(all_registered(), ormsgpack.packb([ormsgpack.Ext(tag, body)]))
 

@@ -178,7 +178,7 @@ def test_another_match_is_refused_and_the_choices_are_named(vault: Vault, wrong:
 
 
 @pytest.mark.requirement("D32")
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     texts=st.lists(st.text(st.sampled_from("aBß%_*\"' \n\0é\u0301İ退"), max_size=8), min_size=1, max_size=8),
     queries=st.lists(st.text(st.sampled_from("abSs%_*\"' é退"), max_size=3), min_size=1, max_size=8),

@@ -375,7 +375,7 @@ class Spenders:
 @pytest.mark.requirement("E01j")
 @pytest.mark.parametrize("store", ALL)
 @pytest.mark.parametrize("most", [None, 2])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(actions=st.lists(ACTIONS, max_size=25))
 def test_whatever_is_removed_and_copied_every_cost_counts_once(
     actions: list[tuple[str, int, Any, Any]], store: str, most: int | None, address_of: Addresses, tmp_path: Path

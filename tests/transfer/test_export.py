@@ -87,7 +87,7 @@ def said(path: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "sum"} for line in lines]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_states_of_every_type_come_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("export") / "e.jsonl"
