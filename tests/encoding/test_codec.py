@@ -788,6 +788,8 @@ def test_stored_names_import_nothing() -> None:
         if watching and event == "import":
             imported.append(arguments[0])
 
+    with contextlib.suppress(zoneinfo.ZoneInfoNotFoundError):
+        zoneinfo.ZoneInfo("no such zone")  # the first one that is missing makes Python import tzdata
     sys.addaudithook(hook)
     codec = all_registered()
     packed = ormsgpack.packb
