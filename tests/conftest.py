@@ -4,6 +4,7 @@ random examples. The default run draws the same every time, so that it says some
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,26 +13,55 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from addresses import ALL, IN_DATABASES, Addresses, Opener, opening
+from addresses import ALL, IN_DATABASES, LASTING, Addresses, Opener, opening
+from homes import IN_FILES, Home, at_home
 
+from savegame.testing import StoreContract
 from savegame.testing.postgres import postgres_server, postgres_url
 from savegame.vault import Vault
 
 __all__ = ["postgres_server", "postgres_url"]
 
-hypothesis.settings.register_profile("steady", derandomize=True, database=None)
-if "--campaign" not in sys.argv:
-    hypothesis.settings.load_profile("steady")
+hypothesis.settings.register_profile("steady", derandomize=True, database=None, deadline=None)
+hypothesis.settings.register_profile("campaign", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("campaign" if "--campaign" in sys.argv else "steady")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script: what tests start must hear Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def lines_of_the_contract() -> dict[str, list[str]]:
+    """The requirements that tests of the store contract show: those are shipped, so they carry no markers of ours."""
+    lines: dict[str, list[str]] = {}
+    for row in (Path(__file__).parents[1] / "docs" / "requirements.md").read_text(encoding="utf-8").splitlines():
+        for test in re.findall(r"`testing/contract\.py::(\w+)`", row):
+            lines.setdefault(test, []).append(row.split()[1])
+    return lines
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether a test is on memory or SQLite, or on no store, and takes no time worth mentioning."""
+    if item.get_closest_marker("slow") or item.path.name.startswith(("test_file", "test_postgres")):
+        return False
+    callspec = getattr(item, "callspec", None)
+    on = {value for value in callspec.params.values() if isinstance(value, str)} if callspec else set()
+    return not on & {"file", "postgres"} and not {"postgres_server", "postgres_url"} & set(getattr(item, "fixturenames", ()))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--campaign", action="store_true", help="run the long crash, power-cut, fault and history campaigns too")
+    parser.addoption("--quick", action="store_true", help="leave out what needs a server, files of the file store, or long")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    shipped = lines_of_the_contract()
+    for item in items:
+        if isinstance(item, pytest.Function) and item.cls and issubclass(item.cls, StoreContract):
+            for line in shipped.get(item.originalname, ()):
+                item.add_marker(pytest.mark.requirement(line))
+    if config.getoption("--quick"):
+        items[:] = [item for item in items if is_quick(item)]
     if config.getoption("--campaign"):
         return
     skip = pytest.mark.skip(reason="a long campaign: run with --campaign")
@@ -77,3 +107,21 @@ def on_disk(address_of: Addresses) -> Iterator[Opener]:
 def in_database(request: pytest.FixtureRequest, address_of: Addresses) -> Iterator[Opener]:
     """Like `opened`, where several vaults share their data, and users can have tables beside it."""
     yield from opening(request.param, address_of)
+
+
+@pytest.fixture(params=ALL)
+def home(request: pytest.FixtureRequest, tmp_path: Path, address_of: Addresses) -> Iterator[Home]:
+    """Where the vaults of a test live, on each store."""
+    yield from at_home(request.param, tmp_path / "home", address_of)
+
+
+@pytest.fixture(params=LASTING)
+def lasting(request: pytest.FixtureRequest, tmp_path: Path, address_of: Addresses) -> Iterator[Home]:
+    """Like `home`, on stores that outlive a process."""
+    yield from at_home(request.param, tmp_path / "home", address_of)
+
+
+@pytest.fixture(params=IN_FILES)
+def disk(request: pytest.FixtureRequest, tmp_path: Path, address_of: Addresses) -> Iterator[Home]:
+    """Like `home`, on stores whose files a test looks at."""
+    yield from at_home(request.param, tmp_path / "home", address_of)

@@ -1,4 +1,4 @@
-"""The asynchronous face, in one file beside `vault.py` and `thread.py`: the same verbs and parameters, awaited.
+"""The asynchronous face: the same verbs and parameters, awaited. (Over 500 lines: one class each for vault and thread.)
 
 Nothing is done here: each verb is the synchronous one in a worker thread, one hop for each operation, or each page of a
 listing. A worker gets a copy of a thread's handle; the one that the user holds moves on the loop, when the outcome is

@@ -1,4 +1,4 @@
-"""A handle on one thread: save, load, walk, move, note, remove. Made by `Vault.thread`.
+"""A handle on one thread, made by `Vault.thread`. (Over 500 lines: every verb with its promise.)
 
 A Thread is cheap: a `Timeline`, which does the work, and what this handle expects. It remembers the head that it last read,
 saved or moved, and `save` expects that head: ConflictError if another writer moved it. No attribute does I/O. Touches

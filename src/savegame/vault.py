@@ -1,4 +1,4 @@
-"""What users hold, in one file so that every verb is found at once: a Vault over one store. Threads are in `thread.py`.
+"""What users hold: a Vault over one store. Threads are in `thread.py`. (Over 500 lines: every verb with its promise.)
 
 Touches thread, agents, runs, search, transfer and what is below them.
 """

@@ -207,6 +207,5 @@ TestLives = Lives.TestCase
 TestLives.settings = hypothesis.settings(
     max_examples=60,
     stateful_step_count=15,
-    deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )

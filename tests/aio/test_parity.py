@@ -37,6 +37,7 @@ def parameters(function: Any) -> list[tuple[str, Any, Any]]:
     return [(one.name, one.kind, one.default) for one in inspect.signature(function).parameters.values()]
 
 
+@pytest.mark.requirement("X15")
 @pytest.mark.parametrize(("sync", "face", "name"), list(verbs()))
 def test_every_verb_has_its_twin(sync: type, face: type, name: str) -> None:
     verb = getattr(sync, name)

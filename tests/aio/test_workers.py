@@ -34,6 +34,7 @@ class TestHeldStore(StoreContract):
         store.close()
 
 
+@pytest.mark.requirement("Z65")
 @on_a_loop
 async def test_the_loop_goes_on_while_the_store_waits(slow: AsyncVault, store: HeldStore) -> None:
     thread = slow.thread("t")

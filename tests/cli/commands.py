@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
+import tempfile
 import types
 import typing
 from collections.abc import Callable
@@ -33,14 +37,63 @@ class Done(NamedTuple):
         return json.loads(self.out)
 
 
+WARM = """
+import gc, importlib, json, os, pkgutil, socket, sys
+import pydantic.type_adapter, savegame.cli, savegame.stores.file, savegame.stores.postgres, savegame.stores.sqlite
+for module in pkgutil.iter_modules(savegame.cli.__path__, "savegame.cli."):
+    importlib.import_module(module.name)
+gc.freeze()
+line = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    asked, fds, _, _ = socket.recv_fds(line, 1, 2)
+    if not asked:
+        os._exit(0)
+    while not asked.endswith(b"\\n"):
+        asked += line.recv(1 << 16)
+    if (child := os.fork()) == 0:
+        break
+    for fd in fds:
+        os.close(fd)
+    line.sendall(b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+line.close()
+os.dup2(fds[0], 1)
+os.dup2(fds[1], 2)
+directory, *sys.argv = json.loads(asked)
+os.chdir(directory)
+savegame.cli.main()
+"""
+"""A process that has imported the command and forks for each call: as real as a new one, at a tenth of its price."""
+
+
+@functools.cache
+def warm() -> socket.socket:
+    """The line to that process, which ends with this one."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-c", WARM, str(theirs.fileno())]
+        nowhere = subprocess.DEVNULL
+        process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, env=PLAIN, pass_fds=[theirs.fileno()])
+    atexit.register(process.wait, 60)
+    atexit.register(ours.close)  # first: the last one registered is the first one called
+    ours.settimeout(120)
+    return ours
+
+
 def run(*arguments: object, **environment: str) -> Done:
-    """The command to its end, its output piped."""
+    """The command to its end, its output to files. With an environment of its own it is started afresh."""
     command = [ENTRY, *map(str, arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=PLAIN | environment, stdin=subprocess.DEVNULL, check=False
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Done(done.returncode, done.stdout, done.stderr)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        if environment:
+            started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=PLAIN | environment)
+            code = started.wait(120)
+        else:
+            socket.send_fds(
+                warm(), [json.dumps([os.getcwd(), *map(str, command)]).encode() + b"\n"], [out.fileno(), err.fileno()]
+            )
+            code = int(warm().recv(16))
+        shown = [(stream.seek(0), stream.read().decode())[1] for stream in (out, err)]
+    assert "Traceback" not in shown[1], shown[1]
+    return Done(code, *shown)
 
 
 def typed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from addresses import LASTING
+from homes import Home
 
 import savegame
 from savegame.testing.faults import Child, Mouth, Oracle, a_state, fingerprint, save_for_ever
@@ -61,6 +63,7 @@ def kill_over_and_over(path: str, rounds: int, *, mode: str = "power", only: str
     return oracle
 
 
+@pytest.mark.requirement("A42", "E13", "Z02")
 def test_100_kills_lose_nothing(address: str) -> None:
     oracle = kill_over_and_over(address, 100)
     assert not oracle.lost
@@ -120,3 +123,29 @@ def _back_up(mouth: Mouth, path: str, target: str) -> None:
     with savegame.open(path) as vault:
         mouth.say("begins")
         vault.backup(target)
+
+
+def discard_for_ever(mouth: Mouth, url: str) -> None:
+    with savegame.open(url, durability="process") as vault:
+        for number in itertools.count():
+            thread = vault.thread(f"{number}")
+            for step in range(12):
+                thread.save({"step": step})
+            mouth.say(number)
+            thread.rewind(3, discard=True)
+
+
+@pytest.mark.requirement("Z18")
+def test_a_discard_that_is_killed_leaves_no_gap(lasting: Home) -> None:
+    for _ in range(6):
+        with Child(discard_for_ever, lasting.url) as child:
+            while child.next()[0] < 1:
+                pass
+            time.sleep(random.uniform(0, 0.02))
+        vault = lasting.open()
+        lines = [[entry.step for entry in vault.thread(info.id).history(branches=True)] for info in vault.threads()]
+        assert all(line == list(range(len(line), 0, -1)) for line in lines)
+        assert sorted(lines, key=len)[0] in ([3, 2, 1], [2, 1], [1])
+        assert vault.verify().ok
+        for info in vault.threads():
+            vault.thread(info.id).delete()

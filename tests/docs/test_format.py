@@ -141,6 +141,7 @@ def _pruned(thread: savegame.Thread) -> None:
     thread.prune(keep=3)
 
 
+@pytest.mark.requirement("A49", "X26")
 def test_the_other_reader_finds_the_same(path: str) -> None:
     found = read(path)
     assert {name for _, name in found} == {"types", "edits", "../branches 🎲", "forked", "pruned"}
@@ -169,6 +170,7 @@ def test_metadata_is_laid_out_as_described(path: str) -> None:
     assert ormsgpack.unpackb(data, ext_hook=lambda tag, body: (tag, body)) == {"when": (5, b"2026-01-01")}
 
 
+@pytest.mark.requirement("D25j", "D54", "Z28")
 def test_digests_add_up_as_described(path: str) -> None:
     """Over the parent's digest, the ids, the metadata and the logical delta; not where pruning wrote a delta anew."""
     for (_, name), (_, points) in read(path).items():
@@ -185,3 +187,9 @@ def test_digests_add_up_as_described(path: str) -> None:
 
 def _find(path: str, wanted: str) -> Point:
     return next(point for _, points in read(path).values() for point in points if point.id == wanted)
+
+
+@pytest.mark.requirement("Z57")
+def test_the_documentation_says_what_checksums_cannot_do() -> None:
+    said = pathlib.Path(__file__).parents[2].joinpath("docs/decisions/0002-two-sums.md").read_text(encoding="utf-8")
+    assert "Neither sum has a key. They show accidents, not attacks." in said

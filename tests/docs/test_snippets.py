@@ -67,6 +67,7 @@ def prose(path: Path) -> str:
 # -- snippets --------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("Z21", "Z64")
 @pytest.mark.parametrize("path", [*TOP, *PAGES], ids=name_of)
 def test_snippets_run(path: Path, tmp_path: Path) -> None:
     found = list(blocks(path))
@@ -133,6 +134,7 @@ def test_examples_run(path: Path, tmp_path: Path) -> None:
     assert done.stdout, "an example shows what it does"
 
 
+@pytest.mark.requirement("C25")
 def test_the_own_loop_carries_on_after_a_kill(tmp_path: Path) -> None:
     command = [sys.executable, "-u", str(ROOT / "examples" / "own_loop.py"), "--pause", "30"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as agent:

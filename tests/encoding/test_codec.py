@@ -85,14 +85,16 @@ def name_of(value: Any) -> str:
     return f"{type(value).__name__} {shown[:30]}"
 
 
+@pytest.mark.requirement("D12", "E01j", "W04", "Z65")
 @pytest.mark.parametrize("value", PLAIN, ids=name_of)
 def test_plain_values_come_back_exactly(codec: Codec, value: Any) -> None:
     for shaped in (value, [value], (value, value), {"k": value}, {7: value}):
         assert same(trip(codec, shaped), shaped)
 
 
+@pytest.mark.requirement("W08")
 @given(strategies.values(large=True))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_anything_comes_back_exactly(value: Any) -> None:
     codec = Codec()
     data = codec.encode(value)
@@ -102,7 +104,7 @@ def test_anything_comes_back_exactly(value: Any) -> None:
 
 
 @given(strategies.values(large=True))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_an_opened_tree_is_the_same_value(value: Any) -> None:
     codec = Codec()
     data = codec.encode(value)
@@ -608,6 +610,7 @@ def test_an_object_is_no_class() -> None:
         vault.thread("t", type=Point(1))  # type: ignore[arg-type]
 
 
+@pytest.mark.requirement("X25", "Z54")
 def test_upcast_brings_old_objects_to_todays_shape() -> None:
     old, before = shape(1)
     before.register(old)
@@ -705,6 +708,7 @@ def test_an_enum_value_of_yesterday_is_not_corruption(codec: Codec) -> None:
         codec.decode(data)
 
 
+@pytest.mark.requirement("B13", "B43", "B44", "B57", "B58")
 def test_type_on_a_thread() -> None:
     with savegame.open("memory:", cache_bytes=0) as vault:
         vault.thread("t").save({"x": 1, "y": 5, "tags": ["old"]})
@@ -755,13 +759,13 @@ def all_registered() -> Codec:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_random_bytes(data: bytes) -> None:
     harmless(all_registered(), data)
 
 
 @given(st.sampled_from([*OBJECTS, Model.model_validate({"theName": "x", "more": 1})]) | strategies.values(), st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_mutated_bytes(value: Any, data: st.DataObject) -> None:
     codec = all_registered()
     whole = bytearray(codec.encode([value]))
@@ -773,7 +777,7 @@ def test_mutated_bytes(value: Any, data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 127), st.binary(max_size=40) | strategies.values(max_leaves=4).map(lambda value: Codec().encode(value)))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_random_extensions(tag: int, body: bytes) -> None:
     harmless(all_registered(), ormsgpack.packb([ormsgpack.Ext(tag, body)]))
 
@@ -786,6 +790,8 @@ def test_stored_names_import_nothing() -> None:
         if watching and event == "import":
             imported.append(arguments[0])
 
+    with contextlib.suppress(zoneinfo.ZoneInfoNotFoundError):
+        zoneinfo.ZoneInfo("no such zone")  # the first one that is missing makes Python import tzdata
     sys.addaudithook(hook)
     codec = all_registered()
     packed = ormsgpack.packb

@@ -65,13 +65,13 @@ def changed(node: Node, value: Any) -> tuple[bytes, Node]:
 
 
 @given(strategies.states(), strategies.states())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_two_states(old: Any, new: Any) -> None:
     changed(begun(old), new)
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_line_of_edits(data: st.DataObject) -> None:
     """Step by step, all at once, and from a keyframe in between: always the same bytes."""
     state = data.draw(strategies.states(), label="first")
@@ -90,7 +90,7 @@ def test_a_line_of_edits(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_update_does_what_python_would(data: st.DataObject) -> None:
     state = data.draw(st.dictionaries(st.text(max_size=3), strategies.values(max_leaves=10), max_size=5), label="state")
     names = st.sampled_from(list(state)) if state else st.just("fresh")
@@ -149,7 +149,7 @@ def test_who_reads_a_list_does_not_see_it_grow() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_many_appends_replay_as_they_were_made(data: st.DataObject) -> None:
     """Appends of equal and of changing length, to one list and another, with an edit now and then."""
     state: Any = {"a": [], "b": {"c": [1]}, "n": 0}
@@ -343,14 +343,14 @@ def test_updates_by_any_key(key: Any) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_random_bytes_are_no_delta(data: bytes) -> None:
     with contextlib.suppress(CorruptionError):
         delta.parse(data)
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_delta_that_does_not_fit_is_corruption(data: st.DataObject) -> None:
     state = data.draw(strategies.states())
     paths = st.lists(st.sampled_from(("messages", "files", 0, 1, "content", "a.py")), max_size=3).map(tuple)

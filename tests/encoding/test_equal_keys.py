@@ -177,7 +177,7 @@ def updated(state: dict[Any, Any], change: dict[str, Any], name: Callable[[Any],
     st.booleans(),
     st.lists(updates() | st.dictionaries(KEYS, VALUES, max_size=6).map(lambda state: {"save": state}), max_size=12),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_vault_does_what_a_dict_does(known: bool, changes: list[dict[str, Any]]) -> None:
     def name(key: Any) -> Any:
         return key if known else plain(key)

@@ -46,7 +46,6 @@ def digest(parent: bytes, thread_id: str, checkpoint_id: str, meta: Meta, delta:
 
 
 @given(st.binary(max_size=300) | st.sampled_from([b"a" * 5000, random.Random(1).randbytes(5000), b"a" * 4096, b"a" * 4095]))
-@settings(deadline=None)
 def test_a_body_unwraps_to_its_payload(payload: bytes) -> None:
     for compress in (True, False):
         for with_blobs in (True, False):
@@ -68,7 +67,6 @@ def test_compression_only_where_it_helps() -> None:
 
 
 @given(st.binary(max_size=100))
-@settings(deadline=None)
 def test_random_bytes_are_no_body(data: bytes) -> None:
     with contextlib.suppress(CorruptionError, UnsupportedError):
         unwrap(data)
@@ -92,6 +90,7 @@ def test_a_compressed_body_that_is_cut_or_claims_too_much() -> None:
 # -- sums ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("E11", "X09")
 @pytest.mark.parametrize("body", [b"\x00\x00", random.Random(3).randbytes(700), b"\x00" * 64], ids=["tiny", "random", "zeros"])
 def test_every_flipped_bit_changes_the_checksum(body: bytes) -> None:
     whole = checksum(body, 17, 3, 2)
@@ -116,6 +115,7 @@ def test_digests_do_not_change_between_releases() -> None:
     assert len(first) == 32
 
 
+@pytest.mark.requirement("E11")
 def test_a_digest_is_over_everything_fixed() -> None:
     base = digest(b"p", "t", "i", META, b"d")
     others = [digest(b"q", "t", "i", META, b"d"), digest(b"p", "u", "i", META, b"d"), digest(b"p", "t", "j", META, b"d")]
@@ -159,7 +159,6 @@ def test_metadata_of_a_new_checkpoint_is_packed_like_any_other(parent: str, blob
 
 
 @given(strategies.ids())
-@settings(deadline=None)
 def test_ids_are_packed_and_unpacked(text: str) -> None:
     assert frames.unpack_id(frames.pack_id(text)) == text
 
@@ -169,8 +168,9 @@ def test_ids_that_look_generated(text: str) -> None:
     assert frames.unpack_id(frames.pack_id(text)) == text
 
 
+@pytest.mark.requirement("A59")
 @given(st.binary(max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_damaged_metadata_and_notes(data: bytes) -> None:
     for load in (load_meta, load_note):
         with contextlib.suppress(CorruptionError):
@@ -189,7 +189,7 @@ def test_notes() -> None:
 
 
 @given(strategies.values(large=True, max_leaves=10))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_large_values_are_taken_out_and_put_back(value: Any) -> None:
     codec = Codec()
     data = codec.encode([value])

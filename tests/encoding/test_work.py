@@ -197,7 +197,7 @@ def test_four_times_as_much_is_about_four_times_the_work(case: Callable[[int], C
     st.integers(1, 60),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_edits_of_a_list(count: int, pattern: list[tuple[str, float]], times: int, apart: bool) -> None:
     """A pattern of edits over and over, in one delta or in many; each place is chosen for the list as it then is."""
     ops = []

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import savegame
 from savegame.errors import ClosedError, ConflictError
 from savegame.testing.faults import Child, Mouth, a_state, is_whole, together
@@ -64,6 +66,7 @@ def save_expecting(mouth: Mouth, path: str, who: str, rounds: int) -> None:
                 mouth.say("lost", error.expected, error.found)
 
 
+@pytest.mark.requirement("Z52")
 def test_two_processes_with_the_same_expected_head(path: str) -> None:
     rounds = 50
     with savegame.open(path) as vault:
@@ -125,6 +128,7 @@ def append_many(mouth: Mouth, path: str, who: int, count: int) -> None:
             thread.update(append={"items": [[who, number]]})
 
 
+@pytest.mark.requirement("Z52")
 def test_8_processes_with_100_appends_to_one_thread(path: str) -> None:
     together(append_many, [(path, who, 100) for who in range(PROCESSES)])
     with savegame.open(path) as vault:
@@ -156,6 +160,7 @@ def test_modify_counts_right_across_processes(path: str) -> None:
 # -- many threads ----------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A60")
 def test_32_threads_share_flushes_and_lose_nothing(path: str) -> None:
     with savegame.open(path) as vault:
 
@@ -286,6 +291,7 @@ def test_readers_never_see_half_a_save(path: str) -> None:
 # -- looking after while others write ----------------------------------------------------------------
 
 
+@pytest.mark.requirement("Z52")
 def test_pruners_do_not_get_into_each_others_way(path: str) -> None:
     with savegame.open(path, durability="process") as a, savegame.open(path) as b:
         for round_ in range(60):

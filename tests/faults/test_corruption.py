@@ -158,6 +158,7 @@ UNSEEN = {
 }
 
 
+@pytest.mark.requirement("E20")
 @pytest.mark.parametrize(("table", "column"), [(table, column) for table, names in COLUMNS.items() for column in names.split()])
 def test_a_flipped_bit_in_any_column_is_reported(table: str, column: str, sample: Sample, tmp_path: Path) -> None:
     chance = random.Random(f"{table} {column}")
@@ -214,6 +215,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.requirement("E25")
 @pytest.mark.parametrize(("table", "column", "place"), PLACES)
 def test_damage_names_thread_checkpoint_and_place(table: str, column: str, place: str, copy: Sample) -> None:
     chance = random.Random(7)
@@ -481,6 +483,7 @@ def test_garbage_beside_the_file(garbage: bytes, copy: Sample) -> None:
         assert vault.verify().ok
 
 
+@pytest.mark.requirement("C13", "C18", "E13", "Z25")
 def test_a_damaged_wal_gives_older_states_or_errors(sample: Sample, tmp_path: Path) -> None:
     """What a killed process left in the -wal may be cut off by damage there; what comes back was saved as it is."""
     script = (

@@ -56,6 +56,7 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()} - {"v.db-wal", "v.db-shm"}
 
 
+@pytest.mark.requirement("B19")
 def test_saving(scheme: str, disk: Path) -> None:
     with savegame.open(f"{scheme}:{disk}/v.db") as vault:
         saved, error = fill(vault.thread("t"))

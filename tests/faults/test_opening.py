@@ -86,6 +86,7 @@ def pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+@pytest.mark.requirement("C10", "C34")
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize(
     "make",
@@ -101,6 +102,7 @@ def test_what_is_not_ours_is_refused_and_stays_as_it_is(make, read_only: bool, t
     assert tree(tmp_path) == before
 
 
+@pytest.mark.requirement("E10", "X25", "Z54")
 def test_a_newer_format_says_which(tmp_path: Path) -> None:
     newer_format(tmp_path / "v.db")
     with pytest.raises(UnsupportedError, match=r"format 999.*newer savegame"):
@@ -140,6 +142,7 @@ def test_what_a_vault_cannot_be_opened_with_makes_no_vault(address: str, options
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.requirement("C11", "Z26")
 @pytest.mark.parametrize("address", [None, 5, b"v.db", "", []], ids=repr)
 def test_what_is_no_address(address: Any) -> None:
     with pytest.raises(InvalidInputError, match="a vault's address"):
@@ -205,6 +208,7 @@ def test_names_that_files_can_have(name: str, tmp_path: Path) -> None:
         assert vault.thread("t").state() == 1
 
 
+@pytest.mark.requirement("C10", "C34")
 def test_a_file_in_the_way_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     before = tree(tmp_path)
@@ -358,6 +362,7 @@ def test_a_reader_beside_a_writer_changes_nothing_and_sees_everything(tmp_path: 
 # -- settings --------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A49", "A52", "Z10")
 @pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
 def test_every_setting_is_as_wanted_on_every_connection(durability: str, synchronous: int, tmp_path: Path) -> None:
     store = SQLiteStore(str(tmp_path / "v.db"), durability=durability)

@@ -23,6 +23,7 @@ def names(directory: Path) -> set[str]:
     return {os.path.join(base, name) for base, folders, files in os.walk(directory) for name in (*folders, *files)}
 
 
+@pytest.mark.requirement("A40", "A77", "D34", "E07", "Z01")
 def test_nothing_is_written_outside_the_stores_directory(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "a" / "b"
     work = tmp_path / "elsewhere"

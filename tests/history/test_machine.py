@@ -76,7 +76,6 @@ class PostgresMachine(VaultMachine):
 HURRIED = settings(
     max_examples=40,
     stateful_step_count=25,
-    deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )

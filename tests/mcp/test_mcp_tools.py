@@ -23,6 +23,9 @@ def said(*texts: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text} for text in texts]
 
 
+@pytest.mark.requirement(
+    "D65a", "D65b", "D65c", "D65d", "D65e", "D65f", "D65g", "D65h", "D65j", "D65k", "D65l", "D65m", "D65n", "E29"
+)
 def test_an_agent_lives_through_every_tool(stdio: Desk) -> None:
     agent_is_saved_and_loaded(stdio)
     conversation_is_saved_and_loaded(stdio)
@@ -124,6 +127,7 @@ def all_is_deleted(desk: Desk) -> None:
     assert (stats["agents"], stats["conversations"], stats["threads"], stats["checkpoints"]) == (0, 0, 0, 0)
 
 
+@pytest.mark.requirement("D65i")
 def test_conversations_are_found_by_their_words(stdio: Desk) -> None:
     for number, text in enumerate(("Where is my refund?", "Where is my parcel?")):
         stdio.give("conversation_save", conversation_id=f"order-{number}", agent_id="helper", messages=said("Hello", text))
@@ -175,6 +179,9 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.requirement(
+    "D65a", "D65b", "D65c", "D65d", "D65e", "D65f", "D65g", "D65h", "D65i", "D65j", "D65k", "D65l", "D65m", "D65n"
+)
 def test_bad_arguments_are_refused_with_the_next_step_and_change_nothing(stdio: Desk) -> None:
     stdio.give("agent_save", agent_id="helper", name="Helper", agent_type="some-model")
     stdio.give("conversation_save", conversation_id="talk", agent_id="helper", messages=said("Hello"))
@@ -189,6 +196,7 @@ def test_every_tool_is_tried_with_bad_arguments() -> None:
     assert {tool for tool, _, _ in BAD} == {*OF_D65, *TIME_TRAVEL, *TO_LOOK}
 
 
+@pytest.mark.requirement("D65", "D83")
 def test_the_fourteen_come_first_in_their_order(desk: Desk) -> None:
     assert tuple(desk.tools) == (*OF_D65, *TIME_TRAVEL, *TO_LOOK)
     assert all(tool.title and tool.description for tool in desk.tools.values())

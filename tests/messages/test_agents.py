@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
+import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from addresses import Opener
+from homes import Home
 
 import savegame
 from savegame import AgentState, Conversation, Message, Retention
 from savegame.errors import Busy, CheckpointNotFound, ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from savegame.model import ThreadKey
+from savegame.testing.faults import Child, Mouth
 from savegame.vault import Vault
 
 
@@ -36,6 +41,7 @@ def begun(vault: Vault, agent_id: str, *texts: str) -> str:
 # -- agents ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("D29", "D41", "D44", "D47", "D77", "D80")
 def test_an_agent_comes_back_as_it_was_saved(vault: Vault) -> None:
     agent = an_agent()
     agent.set_state("answer", 42)
@@ -52,6 +58,7 @@ def test_a_plain_dict_is_as_good(vault: Vault) -> None:
     assert vault.load_agent("a") == AgentState.from_dict(vault.load_agent("a").to_dict())  # type: ignore[union-attr]
 
 
+@pytest.mark.requirement("D07", "Z37")
 def test_the_version_goes_up_with_every_save(vault: Vault) -> None:
     agent = an_agent()
     for version in (1, 2, 3):
@@ -61,6 +68,7 @@ def test_the_version_goes_up_with_every_save(vault: Vault) -> None:
     assert [info.version for info in vault.agents()] == [4]
 
 
+@pytest.mark.requirement("D07", "Z37")
 def test_a_loaded_agent_does_not_overwrite_what_somebody_saved_since(vault: Vault) -> None:
     vault.save_agent(an_agent())
     mine, theirs = vault.load_agent("helper"), vault.load_agent("helper")
@@ -83,6 +91,7 @@ def test_a_checkpoint_in_between_is_no_conflict(vault: Vault) -> None:
     vault.save_agent(mine)
 
 
+@pytest.mark.requirement("D29", "D37", "D41", "D77", "Z39")
 def test_agents_are_listed_by_id_and_threads_with_such_names_are_not_taken_for_them(vault: Vault) -> None:
     for agent_id in ("b", "../a", "x.json", "é", "agent:a", "n" * 512):
         vault.save_agent(an_agent(agent_id))
@@ -96,6 +105,7 @@ def test_agents_are_listed_by_id_and_threads_with_such_names_are_not_taken_for_t
         vault.save_agent(an_agent("impostor"))
 
 
+@pytest.mark.requirement("D05", "Z36")
 def test_active_conversations_are_told_by_the_conversations(vault: Vault) -> None:
     vault.save_agent(an_agent())
     kept, archived = begun(vault, "helper", "hi"), begun(vault, "helper", "old")
@@ -107,6 +117,7 @@ def test_active_conversations_are_told_by_the_conversations(vault: Vault) -> Non
     assert vault.load_agent("helper").active_conversations == [kept]  # type: ignore[union-attr]
 
 
+@pytest.mark.requirement("D29", "D41", "D48", "D50", "D51", "D56", "D59", "D77", "D88", "X17", "Z42")
 def test_deleting_an_agent_takes_all_that_belongs_to_it(vault: Vault) -> None:
     for agent_id in ("helper", "other"):
         vault.save_agent(an_agent(agent_id))
@@ -125,6 +136,7 @@ def test_deleting_an_agent_takes_all_that_belongs_to_it(vault: Vault) -> None:
     assert vault.find(before.id) is None
 
 
+@pytest.mark.requirement("D48", "Z42")
 def test_an_agent_is_not_deleted_by_halves(vault: Vault) -> None:
     vault.save_agent(an_agent())
     ids = sorted(begun(vault, "helper", "hi") for _ in range(3))
@@ -138,6 +150,7 @@ def test_an_agent_is_not_deleted_by_halves(vault: Vault) -> None:
 # -- checkpoints and restores ----------------------------------------------------------------------
 
 
+@pytest.mark.requirement("D25a", "D25c", "D25e", "D31", "D58", "D81", "X18", "Z30", "Z38")
 def test_a_restore_brings_back_one_moment(vault: Vault) -> None:
     agent = an_agent()
     vault.save_agent(agent)
@@ -161,6 +174,7 @@ def test_a_restore_brings_back_one_moment(vault: Vault) -> None:
     assert vault.verify().ok
 
 
+@pytest.mark.requirement("D25e", "D43d", "D58", "X18", "Z30")
 def test_a_restore_can_be_undone(vault: Vault) -> None:
     vault.save_agent(an_agent())
     first = begun(vault, "helper", "one")
@@ -185,6 +199,7 @@ def test_after_a_restore_work_goes_on_and_the_other_branch_stays(vault: Vault) -
     assert [entry.step for entry in vault.thread(first).history(branches=True)] == [2, 2, 1]
 
 
+@pytest.mark.requirement("D25f", "D52", "Z32")
 def test_a_checkpoint_names_one_moment_while_others_write(vault: Vault) -> None:
     """Each writer adds to the left conversation, then to the right one: the right one is never ahead."""
     vault.save_agent(an_agent())
@@ -215,6 +230,7 @@ def test_a_checkpoint_names_one_moment_while_others_write(vault: Vault) -> None:
     assert counts[-1][left] > counts[0][left]
 
 
+@pytest.mark.requirement("D25d", "D53", "D55", "D60")
 def test_automatic_checkpoints_are_not_labelled(vault: Vault) -> None:
     """So that retention may thin them out, and they never push out a named one."""
     vault.save_agent(an_agent())
@@ -226,6 +242,7 @@ def test_automatic_checkpoints_are_not_labelled(vault: Vault) -> None:
         vault.checkpoint_agent("helper", "x", kind="")
 
 
+@pytest.mark.requirement("D50", "D51", "D56", "D59", "X17")
 def test_what_is_not_there_is_said_and_nothing_changes(vault: Vault) -> None:
     with pytest.raises(NotFoundError, match="Agent not found: 'nobody'"):
         vault.checkpoint_agent("nobody")
@@ -250,6 +267,7 @@ def test_a_conversation_that_was_erased_since_stops_the_restore_unless_told_othe
     assert said(vault, kept) == ["kept"]
 
 
+@pytest.mark.requirement("Z30")
 def test_a_held_conversation_stops_the_whole_restore(vault: Vault) -> None:
     vault.save_agent(an_agent())
     ids = [begun(vault, "helper", "one") for _ in range(3)]
@@ -262,6 +280,7 @@ def test_a_held_conversation_stops_the_whole_restore(vault: Vault) -> None:
     assert [said(vault, conversation_id) for conversation_id in ids] == [["one", "later"]] * 3
 
 
+@pytest.mark.requirement("D57", "D88", "Z30")
 def test_a_damaged_conversation_stops_the_whole_restore(on_disk: Opener, tmp_path: Path) -> None:
     vault = on_disk()
     vault.save_agent(an_agent())
@@ -455,3 +474,60 @@ def test_a_save_that_is_rolled_back_leaves_the_object_usable(in_database: Opener
         save_and_fail()
     vault.save_agent(agent)
     vault.save_conversation(conversation)
+
+
+@pytest.mark.requirement("Z30")
+def test_a_checkpoint_restores_its_own_agent_only(home: Home) -> None:
+    vault = home.open()
+    vault.save_agent(an_agent())
+    kept = vault.checkpoint_agent("helper")
+    vault.thread("agent:helper").fork("agent:impostor", at=kept)
+    forged = vault.thread("agent:impostor").latest()
+    assert forged is not None
+    with pytest.raises(InvalidInputError, match="not restored"):
+        vault.restore_agent(forged.id)
+
+
+def restore_for_ever(mouth: Mouth, url: str, one: str, other: str) -> None:
+    with savegame.open(url, durability="process") as vault:
+        for checkpoint_id in itertools.cycle((one, other)):
+            vault.restore_agent(checkpoint_id)
+            mouth.say("restored")
+
+
+@pytest.mark.requirement("Z30")
+def test_a_restore_that_is_killed_happened_or_not(lasting: Home) -> None:
+    vault = lasting.open()
+    vault.save_agent(an_agent())
+    names = [begun(vault, "helper", "one") for _ in range(30)]
+    short = vault.checkpoint_agent("helper").id
+    for name in names:
+        vault.add_message(name, Message.user("more"))
+    long = vault.checkpoint_agent("helper").id
+    for _ in range(6):
+        with Child(restore_for_ever, lasting.url, short, long) as child:
+            child.next()
+            time.sleep(random.uniform(0, 0.03))
+        reader = lasting.open()
+        assert [said(reader, name) for name in names] in ([["one"]] * 30, [["one", "more"]] * 30)
+    assert lasting.open().verify().ok
+
+
+@pytest.mark.requirement("D08", "D34", "D36", "D88")
+def test_agents_conversations_and_checkpoints_are_there_after_a_restart(lasting: Home) -> None:
+    vault = lasting.open()
+    agent = AgentState("helper", "Test", "gpt-4", "Be kind.", ["search"], metadata={"k": "v"})
+    agent.config = {f"option {number}": number / 2 for number in reversed(range(50))}
+    agent.set_state("counter", 42)
+    vault.save_agent(agent)
+    conversation_id = begun(vault, "helper", "Hello")
+    checkpoint = vault.checkpoint_agent("helper", "before")
+    lasting.close()
+    again = lasting.open()
+    loaded = again.load_agent("helper")
+    assert loaded is not None
+    assert loaded.active_conversations == [conversation_id]
+    loaded.active_conversations = []
+    assert (loaded, list(loaded.config)) == (agent, list(agent.config))
+    assert said(again, conversation_id) == ["Hello"]
+    assert again.restore_agent(checkpoint.id).get_state("counter") == 42

@@ -15,6 +15,7 @@ from savegame.messages.views import openai_messages
 from savegame.vault import Vault
 
 
+@pytest.mark.requirement("D13e", "D13f", "D13i", "D17f", "D17g", "D30", "D49", "D78")
 def test_a_conversation_comes_back_as_it_was_saved(vault: Vault) -> None:
     conversation = Conversation("helper", title="Refund", tags=["vip"], max_context_tokens=1000, metadata={"k": "v"})
     conversation.add_message(Message.user("hello", attachments=[Attachment("code", "a.py", "text/x-python", "print()")]))
@@ -84,6 +85,7 @@ def test_calls_that_nobody_can_read_are_loaded_as_the_model_was_shown_them(
     assert vault.load_conversation("talk").messages[1].tool_calls == [read]  # type: ignore[union-attr]
 
 
+@pytest.mark.requirement("D50", "Z43")
 def test_messages_that_many_add_at_once_are_all_there(vault: Vault) -> None:
     conversation = Conversation("helper")
     vault.save_conversation(conversation)
@@ -114,6 +116,7 @@ def test_a_message_added_again_with_the_same_id_is_there_once(vault: Vault) -> N
         vault.add_message(conversation.id, Message.user("other"), id="webhook-1")
 
 
+@pytest.mark.requirement("D50", "D51", "D56", "D59", "X17")
 def test_an_unknown_conversation_gets_no_message(vault: Vault) -> None:
     with pytest.raises(ThreadNotFound, match="Conversation not found: 'nothing'"):
         vault.add_message("nothing", Message.user("hi"))
@@ -139,6 +142,7 @@ def test_a_loaded_conversation_does_not_overwrite_what_somebody_added_since(vaul
     vault.save_conversation(mine)
 
 
+@pytest.mark.requirement("D50", "Z43")
 def test_the_last_message_has_its_own_time(vault: Vault) -> None:
     """A message that was said earlier does not move the clock back, one from the future is believed."""
     begun = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -150,6 +154,7 @@ def test_the_last_message_has_its_own_time(vault: Vault) -> None:
         assert vault.load_conversation(conversation.id).last_message_at.day == newest  # type: ignore[union-attr]
 
 
+@pytest.mark.requirement("D30", "D49", "D78")
 def test_conversations_are_listed_by_their_last_message(vault: Vault) -> None:
     day = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
     for number in range(6):
@@ -179,6 +184,7 @@ def test_conversations_are_listed_by_their_last_message(vault: Vault) -> None:
         vault.conversations(limit=-1)
 
 
+@pytest.mark.requirement("D38", "Z40")
 def test_listing_reads_no_states(on_disk: Opener) -> None:
     """A conversation whose state is damaged is listed all the same."""
     vault = on_disk()
@@ -190,6 +196,7 @@ def test_listing_reads_no_states(on_disk: Opener) -> None:
     assert [info.title for info in on_disk().conversations()] == ["readable"]
 
 
+@pytest.mark.requirement("D30", "D49", "D50", "D51", "D56", "D59", "D78", "X17")
 def test_deleting_a_conversation(vault: Vault) -> None:
     conversation = Conversation("helper")
     vault.save_conversation(conversation)
@@ -212,6 +219,7 @@ def test_an_attachment_that_returns_is_kept_once(on_disk: Opener) -> None:
     assert len(picture) <= vault.stats().sizes["blobs"] < 2 * len(picture)
 
 
+@pytest.mark.requirement("B25", "B26", "B27", "X05", "Z21")
 def test_a_checkpoint_is_deleted_by_its_id(vault: Vault) -> None:
     thread = vault.thread("t")
     first = thread.save({"n": 1})

@@ -70,6 +70,7 @@ AGENT = AgentState("a1", "Helper", "model-1", "Be kind.", ["search"], {"t": 0.5}
 # -- written and read ------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A09", "A10", "A15", "D03a", "D03b", "D04a", "D17h", "D21a", "D21e", "D21f", "W01", "W02")
 @pytest.mark.parametrize("whole", [FULL, AGENT, Conversation(), *FULL.messages], ids=lambda it: type(it).__name__)
 def test_plain_data_and_json_are_read_back_equal(whole: Any) -> None:
     plain = whole.to_dict()
@@ -81,6 +82,7 @@ def test_plain_data_and_json_are_read_back_equal(whole: Any) -> None:
     assert type(whole).from_json(type(whole).from_dict({**plain, "name_of": "x"}).to_json()).extra == {"name_of": "x"}
 
 
+@pytest.mark.requirement("A12")
 def test_a_message_has_the_shape_that_providers_use() -> None:
     shown = asking("c1").to_dict()
     made = {"id": shown["id"], "timestamp": shown["timestamp"]}
@@ -89,6 +91,7 @@ def test_a_message_has_the_shape_that_providers_use() -> None:
     assert type(shown["role"]) is str
 
 
+@pytest.mark.requirement("W01")
 def test_json_is_compact_and_has_no_types_of_python() -> None:
     data = json.loads(FULL.to_json())
     assert data["created_at"] == "2020-02-29T12:00:00.000000Z"
@@ -96,6 +99,7 @@ def test_json_is_compact_and_has_no_types_of_python() -> None:
     assert b", " not in FULL.to_json()
 
 
+@pytest.mark.requirement("D17a", "D17d", "X19")
 def test_a_provider_message_gets_an_id_and_no_invented_time() -> None:
     read = Message.from_dict({"role": "User", "content": "hi", "tool_calls": None, "name": "unknown to us"})
     assert (read.role, read.content, read.timestamp) == (Role.USER, "hi", None)
@@ -103,12 +107,14 @@ def test_a_provider_message_gets_an_id_and_no_invented_time() -> None:
     assert Message.from_dict(read.to_dict()) == read
 
 
+@pytest.mark.requirement("D23b", "D23c")
 def test_calls_are_read_in_the_nested_shape_too() -> None:
     nested = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
     assert ToolCall.from_dict(nested) == call()
     assert ToolCall.from_dict({"id": "c1", "name": "now", "arguments": ""}).arguments == {}
 
 
+@pytest.mark.requirement("C06b", "C06c")
 @pytest.mark.parametrize(
     ("text", "arguments"),
     [
@@ -131,6 +137,7 @@ def test_tool_records_are_read_whatever_text_their_arguments_are(text: Any, argu
     assert read.extra == {}
 
 
+@pytest.mark.requirement("C06b", "C06c", "C06d", "C06e")
 def test_a_tool_record_tells_how_the_call_ended() -> None:
     record = {"tool_name": "search", "arguments": "query", "result": "no network", "success": False, "took": 3}
     failed = ToolCall.from_dict(record)
@@ -147,11 +154,13 @@ def test_a_tool_record_tells_how_the_call_ended() -> None:
             ToolCall.from_dict({**record, name: value})
 
 
+@pytest.mark.requirement("D21b")
 def test_an_attachment_may_name_its_type_shortly() -> None:
     read = Attachment.from_dict({"type": "Image", "name": "n", "mime_type": "m"})
     assert (read.attachment_type, read.size) == ("image", None)
 
 
+@pytest.mark.requirement("W05")
 @pytest.mark.parametrize(
     "given", [NOON, "2020-02-29T12:00:00Z", "2020-02-29T13:00:00+01:00", NOON.timestamp(), int(NOON.timestamp())]
 )
@@ -161,6 +170,7 @@ def test_times_are_read_from_text_and_seconds(given: Any) -> None:
     assert read.timestamp.utcoffset() == dt.timedelta(0)
 
 
+@pytest.mark.requirement("B04", "Z64")
 def test_times_before_1970_are_times() -> None:
     early = Message.user("x", timestamp=-1.5)
     assert early.timestamp == dt.datetime(1969, 12, 31, 23, 59, 58, 500000, tzinfo=dt.UTC)
@@ -168,6 +178,7 @@ def test_times_before_1970_are_times() -> None:
     assert talk(early).last_message_at == early.timestamp
 
 
+@pytest.mark.requirement("C05c", "D17c", "X21")
 @settings(max_examples=50)
 @given(
     st.recursive(
@@ -187,6 +198,7 @@ def test_any_json_is_content(value: Any) -> None:
 GOOD_CALL = {"id": "c1", "name": "n", "arguments": {}}
 
 
+@pytest.mark.requirement("A59", "C06e", "D23a", "E28", "E30", "W02", "X20", "Z63", "Z66")
 @pytest.mark.parametrize(
     ("messages", "path"),
     [
@@ -237,6 +249,7 @@ def test_an_agent_is_checked_when_it_is_made(wrong: dict[str, Any]) -> None:
         AgentState(**{"agent_id": "a", "name": "n", "agent_type": "t", **wrong})
 
 
+@pytest.mark.requirement("D21c", "D21d")
 @pytest.mark.parametrize("wrong", [{"size": -1}, {"content": 5}, {"content": {"base64": "?"}}, {"content": {}}])
 def test_an_attachment_is_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=next(iter(wrong))):
@@ -250,6 +263,7 @@ def test_what_was_set_to_something_wrong_is_not_written() -> None:
         conversation.to_dict()
 
 
+@pytest.mark.requirement("W04", "W08")
 @pytest.mark.parametrize(
     "content",
     [math.nan, [math.inf], (1, 2), {1}, {"a": {1: 2}}, b"x", NOON, {"a": ["\ud800"]}, {"\ud800": 1}, Role.USER.__class__],
@@ -259,6 +273,7 @@ def test_json_refuses_what_it_would_change(content: Any) -> None:
         Message.user({"content": content}).to_json()
 
 
+@pytest.mark.requirement("A09", "A10", "A15")
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"\xff", b"[]", b'{"role":"user","content":NaN}', b'{"role":"user","content":1e999}']
 )
@@ -280,6 +295,7 @@ def test_json_nested_too_deeply_is_refused() -> None:
 # -- messages --------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A12", "C05b", "D17b", "D17i", "D18", "D19", "D72", "D73", "D74", "D75")
 def test_constructors_set_the_role() -> None:
     assert [Message.system("x").role, Message.user("x").role, Message.assistant("x").role] == ["system", "user", "assistant"]
     result = Message.tool_result("c1", "found", metadata={"is_error": True})
@@ -287,11 +303,14 @@ def test_constructors_set_the_role() -> None:
     assert Message.from_dict({"role": "Tool", "content": "x", "metadata": {"tool_call_id": "c9"}}).tool_call_id == "c9"
 
 
+@pytest.mark.requirement("D20", "D22", "D24", "D84", "D86", "D87", "W03", "X19")
 def test_members_are_equal_to_their_text() -> None:
     assert (Role.TOOL, AttachmentType.CODE, ToolCallStatus.RUNNING) == ("tool", "code", "running")
+    assert (Role("tool"), AttachmentType("code"), ToolCallStatus("running")) == (Role.TOOL, "code", "running")
     assert len({*Role, *AttachmentType, *ToolCallStatus}) == 4 + 5 + 4
 
 
+@pytest.mark.requirement("A13", "D17e")
 @pytest.mark.parametrize(
     ("content", "text", "tokens"),
     [
@@ -314,12 +333,14 @@ def test_text_and_estimate(content: Any, text: str, tokens: int) -> None:
     assert Message.user(content, tokens=99).estimated_tokens == 99
 
 
+@pytest.mark.requirement("D21g")
 def test_an_attachment_knows_its_size() -> None:
     assert Attachment(AttachmentType.FILE, "n", "m", "ü").size == 2
     assert Attachment(AttachmentType.FILE, "n", "m", b"abc").size == 3
     assert Attachment(AttachmentType.FILE, "n", "m", "ü", size=9).size == 9
 
 
+@pytest.mark.requirement("C06d", "C06e", "D23a", "D23d", "D23e", "X20", "Z63")
 def test_a_call_ends_with_a_result_or_an_error() -> None:
     done = call()
     done.complete("")
@@ -333,6 +354,7 @@ def test_a_call_ends_with_a_result_or_an_error() -> None:
 # -- conversations ---------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A11", "D13a", "D13b", "D13d", "D13h", "D68")
 def test_a_new_conversation_is_empty_and_yet_there() -> None:
     conversation = Conversation("helper")
     assert (conversation.agent_id, len(conversation), conversation.is_empty(), conversation.archived) == (
@@ -343,8 +365,12 @@ def test_a_new_conversation_is_empty_and_yet_there() -> None:
     )
     assert conversation.last_message_at == conversation.created_at
     assert conversation
+    assert uuid.UUID(conversation.id).version == 4
+    assert conversation.id != Conversation("helper").id
+    assert Conversation("helper", id="given").id == "given"
 
 
+@pytest.mark.requirement("A11", "D14", "D15", "D69")
 def test_messages_are_added_as_objects_and_as_dicts() -> None:
     conversation = Conversation().with_system_prompt("Be kind.")
     conversation.push({"role": "user", "content": "hi"})
@@ -356,6 +382,7 @@ def test_messages_are_added_as_objects_and_as_dicts() -> None:
     assert all(message.timestamp for message in conversation.messages)
 
 
+@pytest.mark.requirement("D13g")
 def test_the_last_message_is_the_newest_by_its_own_time() -> None:
     conversation = Conversation()
     for moment in (NOON, NOON + SECOND, NOON - SECOND):
@@ -371,6 +398,7 @@ def test_a_conversation_has_its_own_list_of_messages() -> None:
     assert (len(messages), len(plain["messages"])) == (1, 1)
 
 
+@pytest.mark.requirement("D13c", "D16", "D70", "D71", "Z31")
 @pytest.mark.parametrize(
     ("said", "title"),
     [
@@ -394,6 +422,7 @@ def test_a_title_that_was_given_stays() -> None:
     assert talk(Message.user("x"), title="Mine").auto_title() == "Mine"
 
 
+@pytest.mark.requirement("C06e", "D23a", "E01g", "X20", "Z61", "Z63")
 def test_unanswered_calls_and_pairing() -> None:
     conversation = talk(asking("c1", "c2"), Message.tool_result("c2", "x"))
     assert [waiting.id for waiting in conversation.unanswered_calls()] == ["c1"]
@@ -408,6 +437,7 @@ def test_unanswered_calls_and_pairing() -> None:
 # -- what a model is shown -------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A14")
 def test_the_window_has_the_system_first_then_the_newest_that_fit() -> None:
     late = Message.system("late", tokens=5)
     conversation = talk(sized(1, "a"), sized(9, "b"), late, sized(3, "c"), sized(2, "d"), max_context_tokens=10)
@@ -492,12 +522,14 @@ def test_unknown_strategies_and_budgets_are_refused() -> None:
 # -- agents ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("D02a", "D02b", "D02c", "D06a", "D07", "D66")
 def test_an_agent_begins_at_version_one() -> None:
     agent = AgentState("a1", "Helper", "model-1")
     assert (agent.agent_id, agent.name, agent.agent_type, agent.version) == ("a1", "Helper", "model-1", 1)
     assert agent.modified_at == agent.created_at
 
 
+@pytest.mark.requirement("D04b", "D06b", "D09", "D10", "D11", "D67")
 def test_an_agents_own_state_is_set_and_asked_for() -> None:
     agent = AgentState("a1", "Helper", "model-1", created_at=NOON)
     agent.set_state("n", 42)

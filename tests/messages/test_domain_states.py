@@ -92,6 +92,7 @@ def test_what_is_saved_on_top_of_a_conversation_is_listed_as_one(vault: Vault, c
     assert list(vault.conversations()) == []
 
 
+@pytest.mark.requirement("A07")
 def test_details_of_a_save_go_along(vault: Vault) -> None:
     saved = vault.thread("talk").save(a_conversation(), iteration=3, metadata={"user": "u1"}, label="before", tags=["t"])
     assert (saved.iteration, saved.metadata, saved.label, saved.tags) == (3, {"user": "u1"}, "before", ("t",))

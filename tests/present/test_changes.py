@@ -105,7 +105,7 @@ def test_deep_values() -> None:
 
 
 @given(strategies.values(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_changes_lead_from_one_to_the_other(old: Any, data: st.DataObject) -> None:
     new = data.draw(strategies.edits(old))
     diff = changes_between(CODEC, old, new)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import savegame
 
 SINCE_0_1 = {
@@ -28,6 +30,7 @@ def test_every_name_is_there_and_nothing_else_is_public() -> None:
     assert public == set(savegame.__all__)
 
 
+@pytest.mark.requirement("E04", "X17")
 def test_kinds_of_errors_are_stable_and_distinct() -> None:
     errors = [
         value for value in vars(savegame).values() if isinstance(value, type) and issubclass(value, savegame.SavegameError)

@@ -18,6 +18,7 @@ from savegame.testing.faults import Child
 Kind = type[Agent]
 
 
+@pytest.mark.requirement("Z56")
 @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "at once"])
 def test_a_run_that_was_killed_at_any_moment_is_finished_by_another_process(
     address: str, log: Log, kind: Kind, at_once: bool

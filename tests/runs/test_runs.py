@@ -498,6 +498,7 @@ def test_a_step_is_done_once(vault: Vault) -> None:
 # -- who works -------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A25", "Z61")
 def test_one_runs_the_others_are_busy(vault: Vault) -> None:
     with vault.run("t") as run:
         run.user("hi")
@@ -619,6 +620,7 @@ def test_a_reply_that_is_not_unicode_is_kept_so_that_it_can_be_said(reply: Any, 
 # -- going back ------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("Z56")
 def test_after_a_rewind_results_are_taken_again_and_not_made_again(vault: Vault, effects: Effects) -> None:
     effects.add("mail")
     replies = (calling(("mail", {})), "done")
@@ -653,6 +655,7 @@ def test_calls_are_made_anew_only_where_that_was_asked_for(vault: Vault, effects
     assert len(effects.made) == 2
 
 
+@pytest.mark.requirement("Z56")
 def test_a_call_whose_outcome_nobody_knows_stays_so_whatever_was_rewound_and_undone(vault: Vault, effects: Effects) -> None:
     def strike(call: Any) -> None:
         effects.made.append(("mail", call.key))

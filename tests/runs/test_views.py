@@ -418,7 +418,7 @@ VIEWS: list[Callable[[list[Plain]], list[Plain]]] = [
 ]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(HISTORIES, st.sampled_from(VIEWS))
 def test_providers_accept_what_they_are_shown_of_any_history(
     messages: list[Plain], view: Callable[[list[Plain]], list[Plain]]
@@ -431,14 +431,12 @@ def test_providers_accept_what_they_are_shown_of_any_history(
     assert repr(messages) == before
 
 
-@settings(deadline=None)
 @given(HISTORIES)
 def test_closing_a_view_again_changes_nothing(messages: list[Plain]) -> None:
     view = closed(messages)
     assert repr(closed(view)) == repr(view)
 
 
-@settings(deadline=None)
 @given(HISTORIES, st.integers(0, 12))
 def test_a_history_cut_anywhere_keeps_every_answer_that_it_has(messages: list[Plain], cut: int) -> None:
     first = {**asks("only"), "content": "?"}

@@ -54,6 +54,7 @@ def chats(vault: Vault) -> Vault:
 # -- what is found ---------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("D32", "D79")
 @pytest.mark.parametrize(
     ("query", "wanted"),
     [
@@ -176,7 +177,8 @@ def test_another_match_is_refused_and_the_choices_are_named(vault: Vault, wrong:
         vault.search("x", match=wrong)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.requirement("D32")
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     texts=st.lists(st.text(st.sampled_from("aBß%_*\"' \n\0é\u0301İ退"), max_size=8), min_size=1, max_size=8),
     queries=st.lists(st.text(st.sampled_from("abSs%_*\"' é退"), max_size=3), min_size=1, max_size=8),
@@ -199,6 +201,7 @@ def test_better_hits_come_first_and_newer_ones_among_equals(vault: Vault) -> Non
     assert hits[0].score == hits[1].score > hits[2].score > 0
 
 
+@pytest.mark.requirement("D32", "D39")
 def test_limits_are_kept(chats: Vault) -> None:
     assert found(chats, "", limit=2) == ["chinese", "résumé"]
     assert found(chats, "", limit=None) == found(chats, "")
@@ -211,6 +214,7 @@ def test_limits_are_kept(chats: Vault) -> None:
         chats.search(7)  # type: ignore[arg-type]
 
 
+@pytest.mark.requirement("D32", "D79")
 def test_agents_and_namespaces_are_kept_apart(opened: Opener) -> None:
     vault = opened()
     say(vault, "mine", "refund", agent="me")
@@ -390,6 +394,7 @@ def test_a_killed_indexing_goes_on_where_it_stopped(on_disk: Opener, tmp_path: P
     assert told == [(100, 100)]
 
 
+@pytest.mark.requirement("D38", "Z40")
 def test_a_damaged_thread_is_named_and_the_others_are_found(on_disk: Opener, caplog: pytest.LogCaptureFixture) -> None:
     vault = on_disk()
     say(vault, "sound", "refund")

@@ -88,6 +88,7 @@ def files(root: Path) -> dict[str, bytes]:
 # -- what a person finds -----------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A42", "A73")
 def test_a_journal_can_be_read(root: Path) -> None:
     with savegame.open(f"file:{root}") as vault:
         thread = vault.thread("support/42", agent="helper")
@@ -127,6 +128,7 @@ def test_nothing_in_a_readable_vault_is_compressed(root: Path) -> None:
     assert "base64" not in text
 
 
+@pytest.mark.requirement("Z55")
 def test_names_are_hashes_and_everything_is_private(store: FileStore, root: Path) -> None:
     old = os.umask(0)
     try:
@@ -146,6 +148,7 @@ def test_names_are_hashes_and_everything_is_private(store: FileStore, root: Path
 # -- opening -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A39", "A41", "A43", "A44", "A78", "D35", "E05", "E08", "E31", "E33f", "X16")
 def test_nothing_is_made_before_the_first_write(tmp_path: Path) -> None:
     root = tmp_path / "a" / "b" / "saves"
     store = FileStore(str(root))
@@ -174,6 +177,7 @@ def a_broken_marker(root: Path) -> None:
     (root / "savegame.json").write_text("{}")
 
 
+@pytest.mark.requirement("C10", "C34", "E10", "X25", "Z54")
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("make", [a_file, a_directory_of_somebody, a_newer_format, a_broken_marker])
 def test_what_is_not_ours_is_refused_and_stays_as_it_is(make: Callable[[Path], None], read_only: bool, root: Path) -> None:
@@ -213,6 +217,7 @@ def test_reading_only(store: FileStore, root: Path) -> None:
     assert files(root) == before
 
 
+@pytest.mark.requirement("Z60")
 def test_a_symbolic_link_inside_is_refused(store: FileStore, root: Path, tmp_path: Path) -> None:
     grown(store, A, 1)
     grown(store, B, 1)
@@ -297,6 +302,7 @@ def test_a_fork_inside_an_operation_refuses_in_the_child(store: FileStore) -> No
 # -- torn tails and damage ---------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("C13", "C18", "E13", "Z25")
 @pytest.mark.parametrize(
     "then", [appended(A, 3, 2), Rewrite(A, drop=(1,), rebase=((2, 0, b"1.2."),))], ids=["append", "rewrite"]
 )
@@ -316,6 +322,7 @@ def test_a_torn_tail_is_set_aside_and_reported(then: Any, root: Path, caplog: py
     assert list(store.check("default")) == []
 
 
+@pytest.mark.requirement("C13", "C18", "E13", "Z25")
 def test_a_commit_that_was_written_in_part_counts_as_nothing(store: FileStore, root: Path) -> None:
     """However many of its bytes reached the file."""
     grown(store, A, 1)
@@ -504,6 +511,7 @@ def test_half_an_index_entry_is_written_over(store: FileStore, root: Path) -> No
 # -- names of directories --------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("Z01")
 @pytest.mark.parametrize(
     ("name", "readable"),
     [
@@ -536,6 +544,7 @@ def test_a_directory_can_be_recognised(store: FileStore, root: Path, name: str, 
     assert json.loads((root / "savegame.json").read_text())["format"] == 2
 
 
+@pytest.mark.requirement("Z01")
 @given(st.text(min_size=1, max_size=512))
 def test_a_readable_name_is_safe(name: str) -> None:
     made = directory_name(name)
@@ -687,6 +696,7 @@ def test_a_listing_is_kept_and_never_trusted_for_too_long(root: Path) -> None:
 # -- removing ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A48", "A76")
 def test_what_is_removed_is_in_no_file(store: FileStore, root: Path) -> None:
     """A rewrite, a delete, and a delete with a new beginning in one commit."""
     for key in (A, B, C):
@@ -712,6 +722,7 @@ def test_compacting_leaves_out_what_was_superseded(store: FileStore) -> None:
     assert everything(store, A) == before
 
 
+@pytest.mark.requirement("E06", "E12", "E15", "Z45")
 def test_a_backup_is_a_store_like_any_other(store: FileStore, tmp_path: Path) -> None:
     grown(store, A, 3)
     store.commit([PutKeyframe(A, 2, b"1.2.")])

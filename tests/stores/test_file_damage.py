@@ -172,3 +172,13 @@ def test_torn_tails_are_never_written_over(store: FileStore) -> None:
         "torn-2": b"second",
         "torn-3": b"third",
     }
+
+
+@pytest.mark.requirement("E25", "E33c")
+def test_a_line_without_its_sum_is_reported_with_a_reason(store: FileStore) -> None:
+    grown(store, A, 2)
+    first, *rest, last = journal(store).read_bytes().splitlines(keepends=True)
+    journal(store).write_bytes(b"".join((first, *rest, last[: last.index(b',"sum":')] + b"}\n")))
+    (problem,) = FileStore(store.path).check("default")
+    assert (problem.thread_id, problem.checkpoint_id, problem.place) == ("a", "a-2", "line of frame 2")
+    assert "checkpoint a-2 is damaged" in problem.message

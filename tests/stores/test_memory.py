@@ -59,6 +59,7 @@ def test_leases_go_by_the_clock_that_was_given() -> None:
     assert store.clock() == 1010
 
 
+@pytest.mark.requirement("B36")
 def test_it_opens_by_its_url() -> None:
     store = open_url("memory:", durability="power", read_only=True)
     assert store.threads("default").items == []
@@ -67,6 +68,7 @@ def test_it_opens_by_its_url() -> None:
         open_url("memory:name")
 
 
+@pytest.mark.requirement("A32", "A53", "A86")
 def test_two_stores_share_nothing() -> None:
     store_of(2)
     assert MemoryStore().thread(KEY) is None
@@ -87,6 +89,7 @@ def test_an_interrupt_in_the_middle_of_a_batch_takes_it_back() -> None:
     assert list(store.check("default")) == []
 
 
+@pytest.mark.requirement("D42")
 def test_sizes_are_the_bytes_held() -> None:
     store = store_of(2)
     store.commit(

@@ -92,6 +92,7 @@ def test_the_table_of_errors_is_the_one_tested_here() -> None:
     assert [(theirs, ours) for theirs, ours, _ in file._MAPPING] == WANTED
 
 
+@pytest.mark.requirement("B19")
 @pytest.mark.parametrize(("theirs", "ours"), WANTED, ids=lambda kind: kind.__name__)
 def test_each_error_of_sqlite_becomes_ours(theirs: type[apsw.Error], ours: type[SavegameError]) -> None:
     with pytest.raises(ours) as raised, file.translated("/somewhere/v.db"):
@@ -618,6 +619,7 @@ def interrupted_at_every_step(work: Callable[[], object], *modules: str) -> int:
             return trace
 
         before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for one such frame when tracing begins, not later
         sys.settrace(trace)
         try:
             work()
@@ -634,7 +636,7 @@ def _after_a_call(frame: FrameType) -> bool:
     code, at = frame.f_code.co_code, frame.f_lasti - 2
     while at > 0 and dis.opname[code[at]] == "CACHE":
         at -= 2
-    return at >= 0 and dis.opname[code[at]].startswith("CALL")
+    return at >= 0 and dis.opname[code[at]].startswith("CALL") and "INTRINSIC" not in dis.opname[code[at]]
 
 
 def test_an_interrupted_lease_does_not_stop_its_thread_from_writing(store: SQLiteStore) -> None:

@@ -26,6 +26,7 @@ def kinds(vault: Vault, agent_id: str) -> list[str]:
     return [str(checkpoint.kind) for checkpoint in vault.agent_checkpoints(agent_id)]
 
 
+@pytest.mark.requirement("D61", "D62")
 def test_each_agent_that_exists_is_saved_at_once_and_again_when_it_changed(vault: Vault, chat: str) -> None:
     with vault.autosave_agents(["helper", "other", "nobody"], OFTEN) as saving:
         until(lambda: saving.saved == 2)

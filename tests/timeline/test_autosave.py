@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import logging
 import subprocess
 import sys
@@ -56,6 +57,7 @@ def states(thread: Thread) -> list[Any]:
 # -- what it saves ---------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("D61", "D62")
 def test_it_saves_at_once_as_an_automatic_checkpoint(vault: Vault) -> None:
     with vault.thread("t", agent="helper").autosave(lambda: {"n": 1}, HOUR, tags=["a"], metadata={"b": 1}) as autosave:
         until(lambda: autosave.saved)
@@ -70,6 +72,7 @@ def test_a_block_that_is_left_at_once_has_saved_once(vault: Vault) -> None:
     assert states(vault.thread("t")) == [{"n": 1}]
 
 
+@pytest.mark.requirement("D43c", "D61", "Z33")
 def test_it_saves_what_changed_and_writes_nothing_else(vault: Vault) -> None:
     source = Source({"n": 0})
     with vault.thread("t").autosave(source, OFTEN) as autosave:
@@ -98,6 +101,7 @@ def test_a_state_of_none_is_a_state(vault: Vault) -> None:
     assert states(vault.thread("t")) == [None]
 
 
+@pytest.mark.requirement("D43c", "D61", "Z33")
 def test_keep_takes_neither_labelled_nor_other_checkpoints(vault: Vault) -> None:
     thread = vault.thread("t")
     thread.save({"n": -1})
@@ -194,6 +198,7 @@ def test_a_save_inside_a_transaction_does_not_disturb_it(in_database: Opener) ->
     assert (states(thread), autosave.errors) == ([0, "inside", 1], ())
 
 
+@pytest.mark.requirement("D61", "D63", "Z35")
 def test_a_thread_takes_no_second_one(vault: Vault) -> None:
     with vault.thread("t").autosave(lambda: 1, HOUR) as first:
         with pytest.raises(AlreadyExistsError, match="no second one"):
@@ -207,6 +212,7 @@ def test_a_thread_takes_no_second_one(vault: Vault) -> None:
 # -- how it ends -----------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("D61", "D63", "Z35")
 def test_nothing_is_saved_after_stop(vault: Vault) -> None:
     source = Source(0)
     autosave = vault.thread("t").autosave(source, OFTEN)
@@ -218,6 +224,7 @@ def test_nothing_is_saved_after_stop(vault: Vault) -> None:
     assert (autosave.running, source.asked, states(vault.thread("t"))) == (False, asked, [0])
 
 
+@pytest.mark.requirement("D61", "D63", "Z35")
 def test_stop_does_not_wait_for_the_interval(vault: Vault) -> None:
     """Else this test would take an hour."""
     with vault.thread("t").autosave(lambda: 1, HOUR) as autosave:
@@ -262,6 +269,7 @@ def test_an_error_in_the_block_stops_it_and_comes_out(vault: Vault) -> None:
     assert not autosave.running
 
 
+@pytest.mark.requirement("Z35")
 def test_a_closed_vault_ends_it(opened: Opener) -> None:
     vault = opened()
     source = Source(0)
@@ -299,6 +307,7 @@ print("done")
 # -- errors ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("Z34")
 def test_errors_are_logged_kept_and_handed_on_and_the_loop_goes_on(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "savegame")
     source = Source(0)
@@ -337,3 +346,9 @@ def test_only_the_newest_errors_are_kept(vault: Vault) -> None:
     with vault.thread("t").autosave(source, dt.timedelta(microseconds=1)) as autosave:
         until(lambda: source.asked > 200)
     assert len(autosave.errors) == 100
+
+
+@pytest.mark.requirement("D43a", "D43b", "D43c", "D76")
+def test_the_defaults_save_every_five_minutes_and_keep_everything() -> None:
+    parameters = inspect.signature(Thread.autosave).parameters
+    assert (parameters["every"].default, parameters["keep"].default) == (dt.timedelta(seconds=300), None)

@@ -94,6 +94,7 @@ def test_it_is_gone(vault: Vault, opened: Opener, tmp_path: Path) -> None:
     assert vault.restore_agent(named.id).agent_id == "helper"
 
 
+@pytest.mark.requirement("D25f", "D58")
 def test_a_restore_brings_it_back(vault: Vault) -> None:
     begun(vault, "chat", "other")
     before = shown(vault)

@@ -17,6 +17,7 @@ NOW = 10_000_000
 SECOND = dt.timedelta(seconds=1)
 
 
+@pytest.mark.requirement("B42", "D55", "D60", "X13", "Z16")
 @pytest.mark.parametrize(
     "wrong",
     [{"max_checkpoints": 0}, {"max_checkpoints": -1}, {"max_checkpoints": 2**70}, {"ttl": dt.timedelta(0)}, {"ttl": -SECOND}],
@@ -26,6 +27,7 @@ def test_retention_refuses_what_would_keep_nothing(wrong: dict[str, Any]) -> Non
         Retention(**wrong)
 
 
+@pytest.mark.requirement("B31")
 def test_the_default_keeps_everything() -> None:
     assert Retention().keeps_all
     assert not Retention(max_checkpoints=1).keeps_all
@@ -90,10 +92,12 @@ STRATEGIES = [
 ]
 
 
+@pytest.mark.requirement("A17", "A72")
 def test_the_default_saves_after_tool_calls() -> None:
     assert Strategy() == Strategy.after_tool_call == Strategy("after_tool_call")
 
 
+@pytest.mark.requirement("A16", "A19", "A20", "A21", "A71", "A72")
 @pytest.mark.parametrize(
     ("strategy", "events"),
     [
@@ -109,16 +113,19 @@ def test_which_events_a_strategy_saves_after(strategy: Strategy, events: set[str
     assert {event for event in map(str, Event) if strategy.should_save(1, event)} == events
 
 
+@pytest.mark.requirement("A22", "A23", "Z07", "Z08")
 @given(st.integers(1, 50), st.integers(0, 10_000))
 def test_every_n_saves_once_in_every_nth_iteration_and_not_before_any_work(n: int, iteration: int) -> None:
     wanted = sum(Strategy.every(n).should_save(iteration, event) for event in Event)
     assert wanted == (1 if iteration and iteration % n == 0 else 0)
 
 
+@pytest.mark.requirement("A22", "A70", "B32")
 def test_every_three_in_a_row() -> None:
     assert [i for i in range(10) if Strategy.every(3).should_save(i, "iteration")] == [3, 6, 9]
 
 
+@pytest.mark.requirement("B20", "B34", "D43d", "Z13")
 @pytest.mark.parametrize(
     ("since", "wanted"), [(None, True), (0.0, False), (29.9, False), (30.0, True), (1e6, True), (-1.0, False)]
 )
@@ -145,6 +152,7 @@ def test_what_is_no_strategy_is_refused(wrong: str) -> None:
         Strategy(wrong)
 
 
+@pytest.mark.requirement("A23", "Z08")
 @pytest.mark.parametrize("wrong", [0, -3, True, 1.5, "3", None])
 def test_a_number_of_iterations_is_at_least_one(wrong: Any) -> None:
     with pytest.raises(InvalidInputError, match="at least 1"):
@@ -163,5 +171,6 @@ def test_an_unknown_event_is_refused_and_the_events_are_named() -> None:
             strategy.should_save(1, "TOOL_CALL")
 
 
+@pytest.mark.requirement("A18")
 def test_an_event_is_the_kind_of_the_checkpoint_saved_for_it() -> None:
     assert {str(Kind.of(event)) for event in Event} == {"tool_call", "llm_response", "iteration"}

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from homes import IN_FILES, Home
 
-from savegame import Busy, CheckpointNotFound, InvalidInputError, Retention
+from savegame import Busy, CheckpointNotFound, InvalidInputError, OutOfSpace, Retention
 from savegame.store import Rewrite, StoreChange
 from savegame.stores.memory import MemoryStore
 from savegame.testing import same
@@ -41,6 +42,7 @@ def grown(vault: Vault, count: int, name: str = "t") -> Thread:
 # -- prune -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A29", "A30", "A38", "A48", "A58", "A68", "A83", "Z09")
 def test_prune(vault: Vault) -> None:
     thread = grown(vault, 10)
     thread.label(2, "kept")
@@ -100,6 +102,7 @@ def test_prune_with_branches_keeps_the_head(vault: Vault) -> None:
     assert vault.verify().ok
 
 
+@pytest.mark.requirement("A30", "B42", "D55", "D60", "X13", "Z16")
 @pytest.mark.parametrize("wrong", [{}, {"keep": 0}, {"keep": -1}, {"keep": "3"}, {"keep": 1.5}, {"keep": True}], ids=repr)
 def test_prune_refuses(vault: Vault, wrong: dict[str, Any]) -> None:
     thread = grown(vault, 3)
@@ -149,6 +152,7 @@ def test_prune_all_threads(vault: Vault) -> None:
 # -- retention -------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("B31", "B42", "B62", "D45")
 def test_max_3_of_five_saved(opened: Opener) -> None:
     """B62."""
     vault = opened(retention=Retention(max_checkpoints=3))
@@ -166,6 +170,7 @@ def test_max_3_of_five_saved(opened: Opener) -> None:
     assert vault.verify().ok
 
 
+@pytest.mark.requirement("D55", "D60")
 @pytest.mark.parametrize("noted", [{"tags": ["x"]}, {"label": "x"}, {}], ids=["tagged", "labelled", "bare"])
 def test_retention_counts_every_unlabelled_checkpoint(opened: Opener, noted: dict[str, Any]) -> None:
     thread = opened(retention=Retention(max_checkpoints=3)).thread("t")
@@ -178,6 +183,7 @@ def test_retention_counts_every_unlabelled_checkpoint(opened: Opener, noted: dic
     assert steps(blunt) == [6, 5, 4]
 
 
+@pytest.mark.requirement("B42", "D55", "D60", "X12", "X13", "Z16")
 def test_retention_keeps_labelled_and_the_head(opened: Opener) -> None:
     vault = opened(retention=Retention(max_checkpoints=2))
     thread = vault.thread("t")
@@ -192,6 +198,7 @@ def test_retention_keeps_labelled_and_the_head(opened: Opener) -> None:
     assert states(thread)[:2] == ["on", 2]
 
 
+@pytest.mark.requirement("B20", "B34", "D43d", "Z13")
 def test_retention_by_age() -> None:
     now = [1_000_000_000_000_000]
     with Vault(MemoryStore(clock=lambda: now[0]), retention=Retention(ttl=dt.timedelta(minutes=5))) as vault:
@@ -209,6 +216,7 @@ def test_retention_by_age() -> None:
             thread.load(3)
 
 
+@pytest.mark.requirement("B42", "Z65")
 def test_retention_frees_space_in_time(opened: Opener) -> None:
     vault = opened(retention=Retention(max_checkpoints=3), durability="process")
     thread = vault.thread("t")
@@ -223,6 +231,7 @@ def test_retention_frees_space_in_time(opened: Opener) -> None:
     assert vault.verify().ok
 
 
+@pytest.mark.requirement("B27")
 @pytest.mark.parametrize(
     "retention",
     [
@@ -261,6 +270,7 @@ def test_listings_count_what_history_lists(opened: Opener, retention: Retention)
 # -- delete ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("B52", "B63", "C23", "C29", "X27")
 def test_delete(vault: Vault) -> None:
     thread = grown(vault, 3)
     grown(vault, 2, "other")
@@ -344,6 +354,7 @@ def found_in(directory: Path, needle: str) -> list[str]:
 SECRET = "s3cret-8c1f0b5e"
 
 
+@pytest.mark.requirement("A48", "A76")
 @pytest.mark.parametrize("size", [1, 200, 9000], ids=["small", "medium", "large"])
 @pytest.mark.parametrize("how", ["prune", "discard", "delete", "vault prune"])
 def test_removed_bytes_leave_the_files(on_disk: Opener, tmp_path: Path, how: str, size: int) -> None:
@@ -383,6 +394,7 @@ def test_a_deleted_thread_leaves_no_name_behind(on_disk: Opener, tmp_path: Path)
     assert found_in(tmp_path, SECRET) == []
 
 
+@pytest.mark.requirement("B23", "B27", "B28", "C16", "C36", "E19", "X27", "Z21", "Z22")
 def test_removing_single_checkpoints(vault: Vault) -> None:
     """The newest that is left becomes the head; where none is left the thread is empty and can be begun again."""
     thread = vault.thread("t")
@@ -404,3 +416,72 @@ def test_a_handle_that_removed_its_head_goes_on(vault: Vault) -> None:
     assert thread.head is None
     thread.save({"n": "next"})
     assert steps(thread) == [3, 2, 1]
+
+
+@pytest.mark.requirement("Z09")
+def test_nothing_is_counted_twice() -> None:
+    store = Interrupted()
+    for number in range(20):
+        Vault(store).thread("t").save({"n": number})
+    counts: list[int] = []
+    store.meanwhile = lambda: counts.append(Vault(store).thread("t").prune(keep=4))
+    counts.append(Vault(store).thread("t").prune(keep=2))
+    assert sum(counts) == 18
+
+
+SESSIONS = ["a", "a_b", "a_1", "latest", "a_latest", "my latest work", "a.json"]
+
+
+@pytest.mark.requirement("A69", "A84", "C12", "C22", "C23", "C30", "Z24")
+def test_a_thread_is_matched_by_its_whole_id(home: Home) -> None:
+    vault = home.open()
+    for session in SESSIONS:
+        for number in range(3):
+            vault.thread(session).save({"of": session, "n": number})
+    assert vault.thread("a").prune(keep=1) == 2
+    assert vault.thread("latest").delete()
+    assert not vault.thread("my").delete()
+    kept = {info.id: info.checkpoints for info in vault.threads()}
+    assert kept == {session: 1 if session == "a" else 3 for session in SESSIONS if session != "latest"}
+    assert vault.thread("a_latest").state() == {"of": "a_latest", "n": 2}
+
+
+@pytest.mark.requirement("A45", "C23", "Z27")
+def test_only_checkpoints_are_counted(home: Home) -> None:
+    vault = home.open()
+    thread = vault.thread("t")
+    for number in range(5):
+        thread.save({"n": number})
+    thread.put_records({("note", "beside"): 1})
+    if home.store in IN_FILES:
+        (home.path / "t_99.json").write_text("somebody else's")
+    assert thread.prune(keep=2) == 3
+    assert thread.remove("head") == 1
+    assert (thread.delete(), thread.delete()) == (True, False)
+    if home.store in IN_FILES:
+        assert (home.path / "t_99.json").read_text() == "somebody else's"
+
+
+class NoRoomToCleanUp(MemoryStore):
+    """Saves, but cannot remove anything."""
+
+    refused = 0
+
+    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
+        if any(isinstance(change, Rewrite) for change in changes):
+            self.refused += 1
+            raise OutOfSpace("no room to rewrite anything")
+        return super().commit(changes)
+
+
+@pytest.mark.requirement("Z58")
+def test_a_clean_up_that_fails_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    store = NoRoomToCleanUp()
+    vault = Vault(store, retention=Retention(max_checkpoints=2))
+    thread = vault.thread("t")
+    for number in range(200):
+        thread.save({"n": number, "text": os.urandom(200).hex()})
+    assert store.refused > 0
+    assert "no room to rewrite anything" in caplog.text
+    assert thread.step == 200
+    assert len(list(thread.history())) == 2

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import savegame
@@ -60,7 +60,6 @@ class Watched:
 
 
 @given(st.sampled_from((None, "helper")), st.sampled_from((None, 3)), st.lists(st.tuples(NAMES, ITEMS, DETAILS), max_size=12))
-@settings(deadline=None)
 def test_both_ways_write_the_same(agent: str | None, keep: int | None, updates: list[tuple[Any, Any, dict[str, Any]]]) -> None:
     short, long = (Watched(agent=agent, keep=keep, short=short) for short in (True, False))
     begin = {"items": [], "text": "not a list", "deep": {"list": [1]}, 7: [], b"k": []}

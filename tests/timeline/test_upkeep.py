@@ -15,15 +15,19 @@ from typing import Any
 import apsw
 import pytest
 from addresses import IN_DATABASES
+from homes import IN_FILES, Home
 
 import savegame
 from savegame import (
+    AgentState,
     AlreadyExistsError,
     CheckpointNotFound,
     ClosedError,
     ConflictError,
+    Conversation,
     CorruptionError,
     InvalidInputError,
+    Message,
     SavegameError,
     StoreNotFound,
     ThreadNotFound,
@@ -130,6 +134,7 @@ def test_a_damaged_keyframe_is_passed_over(on_disk: Opener) -> None:
 # -- damage ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("B18", "B43", "C21", "C37")
 def test_a_damaged_delta(on_disk: Opener) -> None:
     vault = on_disk(cache_bytes=0)
     thread = grown(vault, 6)
@@ -311,6 +316,7 @@ def test_repair_of_a_sound_vault_does_nothing(vault: Vault) -> None:
     assert len(states(thread)) == 5
 
 
+@pytest.mark.requirement("E24", "E33b")
 def test_verify_reports_progress(vault: Vault) -> None:
     for name in "abc":
         vault.thread(name).save(1)
@@ -319,6 +325,7 @@ def test_verify_reports_progress(vault: Vault) -> None:
     assert (report.ok, bool(report), report.threads, report.checkpoints, seen) == (True, True, 3, 3, [(1, 3), (2, 3), (3, 3)])
 
 
+@pytest.mark.requirement("E24")
 def test_one_thread_is_verified_alone(vault: Vault) -> None:
     for name in "abc":
         grown(vault, 3, name)
@@ -364,6 +371,7 @@ def test_compact(opened: Opener) -> None:
     assert thread.state()["l"][-1] == "on"
 
 
+@pytest.mark.requirement("D33")
 def test_stats(vault: Vault) -> None:
     assert (vault.stats().threads, vault.stats().checkpoints) == (0, 0)
     grown(vault, 3, "a")
@@ -374,6 +382,7 @@ def test_stats(vault: Vault) -> None:
     assert stats.cache_bytes > 0
 
 
+@pytest.mark.requirement("E06", "E12", "E15", "Z45")
 def test_backup(on_disk: Opener, tmp_path: Path) -> None:
     vault = on_disk(durability="process")
     thread = grown(vault, 50)
@@ -777,6 +786,7 @@ def test_read_only(on_disk: Opener, tmp_path: Path) -> None:
     assert reader.thread("t").state() == "more"
 
 
+@pytest.mark.requirement("B35")
 @pytest.mark.parametrize(
     "options", [{"cache_bytes": 0}, {"compress": False}, {"durability": "process"}, {"cache_bytes": 3000}], ids=repr
 )
@@ -843,6 +853,7 @@ def test_a_closed_vault(vault: Vault) -> None:
     assert loaded.state["l"] == [1]
 
 
+@pytest.mark.requirement("E08", "E33f", "Z55")
 def test_files_and_directories_are_private(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "vault.db"
     with savegame.open(path) as vault:
@@ -854,6 +865,7 @@ def test_files_and_directories_are_private(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.rglob("*") if file.is_file()} <= {"vault.db", "vault.db-wal", "vault.db-shm"}
 
 
+@pytest.mark.requirement("C13", "E14", "Z47")
 def test_two_vaults_on_the_same_data(in_database: Opener) -> None:
     one, other = in_database(), in_database()
     left, right = one.thread("t"), other.thread("t")
@@ -879,3 +891,31 @@ def test_two_vaults_on_the_same_data(in_database: Opener) -> None:
     one.compact()
     assert right.state() == "fourth"
     assert one.verify().ok
+
+
+@pytest.mark.requirement("B33", "Z13")
+@pytest.mark.parametrize("disk", ["sqlite"], indirect=True)  # a journal is there to be read: it is never compressed
+def test_compress_compresses(disk: Home) -> None:
+    for thread_id, compress in (("plain", False), ("packed", True)):
+        disk.open(compress=compress).thread(thread_id).save({"text": f"{thread_id} as it stands, " * 300})
+    disk.close()
+    stored = b"".join(path.read_bytes() for path in disk.files())
+    assert stored.count(b"plain as it stands, ") == 300
+    assert stored.count(b"packed as it stands, ") < 2
+
+
+@pytest.mark.requirement("D27a", "D27b", "D27c", "D27d", "D27e", "D40", "D64", "D82", "Z41")
+def test_statistics_are_the_same_everywhere_and_true(home: Home) -> None:
+    vault = home.open()
+    vault.save_agent(AgentState("helper", "Helper", "scripted"))
+    for agent_id, name, messages in (("helper", "one", [Message.user("I am one")]), ("never saved", "orphan", [])):
+        vault.save_conversation(Conversation(agent_id, id=name, messages=messages))
+    vault.checkpoint_agent("helper")
+    stats = vault.stats()
+    assert (stats.threads, stats.checkpoints, stats.agents, stats.conversations, stats.messages) == (3, 4, 1, 2, 1)
+    before = stats.total_bytes
+    vault.add_message("one", Message.user("x" * 100_000))
+    assert vault.stats().total_bytes > before
+    if home.store in IN_FILES:
+        shared = [path for path in home.files() if path.name.endswith("-shm")]  # memory that processes share, not data
+        assert vault.stats().total_bytes == sum(path.stat().st_size for path in home.files() if path not in shared)

@@ -122,6 +122,7 @@ def saved(vault: Vault, count: int = 4, name: str = "t", **details: Any) -> Thre
     return thread
 
 
+@pytest.mark.requirement("E01i")
 def test_what_is_pruned_stays_spent_and_is_no_checkpoint_any_more(vault: Vault) -> None:
     thread = saved(vault, agent="a")
     (before,) = vault.usage()
@@ -371,9 +372,10 @@ class Spenders:
             assert spent(vault) == wanted
 
 
+@pytest.mark.requirement("E01j")
 @pytest.mark.parametrize("store", ALL)
 @pytest.mark.parametrize("most", [None, 2])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(actions=st.lists(ACTIONS, max_size=25))
 def test_whatever_is_removed_and_copied_every_cost_counts_once(
     actions: list[tuple[str, int, Any, Any]], store: str, most: int | None, address_of: Addresses, tmp_path: Path

@@ -49,6 +49,7 @@ def one_thread(vault: Vault, count: int = 3) -> savegame.Thread:
 # -- what comes back -------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A63")
 @pytest.mark.parametrize("target", ["memory:", "sqlite:{}/other.db", "file:{}/other"])
 def test_everything_comes_back_once(opened: Opener, target: str, tmp_path: Path) -> None:
     vault = filled(opened())
@@ -86,7 +87,7 @@ def said(path: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "sum"} for line in lines]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_states_of_every_type_come_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("export") / "e.jsonl"

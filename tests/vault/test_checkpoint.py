@@ -60,6 +60,7 @@ def through_json(found: Checkpoint, **how: Any) -> Any:
 FIELDS = [item.name for item in dataclasses.fields(Checkpoint)]
 
 
+@pytest.mark.requirement("A09", "A63", "B13")
 def test_every_field_comes_back(vault: Vault) -> None:
     made = a_checkpoint(vault)
     text = through_json(made)
@@ -86,6 +87,7 @@ def test_the_state_goes_along_with_its_types(vault: Vault) -> None:
     assert Checkpoint.from_dict(through_json(a_checkpoint(vault, None), state=True)).state is None
 
 
+@pytest.mark.requirement("A09")
 @given(strategies.values(large=True))
 def test_any_state_goes_along(state: Any) -> None:
     with savegame.open("memory:") as vault:
@@ -93,6 +95,7 @@ def test_any_state_goes_along(state: Any) -> None:
         assert Codec().encode(Checkpoint.from_dict(through_json(made, state=True)).state) == Codec().encode(state)
 
 
+@pytest.mark.requirement("B13")
 def test_objects_come_back_where_their_class_is_registered(vault: Vault) -> None:
     thread = vault.thread("plan", type=Plan)
     text = through_json(thread.save(Plan(["look", "act"]), metadata={"plan": Plan([])}), state=True)
@@ -119,6 +122,7 @@ def test_dataclasses_sees_the_fields_and_nothing_else(vault: Vault) -> None:
     assert (found["id"], found["status"], found["metadata"]) == (made.id, made.status, made.metadata)
 
 
+@pytest.mark.requirement("A10")
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -159,6 +163,7 @@ def test_what_is_wrong_is_named(vault: Vault, name: str, value: Any, message: st
         Checkpoint.from_dict(a_checkpoint(vault, {"n": 1}).to_dict(state=True) | {name: value})
 
 
+@pytest.mark.requirement("A09", "A63")
 def test_what_is_no_dict_or_lacks_a_field_is_refused(vault: Vault) -> None:
     whole = a_checkpoint(vault).to_dict()
     with pytest.raises(InvalidInputError, match="a Checkpoint is read from a dict, not from list"):

@@ -18,6 +18,7 @@ def on(day: int, year: int = 2020) -> dt.datetime:
     return dt.datetime(year, 3, day, 12, 30, 15, 123456, tzinfo=dt.UTC)
 
 
+@pytest.mark.requirement("A06")
 def test_the_time_is_kept_and_shown_and_the_order_is_that_of_the_saves(vault: Vault) -> None:
     thread = vault.thread("old")
     assert thread.save({"n": [1]}, created_at=on(5)).created_at == on(5)
@@ -34,6 +35,7 @@ def test_the_time_is_kept_and_shown_and_the_order_is_that_of_the_saves(vault: Va
     assert vault.verify().ok
 
 
+@pytest.mark.requirement("B04", "Z64")
 def test_times_of_any_zone_and_any_year_are_kept(vault: Vault) -> None:
     thread = vault.thread("old")
     for moment in (

@@ -340,6 +340,7 @@ def test_compacting_leaves_every_tenants_states(red: Vault) -> None:
         assert told(Vault(red.store, namespace=name).thread("t").history()) == said
 
 
+@pytest.mark.requirement("Z60")
 def test_what_is_asked_for_by_another_tenants_id_is_not_there(red: Vault) -> None:
     assert red.find("only there") is None
     assert red.delete_checkpoint("only there") is False

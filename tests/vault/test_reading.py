@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from homes import Home
 
+import savegame
 from savegame import AlreadyExistsError, CheckpointNotFound, ConflictError, InvalidInputError, NotFoundError, ThreadNotFound
 from savegame.store import ANY, DeleteThread, MoveHead
 from savegame.stores.memory import MemoryStore
+from savegame.testing.faults import Child, Mouth
 from savegame.thread import Thread
 from savegame.timeline.timeline import Timeline
 from savegame.vault import Vault
@@ -58,6 +64,7 @@ def test_references(vault: Vault) -> None:
         thread.load("\ud800abcdef")
 
 
+@pytest.mark.requirement("E03")
 def test_prefixes(vault: Vault) -> None:
     thread = vault.thread("t")
     cps = [thread.save(number) for number in range(5)]
@@ -68,6 +75,7 @@ def test_prefixes(vault: Vault) -> None:
         assert thread.load(cp.id).id == cp.id
 
 
+@pytest.mark.requirement("B07", "B51", "B66", "Z19")
 def test_labels_newest_wins_and_come_before_prefixes(vault: Vault) -> None:
     thread = vault.thread("t")
     one = thread.save(1, label="x")
@@ -112,6 +120,8 @@ def test_the_newest_at_a_time() -> None:
             thread.load(1, at=moment)
 
 
+@pytest.mark.requirement("A30", "B16", "B17", "B22", "B23", "B25", "B26", "B27", "B28", "B30", "B48", "C38", "X03", "X05")
+@pytest.mark.requirement("X27", "Z22")
 def test_a_thread_that_does_not_exist(vault: Vault) -> None:
     thread = vault.thread("nothing")
     acts: list[Callable[[], object]] = [
@@ -140,6 +150,8 @@ def test_a_thread_that_does_not_exist(vault: Vault) -> None:
 # -- history ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("A28", "A57", "A67", "A82", "B06", "B08", "B10", "B45", "B50", "B56", "B59", "C20", "C28", "E02c")
+@pytest.mark.requirement("E22", "X01", "Z11")
 def test_history(vault: Vault) -> None:
     thread = five(vault)
     thread.tag(2, "red")
@@ -180,9 +192,12 @@ def test_pages_of_a_long_history(vault: Vault) -> None:
     assert vault.verify().ok
 
 
+@pytest.mark.requirement("B09", "B14", "B24", "D25i", "E02a", "E02b", "X02", "Z23")
 def test_history_is_metadata_only(vault: Vault) -> None:
     thread = five(vault)
     entry = next(iter(thread.history()))
+    large = vault.thread("large").save({"n": "x" * 1000})
+    assert 0 < entry.size_bytes < 1000 <= next(vault.thread("large").history()).size_bytes == large.size_bytes
     with pytest.raises(InvalidInputError, match="load"):
         _ = entry.state
     assert entry.load().state == {"n": 5}
@@ -214,6 +229,7 @@ def test_branches(vault: Vault) -> None:
 # -- rewind ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("B47", "B48", "B49", "B61", "X18", "Z18")
 def test_rewind(vault: Vault) -> None:
     thread = five(vault)
     found = thread.rewind(3)
@@ -229,6 +245,7 @@ def test_rewind(vault: Vault) -> None:
         thread.rewind("nope")
 
 
+@pytest.mark.requirement("B47", "B49")
 def test_rewind_and_discard(vault: Vault) -> None:
     thread = five(vault)
     thread.rewind(2)
@@ -289,6 +306,7 @@ def test_states_one_after_the_other_across_branches(vault: Vault) -> None:
 # -- fork ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("B46", "B60", "X24", "Z17")
 def test_fork(vault: Vault) -> None:
     thread = vault.thread("t", agent="helper")
     for number in range(1, 4):
@@ -330,6 +348,7 @@ def test_threads_and_forks_without_an_id_get_one(vault: Vault) -> None:
 # -- notes -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("B08", "B12")
 def test_labels_and_tags(vault: Vault) -> None:
     thread = five(vault)
     digest = thread.load(2).digest
@@ -393,6 +412,7 @@ def test_diff(vault: Vault) -> None:
 # -- across threads --------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("B27", "B28", "B54", "B64", "Z21")
 def test_threads(vault: Vault) -> None:
     for number in range(250):
         vault.thread(f"t{number:03}", agent="even" if number % 2 == 0 else "odd").save({"n": number})
@@ -431,6 +451,7 @@ def test_threads_that_go_while_they_are_listed(vault: Vault) -> None:
     assert [info.id for info in listing] == ["c", "e"]
 
 
+@pytest.mark.requirement("A27", "A56", "A65", "A66", "A81", "A85", "B16", "B17", "B22", "B30", "X04", "Z60")
 def test_find_and_load_across_threads(vault: Vault) -> None:
     five(vault, "one")
     five(vault, "two")
@@ -514,3 +535,131 @@ def test_a_listing_refuses_what_no_thread_can_be_called(vault: Vault) -> None:
         vault.threads(after="\ud800")
     with pytest.raises(InvalidInputError, match="lone surrogate"):
         vault.thread("t").records("\ud800")
+
+
+@pytest.mark.requirement("A45", "A46", "A51", "A75", "A79", "B39", "B53", "B65", "D28", "D46", "Z12")
+def test_steps_go_on_after_a_restart(home: Home) -> None:
+    for number in range(3):
+        home.open().thread("t").save({"n": number})
+    again = home.open().thread("t")
+    assert (again.head, again.step) == (None, None)  # not 0: nothing was read yet
+    assert [info.step for info in home.open().threads()] == [3]
+    assert again.save({"n": 3}).step == again.step == 4
+    assert home.open().thread("t").latest().step == 4
+    assert steps(again) == [4, 3, 2, 1]
+
+
+@pytest.mark.requirement("E18", "E23", "Z48")
+@pytest.mark.parametrize("place", ["plain", "with [a-z]*?"])
+def test_ids_are_no_patterns(home: Home, place: str) -> None:
+    home = Home(home.store, home.path / place, home.url)
+    vault = home.open()
+    ids = ["b", "a_b", "*", "?", "[ab]", "[!x]", "a*"]
+    for name in ids:
+        vault.thread(name).save({"of": name}, id=f"{name}.1")
+    assert vault.find("?.1") == vault.load("?.1")
+    assert vault.thread("*").delete()
+    assert vault.delete_checkpoint("[ab].1")
+    assert [info.id for info in vault.threads()] == sorted(set(ids) - {"*", "[ab]"})
+    assert vault.load("b.1").state == {"of": "b"}
+    home.close()
+
+
+def work_on(mouth: Mouth, url: str) -> None:
+    vault = savegame.open(url)
+    for session in ("one", "two", "done"):
+        vault.thread(session).save({"n": 1}, status="in_progress", iteration=7)
+    vault.thread("done").save({"n": 2}, status="completed", force=True)
+    mouth.say("working")
+    mouth.hear()
+
+
+@pytest.mark.requirement("E26", "E27", "Z51")
+def test_every_session_that_was_killed_is_found(lasting: Home) -> None:
+    with Child(work_on, lasting.url) as child:
+        assert child.next() == ["working"]
+    vault = lasting.open()
+    unfinished = list(vault.threads(status="in_progress"))
+    assert [info.id for info in unfinished] == ["one", "two"]
+    assert [vault.load(info.head).iteration for info in unfinished] == [7, 7]
+
+
+@pytest.mark.requirement("C09a", "C09b", "C09c", "C09e", "C33", "Z62")
+def test_finished_work_is_not_offered_for_recovery(home: Home) -> None:
+    vault = home.open()
+    for status in ("in_progress", "completed", "failed(OOM)", "halted((nested) loop)"):
+        vault.thread(status).save({"n": 1})
+        vault.thread(status).save({"n": 2}, status=status, force=True)
+    assert [info.id for info in vault.threads(status="in_progress")] == ["in_progress"]
+    done = home.open().thread("completed").latest()
+    assert done is not None
+    assert done.status == "completed"
+    reasons = [[info.status.reason for info in vault.threads(status=status)] for status in ("failed", "halted")]
+    assert reasons == [["OOM"], ["(nested) loop"]]
+
+
+@pytest.mark.requirement("E19", "Z50")
+def test_the_newest_is_told_by_no_time_of_a_file(disk: Home, tmp_path: Path) -> None:
+    thread = disk.open().thread("t")
+    for number in range(4):
+        thread.save({"n": number}, id=f"{number}")
+    thread.remove("3")
+    assert thread.state() == {"n": 2}
+    disk.close()
+    copy = Home(disk.store, tmp_path / "copy")
+    shutil.copytree(disk.path, copy.path)
+    for age, path in enumerate(copy.files()):
+        os.utime(path, (age, age))
+    vault = copy.open()
+    newest = vault.thread("t").latest()
+    assert newest is not None
+    assert (newest.id, newest.thread_id) == ("2", "t")
+    assert {entry.id: vault.load(entry.id).id for entry in vault.thread("t").history()} == {"2": "2", "1": "1", "0": "0"}
+    copy.close()
+
+
+@pytest.mark.requirement("B55")
+def test_what_happens_is_logged(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
+    """B55. Debug for saves, loads and prunes with thread, id and step; info for forks, rewinds and deletes."""
+    caplog.set_level("DEBUG", "savegame")
+    thread = vault.thread("t")
+    thread.save({"n": 0})
+    first = thread.save({"n": 1})
+    thread.save({"n": 2})
+    thread.load(first.id)
+    thread.prune(keep=2)
+    thread.rewind(first.id)
+    thread.fork("copy")
+    thread.delete()
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "savegame"]
+    for level, begins in (
+        ("DEBUG", f"saved {first.id}: thread 't' step 2"),
+        ("DEBUG", f"loaded {first.id}: thread 't' step 2"),
+        ("INFO", f"rewound thread 't' to {first.id}"),
+        ("DEBUG", "pruned 1 checkpoints of thread 't'"),
+        ("INFO", f"forked thread 't' at {first.id} as 'copy'"),
+        ("INFO", "deleted thread 't'"),
+    ):
+        assert any(found == level and message.startswith(begins) for found, message in logged), (level, begins, logged)
+
+
+FLOATS = [130.65331632653061, 1e-05, 1e16, 0.1 + 0.2, 5e-324, -0.0]
+
+
+@pytest.mark.requirement(
+    "C02", "C07", "C32", "E01a", "E01b", "E01e", "E01f", "E01g", "E01h", "E01i", "E01j", "E01k", "E24", "E33b"
+)
+@pytest.mark.requirement("E33e", "Z61", "Z65")
+def test_what_was_saved_is_there_after_a_restart(lasting: Home) -> None:
+    """Every detail, and numbers to the last bit."""
+    state = {"calls": [{"id": "c1", "arguments": {"amount": FLOATS[0]}}], "floats": FLOATS}
+    details = {"iteration": 41, "tokens_used": 2**40, "cost": FLOATS[0], "resume_hint": "ask the bank first"}
+    saved = lasting.open().thread("t", agent="helper").save(state, kind="tool_call", status="halted(loop)", **details)  # type: ignore[arg-type]
+    lasting.close()
+    vault = lasting.open()
+    found = vault.thread("t").load()
+    assert (found, found.state, repr(found.status)) == (saved, state, "halted(loop)")
+    assert [number.hex() for number in found.state["floats"]] == [number.hex() for number in FLOATS]
+    assert {name: getattr(found, name) for name in details} == details
+    assert (found.agent_id, found.kind, found.created_at) == ("helper", "tool_call", saved.created_at)
+    assert vault.verify().ok

@@ -18,15 +18,21 @@ from unittest import mock
 import msgspec
 import pydantic
 import pytest
+from homes import Home
 
 import savegame
 from savegame import AlreadyExistsError, CheckpointNotFound, ConflictError, InvalidInputError, InvalidState, Status
+from savegame.model import ThreadKey
 from savegame.testing import same
 from savegame.thread import Thread
 from savegame.vault import Vault
 from tests.descriptors import needs_listing, open_under
 
 
+@pytest.mark.requirement("A01", "A02", "A04", "A06", "A07", "A26", "A61", "A64", "A66", "A85", "B02", "B05", "B11", "B15")
+@pytest.mark.requirement("B37", "B40", "B43", "B44", "B53", "B57", "B58", "B65", "B67", "C01", "C03", "C04", "C05a", "C06a")
+@pytest.mark.requirement("C15", "C26", "C27", "D25b", "E02f", "E03", "E05", "E16", "E17", "E31", "E32", "E33a", "W07", "X11")
+@pytest.mark.requirement("X24", "Z46")
 def test_the_first_steps(vault: Vault) -> None:
     thread = vault.thread("t", agent="helper")
     assert (thread.id, thread.head, thread.step) == ("t", None, None)
@@ -40,7 +46,7 @@ def test_the_first_steps(vault: Vault) -> None:
     assert (first.kind, first.status, first.seq) == ("manual", "in_progress", 1)
     assert before - dt.timedelta(seconds=1) <= first.created_at <= dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
     assert first.size_bytes > 0
-    assert len(first.digest) == 64
+    assert (len(bytes.fromhex(first.digest)), len(bytes.fromhex(first.id))) == (32, 16)
     second = thread.save({"n": 2})
     assert (second.step, second.parent_id) == (2, first.id)
     assert (thread.head, thread.step) == (second.id, 2)
@@ -50,6 +56,12 @@ def test_the_first_steps(vault: Vault) -> None:
     assert latest.state == {"n": 2}
 
 
+@pytest.mark.requirement("A01", "A02", "A04", "A05", "A07", "A08", "A55", "A61", "A62", "A74", "A80", "B08", "B10", "B12")
+@pytest.mark.requirement("B41", "B50", "B56", "C01", "C02", "C03", "C04", "C05a", "C06a", "C07", "C09d", "C26", "C31", "C32")
+@pytest.mark.requirement(
+    "D25b", "E01a", "E01b", "E01d", "E01e", "E01f", "E01g", "E01h", "E01i", "E01k", "E02d", "E02e", "E16", "E29"
+)
+@pytest.mark.requirement("E32", "E33e", "W03", "X11", "X22", "Z11")
 def test_every_detail_comes_back(vault: Vault) -> None:
     thread = vault.thread("t")
     given: dict[str, Any] = {
@@ -63,6 +75,7 @@ def test_every_detail_comes_back(vault: Vault) -> None:
         assert (cp.iteration, cp.tokens_used, cp.cost, cp.resume_hint, cp.id) == (7, 100, 0.25, "go on", "my-id")
 
 
+@pytest.mark.requirement("E28", "E30", "Z66")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -89,6 +102,7 @@ def test_wrong_details_are_refused_and_nothing_is_saved(vault: Vault, wrong: dic
     assert [info.id for info in vault.threads()] == ["t"]
 
 
+@pytest.mark.requirement("B14", "B18", "B20", "B34", "B38", "C14", "D43d", "Z13", "Z15", "Z23")
 def test_an_unkeepable_state_saves_nothing(vault: Vault) -> None:
     thread = vault.thread("t")
     with pytest.raises(InvalidState) as caught:
@@ -116,6 +130,7 @@ def test_none_is_a_state(vault: Vault) -> None:
     assert thread.state() == {"a": 1}
 
 
+@pytest.mark.requirement("A03", "A31", "E21")
 def test_returned_objects_are_copies(vault: Vault) -> None:
     thread = vault.thread("t")
     state: dict[str, Any] = {"list": [1, {"a": 1}], "meta": {}}
@@ -146,6 +161,7 @@ def test_a_change_in_place_is_saved(vault: Vault) -> None:
     assert [thread.state(step)["messages"][0]["n"] for step in range(1, 6)] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.requirement("B06", "B45", "B59")
 def test_an_unchanged_state_costs_a_metadata_row(vault: Vault) -> None:
     thread = vault.thread("t")
     thread.save({"big": "x" * 4000, "list": list(range(1000))})
@@ -200,6 +216,7 @@ def test_a_field_that_an_object_needs_is_not_deleted(cls: type, vault: Vault) ->
     assert thread.step == 2
 
 
+@pytest.mark.requirement("B20", "B34", "D25g", "D26", "D43d", "D85", "E01d", "E29", "Z13")
 def test_a_kind_is_any_short_text(vault: Vault) -> None:
     """The kinds that mean something come back as members of Kind."""
     thread = vault.thread("t")
@@ -264,6 +281,7 @@ def heads(vault: Vault) -> tuple[Thread, Thread, str, str]:
     return one, other, first.id, second.id
 
 
+@pytest.mark.requirement("Z15")
 def test_a_save_that_is_behind_is_refused_with_both_heads(vault: Vault) -> None:
     one, _, first, second = heads(vault)
     with pytest.raises(ConflictError) as caught:
@@ -342,6 +360,7 @@ def test_expect_and_force(vault: Vault) -> None:
     assert vault.thread("empty").latest() is None
 
 
+@pytest.mark.requirement("A05", "A34", "A36", "A54", "B29", "C01", "C12", "E09", "E23", "X07", "Z05", "Z10", "Z44")
 def test_retries_by_id(vault: Vault) -> None:
     thread = vault.thread("t")
     thread.save({"l": [0]})
@@ -444,6 +463,7 @@ def together(count: int, act: Callable[[int], None]) -> None:
         raise errors[0]
 
 
+@pytest.mark.requirement("A24", "A87", "B05", "B38", "B40", "B67", "X24", "Z15")
 def test_updates_of_many_threads_are_all_there_once(opened: Callable[..., Vault]) -> None:
     vault = opened(durability="process")
 
@@ -457,6 +477,8 @@ def test_updates_of_many_threads_are_all_there_once(opened: Callable[..., Vault]
     assert sorted(items) == [(number, index) for number in range(6) for index in range(25)]
     for number in range(6):
         assert [index for owner, index in items if owner == number] == list(range(25))
+    line = list(vault.thread("t").history(newest_first=False, branches=True))
+    assert [entry.parent_id for entry in line] == [None, *(entry.id for entry in line[:-1])]
     assert vault.verify().ok
 
 
@@ -536,6 +558,7 @@ def test_modify_counts_right(opened: Callable[..., Vault]) -> None:
     assert same(list(range(40, 0, -1)), [cp.load().state for cp in vault.thread("t").history()])
 
 
+@pytest.mark.requirement("B01", "D01", "W06")
 @pytest.mark.parametrize("value", ["", "a\0b", "x" * 513, 5, None, "\ud800"])
 def test_ids_that_are_refused(vault: Vault, value: Any) -> None:
     with pytest.raises(InvalidInputError):
@@ -548,6 +571,7 @@ def test_ids_that_are_refused(vault: Vault, value: Any) -> None:
         vault.thread("t").fork(value)
 
 
+@pytest.mark.requirement("A40", "D34", "E07", "Z01")
 def test_hostile_ids_are_each_their_own_thread(vault: Vault) -> None:
     from savegame.testing.strategies import HOSTILE_IDS
 
@@ -829,3 +853,73 @@ def test_two_threads_may_look_at_one_checkpoint(vault: Vault) -> None:
         for looker in lookers:
             looker.join()
         assert wrong == []
+
+
+@pytest.mark.requirement("A35", "A37", "A38", "A54", "A55", "B04", "C08", "D25h", "E01c", "X01", "X10", "Z03")
+def test_checkpoints_of_one_moment_keep_their_order(home: Home) -> None:
+    vault = home.with_clock(lambda: 1_700_000_000_123_456)
+    thread = vault.thread("t")
+    for number in range(10):
+        thread.save({"n": number}, iteration=number)
+    newest = thread.latest()
+    assert newest is not None
+    assert (newest.iteration, newest.created_at.microsecond) == (9, 123_456)
+    assert thread.prune(keep=3) == 7
+    assert [entry.iteration for entry in thread.history()] == [9, 8, 7]
+
+
+@pytest.mark.requirement("A35", "A47", "C19", "X06", "Z04")
+def test_a_clock_that_steps_back_changes_no_order(home: Home) -> None:
+    times = itertools.count(1_700_000_000_000_000, -1_000_000)
+    vault = home.with_clock(lambda: next(times))
+    thread = vault.thread("t")
+    saved = [thread.save({"n": number}) for number in range(5)]
+    assert saved[0].created_at > saved[-1].created_at
+    newest = thread.latest()
+    assert newest is not None
+    assert newest.id == next(thread.history()).id == saved[-1].id
+    assert thread.prune(keep=1) == 4
+    assert thread.state() == {"n": 4}
+
+
+@pytest.mark.requirement("B03", "B30", "Z20")
+def test_a_checkpoint_belongs_to_the_thread_it_is_saved_to(home: Home) -> None:
+    vault = home.open()
+    theirs = vault.thread("theirs").save({"n": 1})
+    mine = vault.thread("mine")
+    assert mine.save({"n": 2}, metadata={"thread_id": "theirs"}).thread_id == "mine"
+    with pytest.raises(CheckpointNotFound):
+        mine.save({"n": 3}, parent=theirs)
+    with pytest.raises(CheckpointNotFound):
+        mine.rewind(theirs)
+    assert [[entry.step for entry in thread.history()] for thread in (vault.thread("theirs"), mine)] == [[1], [1]]
+
+
+@pytest.mark.requirement("Z53")
+def test_a_checkpoint_costs_what_it_changed_and_listings_come_in_pages(home: Home) -> None:
+    vault = home.open(compress=False)
+    thread = vault.thread("t")
+    for number in range(300):
+        thread.update(append={"messages": [{"role": "user", "content": f"{number:03} " + "x" * 200}]})
+    sizes = vault.stats().sizes
+    assert sizes["total"] - sizes.get("wal", 0) < 1_000_000  # a whole copy each would be ten times that
+    with pytest.raises(savegame.InvalidInputError, match="without its state"):
+        _ = next(thread.history()).state
+    page = vault.store.frames(ThreadKey("default", "t"), limit=2, newest_first=True)
+    assert [(frame.seq, frame.delta) for frame in page] == [(300, None), (299, None)]
+    for name in "abc":
+        vault.thread(name).save({})
+    assert [info.id for info in vault.threads(limit=2, after="a")] == ["b", "c"]
+
+
+@pytest.mark.requirement("D54", "E33d", "Z29")
+def test_the_order_of_keys_is_kept_and_breaks_no_sum(home: Home) -> None:
+    vault = home.open()
+    keys = [f"key {number}" for number in range(30)]
+    orders = [keys, keys[::-1], sorted(keys)]
+    digests = [vault.thread("t").save(dict.fromkeys(order, float("nan"))).digest for order in orders]
+    again = home.open(cache_bytes=0)
+    entries = [entry.load() for entry in again.thread("t").history(newest_first=False)]
+    assert [list(entry.state) for entry in entries] == orders
+    assert [entry.digest for entry in entries] == digests
+    assert again.verify().ok

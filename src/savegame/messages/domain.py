@@ -1,4 +1,6 @@
-"""The domain types: AgentState, Conversation, Message, Attachment, ToolCall. Touches plain, showing, model and errors.
+"""AgentState, Conversation, Message, Attachment, ToolCall. (Over 500 lines: public types with what they promise.)
+
+Touches plain, model and errors.
 
 Mutable dataclasses that are checked when they are made, when they are read (`from_dict`, `from_json`) and when they are
 written (`to_dict`, `to_json`): what is written can be read. An error names the field by its path, `messages[3].role`.

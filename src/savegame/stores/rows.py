@@ -111,6 +111,17 @@ def read_thread(key: ThreadKey, columns: tuple[Any, ...]) -> Row:
     return row
 
 
+class Span(NamedTuple):
+    """Which frames are read: the parameters of `Store.frames`."""
+
+    low: int = 0
+    high: int | None = None
+    limit: int | None = None
+    newest_first: bool = False
+    noted: bool = False
+    deltas: bool = False
+
+
 class Stretch(NamedTuple):
     """Where reading up to a frame begins, the keyframe there if that is where, and the deltas after it."""
 

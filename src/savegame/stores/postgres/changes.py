@@ -18,7 +18,7 @@ from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, DeleteThread, PutRecord, StoreChange
 from savegame.stores.postgres.link import Link
 from savegame.stores.postgres.reading import find, read_frames, read_row, row_sum
-from savegame.stores.rows import EMPTY_ROW, Row, continues, place_in, placed_id, remember
+from savegame.stores.rows import EMPTY_ROW, Row, Span, continues, place_in, placed_id, remember
 from savegame.stores.rules import Blobs, Pin, Transaction, floor_after
 from savegame.stores.sums import blob_checksum, meta_checksum, record_checksum
 
@@ -131,7 +131,7 @@ class Work(Transaction):
         return {seq: Pin(id, note) for seq, id, note in self.link.ask("pins", *key, list(seqs))}  # noqa: A001 - one word per idea
 
     def frames_after(self, key: ThreadKey, seq: int) -> list[Frame]:
-        return read_frames(self.link, key, low=seq + 1, deltas=True)
+        return read_frames(self.link, key, Span(low=seq + 1, deltas=True))
 
     def nth_newest(self, key: ThreadKey, number: int) -> int | None:
         row = self.rows[key] or EMPTY_ROW

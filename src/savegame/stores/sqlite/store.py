@@ -1,4 +1,4 @@
-"""Threads in one SQLite file, through apsw: WAL, one writer at a time, many readers, several processes.
+"""Threads in one SQLite file, through apsw: WAL, one writer, many readers, several processes. (Over 500 lines: the contract.)
 
 One connection writes, in transactions that callers share (`group.py`); a small pool of connections reads
 (`connections.py`). The primitives of the rules are in `changes.py`, reading in `reading.py`; the file itself is made and
@@ -28,6 +28,7 @@ from savegame.stores.fts import FtsIndex
 from savegame.stores.refusals import no_checkpoint, read_only, unknown_outcome, write_inside
 from savegame.stores.rows import (
     EMPTY_ROW,
+    Span,
     check_order,
     placed_id,
     read_frame,
@@ -285,9 +286,7 @@ class SQLiteStore(RuledStore):
             row = self._committed.row(db, key)
             if row is None:
                 return []
-            return read_frames(
-                db, key, row, low=low, high=high, limit=limit, newest_first=newest_first, noted=noted, deltas=deltas
-            )
+            return read_frames(db, key, row, Span(low, high, limit, newest_first, noted, deltas))
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         with self._reading(snapshot=True) as db:
