@@ -42,6 +42,8 @@ TOO_LONG: set[str] = {
 TOO_MANY_PARAMETERS: set[str] = {
     "opening.py: open_vault",  # savegame.open: as many as a vault has options
     "stores/postgres/changes.py: Changes.set_base",
+    "stores/postgres/reading.py: read_frames",
+    "stores/sqlite/reading.py: read_frames",
     "stores/row_changes.py: RowChanges.set_base",
     "stores/sqlite/changes.py: Changes.set_base",
 }

@@ -26,7 +26,7 @@ from savegame.runs.lease import Hold
 from savegame.runs.run import AT_ONCE, AnyRun, Outcome, TimedOut, Usage, in_thread, takes_long
 from savegame.runs.toolbox import delays
 from savegame.store import Store
-from savegame.waiting.offload import Offload, _told, undisturbed
+from savegame.waiting.offload import Offload, run_call, undisturbed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,7 +43,7 @@ async def called(function: Callable[..., Any], *given: Any) -> Any:
     """What a user's function gives. An asynchronous one is called on the loop, any other in a thread of its own."""
     if inspect.iscoroutinefunction(function):
         return await function(*given)
-    return await settled(await asyncio.wrap_future(in_thread(partial(_told, partial(function, *given)))))
+    return await settled(await asyncio.wrap_future(in_thread(partial(run_call, partial(function, *given)))))
 
 
 class AsyncRun(AnyRun):
