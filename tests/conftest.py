@@ -34,7 +34,7 @@ def lines_of_the_contract() -> dict[str, list[str]]:
     """The requirements that tests of the store contract show: those are shipped, so they carry no markers of ours."""
     lines: dict[str, list[str]] = {}
     for row in (Path(__file__).parents[1] / "docs" / "requirements.md").read_text(encoding="utf-8").splitlines():
-        for test in re.findall(r"`testing/contract\.py::(\w+)`", row):
+        for test in re.findall(r"`testing/contract/\w+\.py::(\w+)`", row):
             lines.setdefault(test, []).append(row.split()[1])
     return lines
 

@@ -198,6 +198,7 @@ class Thread:
             if drafted.id is None or self._is_head(saved):
                 # Inside connection() the save may yet be rolled back: then nothing is known of the head.
                 self._learn(saved.id, saved.step) if alone else self._forget()
+        self._log_saved(saved)
         return saved.checkpoint
 
     def _is_head(self, saved: Written) -> bool:
@@ -216,9 +217,12 @@ class Thread:
         return tied, with_ties
 
     def _saved(self, point: Point) -> Checkpoint:
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("saved %s: thread %r step %d", point.id, self.id, point.step)
+        self._log_saved(point)
         return self._timeline.saved(point, None)
+
+    def _log_saved(self, saved: Point | Written) -> None:
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("saved %s: thread %r step %d", saved.id, self.id, saved.step)
 
     # -- loading -----------------------------------------------------------------------------------
 

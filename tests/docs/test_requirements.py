@@ -110,7 +110,7 @@ def test_every_line_says_what_meets_it_and_what_shows_it() -> None:
 def test_every_line_names_the_tests_with_its_marker_and_no_others() -> None:
     """Except for tests of the store contract, which is shipped: tests/conftest.py marks those."""
     named = {(test, row.line) for row in rows() for test in row.tests}
-    shipped = {(test, line) for test, line in named if test.startswith("testing/contract.py::")}
+    shipped = {(test, line) for test, line in named if test.startswith("testing/contract/")}
     assert named - shipped == marked()
     assert all(hasattr(StoreContract, test.partition("::")[2]) for test, _ in shipped)
 
