@@ -453,8 +453,8 @@ class AsyncVault(_Face[Vault]):
     def connection(self) -> NoReturn:
         """Raises UnsupportedError: a transaction belongs to one thread and holds up every writer; see `call`."""
         raise UnsupportedError(
-            "a transaction belongs to one thread, which must not wait for the loop; write an ordinary function that says "
-            "`with vault.connection() as db:` and use `await vault.call(function)`"
+            "a transaction belongs to one thread, which must not wait for the loop; put `with vault.connection() as db:` "
+            "into an ordinary function and `await vault.call(function)`"
         )
 
     def thread(

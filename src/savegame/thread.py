@@ -164,9 +164,9 @@ class Thread:
         wanted = ANY if expect is None else _id_of(expect)
         for what, given in (("append", append), ("set", set)):
             if given is not None and not isinstance(given, Mapping):
-                raise InvalidInputError(f"{what} takes a dict of places, not {given!r}")
+                raise InvalidInputError(f"{what} must be a dict of places, not {given!r}")
         if not isinstance(delete, Iterable):
-            raise InvalidInputError(f"delete takes a list of places, not {delete!r}")
+            raise InvalidInputError(f"delete must be a list of places, not {delete!r}")
         gone = [delete] if isinstance(delete, str) else list(delete)
         if id is not None:
             in_order = gone if isinstance(delete, Sequence) else sorted(gone, key=repr)  # a set has another order elsewhere
@@ -347,7 +347,7 @@ class Thread:
         source, target = self._timeline, self._timeline.at(key)
         there = target.row()
         if there is not None and there.frames:
-            raise AlreadyExistsError(f"thread {key.id!r} exists already; choose another id for the fork")
+            raise AlreadyExistsError(f"thread {key.id!r} already exists; choose another id for the fork")
         frame = source.resolve(at)
         meta = load_meta(frame.meta)
         point = self._point(frame)
@@ -407,7 +407,7 @@ class Thread:
         """Set records by (kind, name), all or none; a value of None removes one."""
         for place in records:
             if not isinstance(place, tuple) or len(place) != 2:
-                raise InvalidInputError(f"a record is put by (kind, name), not by {place!r}")
+                raise InvalidInputError(f"a record is set by (kind, name), not by {place!r}")
             checked_id(place[0], "a record's kind")
             checked_id(place[1], "a record's name", LONGEST_NAME)
         timeline, changes = self._timeline, self._timeline.put_all(records)

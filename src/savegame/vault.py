@@ -307,7 +307,7 @@ class Vault:
         """Like `find`, but raises CheckpointNotFound."""
         found = self.find(id)
         if found is None:
-            raise CheckpointNotFound(f"checkpoint not found: {id!r}")
+            raise CheckpointNotFound(f"checkpoint not found: {id!r}; thread.history() lists those of a thread")
         return found
 
     def diff(self, a: str, b: str) -> Diff:

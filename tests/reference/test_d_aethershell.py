@@ -373,5 +373,5 @@ def test_saving_by_itself_needs_time_in_between_and_takes_no_second_loop(vault: 
     thread = vault.thread("chat")
     with pytest.raises(InvalidInputError, match="every must be longer than zero"):
         thread.autosave(dict, dt.timedelta(0))
-    with thread.autosave(dict), pytest.raises(AlreadyExistsError, match="takes no second one"):
+    with thread.autosave(dict), pytest.raises(AlreadyExistsError, match="already has a running autosave"):
         vault.thread("chat").autosave(dict)

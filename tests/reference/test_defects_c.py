@@ -107,7 +107,7 @@ def test_z63_a_tool_call_has_an_id_a_message_and_one_outcome(home: Home) -> None
         ToolCall("c1", "refund", {}, status="completed")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="tool_call_id"):
         Message("tool", "42")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="no earlier message holds that call"):
+    with pytest.raises(InvalidInputError, match="no earlier message makes that call"):
         Conversation("helper", messages=[Message.tool_result("unknown", "42")]).check_pairing()
     thread = home.open().thread("t")
     saved = thread.save({"n": 1})

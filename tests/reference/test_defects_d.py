@@ -108,7 +108,7 @@ def test_z30_a_checkpoint_restores_its_own_agent_only(home: Home) -> None:
     vault.thread("agent:helper").fork("agent:impostor", at=kept)
     forged = vault.thread("agent:impostor").latest()
     assert forged is not None
-    with pytest.raises(InvalidInputError, match="not restored"):
+    with pytest.raises(InvalidInputError, match="nothing was restored"):
         vault.restore_agent(forged.id)
 
 
@@ -249,7 +249,7 @@ def test_z35_an_autosave_is_one_loop_that_ends_when_told(home: Home) -> None:
         thread.autosave(lambda: 1, dt.timedelta(0))
     source = Source(0)
     autosave = thread.autosave(source, HOUR)
-    with pytest.raises(AlreadyExistsError, match="no second one"):
+    with pytest.raises(AlreadyExistsError, match="already has a running autosave"):
         vault.thread("t").autosave(source, OFTEN)
     assert source.asked.acquire(timeout=PATIENCE_S)
     source.state = 1
@@ -295,7 +295,7 @@ def test_z37_a_version_is_raised_and_checked(home: Home) -> None:
     assert theirs is not None
     vault.save_agent(theirs)
     assert theirs.version == 2
-    with pytest.raises(ConflictError, match="somebody saved it"):
+    with pytest.raises(ConflictError, match="was saved or restored"):
         vault.save_agent(mine)
 
 

@@ -298,7 +298,7 @@ def test_threads_that_keep_being_begun_are_told_of() -> None:
     family(vault, "a")
     vault.thread("a").attach_subject("ann")
     erased = vault.erase("ann")
-    assert "keep being begun" in erased.unreached[0]
+    assert "keep appearing" in erased.unreached[0]
     assert store.begun == len(erased.threads) == ROUNDS
 
 

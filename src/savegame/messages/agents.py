@@ -125,7 +125,7 @@ class Agents:
             if not keys:
                 return deleted > 0
             deleted += deleting.delete(self.engine, keys).threads  # what was begun meanwhile is next
-        raise ConflictError(f"agent {agent_id!r}: threads of it keep being begun; stop what begins them, then delete it again")
+        raise ConflictError(f"agent {agent_id!r}: new threads of it keep appearing; stop their writers, then delete it again")
 
     def every(self) -> Iterator[AgentInfo]:
         """`Vault.agents`."""
@@ -169,7 +169,7 @@ class Agents:
         heads = dict(self._heads(agent_id))
         own = heads.pop(own_thread(agent_id), None)
         if own is None:
-            raise NotFoundError(f"Agent not found: {agent_id!r}; save_agent begins one")
+            raise NotFoundError(f"Agent not found: {agent_id!r}; save_agent creates one")
         return own, heads
 
     def _with_heads(
@@ -260,7 +260,7 @@ class Agents:
         try:
             free = self._unnamed(own, yards) if yards else set()
         except CorruptionError as error:
-            logger.warning("deleted threads that no checkpoint of an agent names may stay: %s", error)
+            logger.warning("deleted threads that no agent checkpoint needs may remain: %s", error)
             return []
         return deleting.planned(self.engine, free, {}, {}, []).changes if free else []
 
@@ -329,7 +329,9 @@ class Agents:
             raise InvalidInputError(f"checkpoint {frame.id} was not made by checkpoint_agent; thread.rewind() goes back to it")
         agent_id = about[AGENT]["agent_id"]
         if self.key(agent_id) != key:
-            raise InvalidInputError(f"checkpoint {frame.id} is of agent {agent_id!r} but in thread {key.id!r}: not restored")
+            raise InvalidInputError(
+                f"checkpoint {frame.id} in thread {key.id!r} names agent {agent_id!r}; nothing was restored"
+            )
         return agent_id, key, frame, Timeline(self.engine, key).load(frame.id)
 
     def _restore(
@@ -376,8 +378,8 @@ class Agents:
             targets[found[0]] = found[1]
         if missing and not skip_missing:
             raise CheckpointNotFound(
-                f"{len(missing)} of the {len(wanted)} conversations that checkpoint {checkpoint_id} names were erased or "
-                f"pruned since (the first: {missing[0]}); skip_missing=True restores the others and leaves these"
+                f"{len(missing)} of the {len(wanted)} conversations that checkpoint {checkpoint_id} names have been erased "
+                f"or pruned (the first: {missing[0]}); skip_missing=True restores the others"
             )
         return targets
 
@@ -462,7 +464,7 @@ class AgentSaves(Reporting):
         on_error: Callable[[Exception], object] | None,
     ) -> None:
         if isinstance(agent_ids, str):
-            raise InvalidInputError(f"agent_ids is a list of agents' ids, not the text {agent_ids!r}")
+            raise InvalidInputError(f"agent_ids must be a list of agent ids, not the text {agent_ids!r}")
         self._agents = agents
         self._ids = sorted({checked_id(agent_id, "the agent's id") for agent_id in agent_ids})
         super().__init__(f"agents {', '.join(self._ids)}", every, keep, on_error)

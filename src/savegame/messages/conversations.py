@@ -105,7 +105,7 @@ class Conversations:
 
         def make(node: Node | None) -> tuple[list[Op], Node, Mapping[str, Any]]:
             if node is None:
-                raise ThreadNotFound(f"Conversation not found: {conversation_id!r}; save_conversation begins one")
+                raise ThreadNotFound(f"Conversation not found: {conversation_id!r}; save_conversation creates one")
             self._refuse_other(conversation_id, node)
             before = peek(codec, node, "last_message_at", checked_time)
             newest = max(time for time in (before, added.timestamp) if time is not None)

@@ -109,14 +109,12 @@ class ToolCall(Plain):
         self.status = checked_member(ToolCallStatus, self.status, "status")
         self.error = maybe(checked_text, self.error, "error")
         if self.status == ToolCallStatus.COMPLETED and self.result is None:
-            raise InvalidInputError(
-                "result must not be None when status is completed; a tool without one may give an empty text"
-            )
+            raise InvalidInputError("result must not be None when status is completed; use '' for a tool without a result")
 
     def complete(self, result: Any) -> None:
         """Keep what the call gave; not None."""
         if result is None:
-            raise InvalidInputError("result must not be None; a tool without one may give an empty text")
+            raise InvalidInputError("result must not be None; use '' for a tool without a result")
         self.result, self.error, self.status = result, None, ToolCallStatus.COMPLETED
 
     def fail(self, error: str) -> None:
@@ -231,7 +229,7 @@ class Message(Plain):
         if self.role == Role.TOOL and self.tool_call_id is None:
             self.tool_call_id = self.metadata.get("tool_call_id")
             if self.tool_call_id is None:
-                raise InvalidInputError("tool_call_id is missing: a tool result names the call that it answers")
+                raise InvalidInputError("tool_call_id is missing: a tool result must name the call that it answers")
         self.tool_call_id = maybe(checked_id, self.tool_call_id, "tool_call_id")
         self.id = checked_id(self.id, "id")
         self.timestamp = maybe(checked_time, self.timestamp, "timestamp")
@@ -395,7 +393,7 @@ class Conversation(Plain):
             if call is None:
                 unknown = self.messages[place].tool_call_id
                 raise InvalidInputError(
-                    f"messages[{place}].tool_call_id is {unknown!r}, but no earlier message holds that call"
+                    f"messages[{place}].tool_call_id is {unknown!r}, but no earlier message makes that call"
                 )
 
     def context_window(self, budget: int | None = None) -> list[Message]:

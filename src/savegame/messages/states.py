@@ -72,7 +72,7 @@ def kept(codec: Codec, thread_id: str, state: Any, *, force: bool = False) -> Ke
     if isinstance(state, AgentState):
         own = thread_id == own_thread(state.agent_id)
         if not own and thread_id.startswith(AGENT_PREFIX):
-            raise InvalidInputError(f"thread {thread_id!r} is that of another agent than {state.agent_id!r}; use save_agent")
+            raise InvalidInputError(f"thread {thread_id!r} belongs to another agent than {state.agent_id!r}; use save_agent")
         return kept_agent(codec, state, force=force) if own else _kept_whole(codec, state.to_dict())
     return None
 
@@ -117,8 +117,7 @@ def kept_agent(codec: Codec, given: AgentState, *, force: bool) -> Kept:
         stored = {} if node is None else stored_agent(codec, given.agent_id, node)
         if known not in (None, stored.get(REVISION)):
             raise ConflictError(
-                f"agent {given.agent_id!r} is not as it was when it was loaded: somebody saved it, or went back; "
-                f"load it, then try again",
+                f"agent {given.agent_id!r} was saved or restored since it was loaded; load it, then try again",
                 expected=known,
                 found=stored.get(REVISION),
             )
@@ -223,7 +222,7 @@ def agent_in(agent_id: str, state: Any) -> dict[str, Any]:
     if AGENT not in whole and "agent_type" in whole:  # `Thread.save` of an earlier version kept an agent as any other object
         stored = {REVISION: "", **whole}
     if not isinstance(stored, dict) or stored.get("agent_id") != agent_id or REVISION not in stored:
-        raise InvalidInputError(f"thread {own_thread(agent_id)!r} does not hold the agent {agent_id!r}, but something else")
+        raise InvalidInputError(f"thread {own_thread(agent_id)!r} does not hold agent {agent_id!r}; choose another agent id")
     return stored
 
 

@@ -159,7 +159,7 @@ class AsyncRun(AnyRun):
                 cancelled = error
             except SavegameError as error:
                 entry = task.result().go.entry
-                logger.warning("the outcome of call %s of %r is not known: %s", entry.key, entry.name, error)
+                logger.warning("the outcome of call %s of %r is unknown: %s", entry.key, entry.name, error)
         if cancelled is not None:
             raise cancelled
 
@@ -203,7 +203,7 @@ class AsyncRun(AnyRun):
             if task is None or task.cancelling():
                 self._hold.left_running |= not go.tool.is_async
                 raise
-            raise RuntimeError("the tool was cancelled, by nobody but itself") from error
+            raise RuntimeError("the tool cancelled itself") from error
 
     async def _called(self, function: Callable[..., Any], *given: Any) -> Any:
         """What a user's function gives. One in a thread goes on when nobody waits for it any more: the lease runs out then."""

@@ -308,8 +308,8 @@ class RunCore(Journal):
         if pending.tool is None:
             names = ", ".join(sorted(tool.name for tool in self._tools)) or "(none)"
             unbegun = entry is not None or pending.key.split(":")[0] in self._said_here
-            before = "" if unbegun else "; nobody knows whether it was called before the run was resumed"
-            return f"there is no tool {pending.name!r}; there are: {names}{before}"
+            before = "" if unbegun else "; whether it was called before the run was resumed is unknown"
+            return f"tool {pending.name!r} does not exist; available tools: {names}{before}"
         return pending.tool.check(pending.arguments)
 
     def _failed(self, pending: Pending, error: str) -> Known:
@@ -331,7 +331,7 @@ class RunCore(Journal):
     def _begin(self, pending: Pending, tool: Tool, entry: CallEntry | None, comment: str | None) -> Go:
         if entry is not None and _is_open(entry, tool):
             raise Unknown(
-                f"call {pending.key} of {pending.name!r} was begun and nobody knows its outcome; find out, then "
+                f"call {pending.key} of {pending.name!r} was started and its outcome is unknown; find out, then "
                 f"vault.resolve({self._thread.id!r}, {pending.key!r}, result)",
                 call=self._unknown(entry),
             )
@@ -354,7 +354,7 @@ class RunCore(Journal):
             done = replace(go.entry, status=CallStatus.DONE, ended_at=self._now(), result=result, **go.spent)
             self.settle(go.pending, done)
         except (InvalidInputError, InvalidState) as error:  # nothing was written
-            self.fail(replace(go, spent={}), f"it was done, but its result cannot be kept: {error}")
+            self.fail(replace(go, spent={}), f"it was done, but its result cannot be saved: {error}")
 
     def fail(self, go: Go, error: str) -> None:
         """Keep why a call failed."""

@@ -95,7 +95,7 @@ class Journal:
         message = content if isinstance(content, (Mapping, Message)) else {"role": "user", "content": content}
         given = Message.of(message)
         if given.role in (Role.ASSISTANT, Role.TOOL):
-            raise InvalidInputError(f"the user does not speak as {given.role}; run.model() and run.tools() add such messages")
+            raise InvalidInputError(f"run.user() does not add {given.role} messages; run.model() and run.tools() do")
         said = given.to_dict()
         if key is not None:
             if any(one.get(INPUT_KEY) == key for one in self.messages):
@@ -107,7 +107,7 @@ class Journal:
     def save(self, label: str | None, status: Status | None, resume_hint: str | None = None) -> Checkpoint:
         """A checkpoint of the state as it is now."""
         if "messages" in self.state:
-            raise InvalidInputError("run.state is what is kept besides the messages; run.user() and run.model() add those")
+            raise InvalidInputError("run.state must not contain messages; add them with run.user() and run.model()")
         gone = sorted(self._names - self.state.keys())
         details = Details(kind=Kind.MANUAL, status=status or self.status, label=label, resume_hint=resume_hint)
         made = self._write_state(None, self.state, gone, **details)
@@ -190,7 +190,7 @@ class Journal:
     def check(self) -> None:
         """Raise if nothing that is done from now on can be kept: then it must not be done."""
         if self._hold.over:
-            raise ClosedError(f"the run on thread {self._thread.id!r} is over; enter another: vault.run({self._thread.id!r})")
+            raise ClosedError(f"the run on thread {self._thread.id!r} has ended; resume with vault.run({self._thread.id!r})")
         if self._hold.lost.is_set():
             raise Fenced(f"thread {self._thread.id!r}: the lease with epoch {self._hold.epoch} was lost; stop")
 

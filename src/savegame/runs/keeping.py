@@ -121,7 +121,7 @@ class RunLedger(Ledger):
                 if not gone:
                     break
         except CorruptionError as error:
-            logger.warning("thread %r keeps its ledger, since not all can be read that may need it: %s", timeline.id, error)
+            logger.warning("thread %r keeps its whole ledger: a state that may need it is damaged: %s", timeline.id, error)
             return []
         unneeded = [record for record in calls if _reply(record) in gone] + [step for step, at in steps if at in dead]
         return [PutRecord(timeline.key, record.kind, record.name, None) for record in unneeded]

@@ -139,7 +139,7 @@ class Hold:
         except Fenced:  # somebody else has it: there is nothing to give back
             return
         except SavegameError as error:
-            logger.warning("the lease on thread %r could not be given back, it runs out: %s", self._key.id, error)
+            logger.warning("the lease on thread %r could not be released and will expire: %s", self._key.id, error)
 
     def _stop(self) -> None:
         self._stopping.set()

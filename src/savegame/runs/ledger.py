@@ -138,7 +138,7 @@ def _wrong_call(_: str, value: Any) -> str | None:
     if not _is_named(value, "name", "status", "arguments"):
         return "name, status or arguments are missing"
     if value["status"] not in tuple(CallStatus):
-        return f"there is no status {value['status']!r:.40}"
+        return f"status {value['status']!r:.40} is unknown"
     return next(
         (f"{field} cannot be {value[field]!r:.40}" for field, fits in _FITS.items() if not fits(value.get(field))), None
     )
@@ -146,7 +146,7 @@ def _wrong_call(_: str, value: Any) -> str | None:
 
 def _wrong_run(name: str, value: Any) -> str | None:
     if name == ROOT:
-        return None if isinstance(value, str) else "the root is no text"
+        return None if isinstance(value, str) else "the root is not text"
     if name.startswith(GENERATION):
         return None if _is_count(value) else "a generation is a number"
     if name != TAKEOVERS:

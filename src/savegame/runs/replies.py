@@ -37,11 +37,11 @@ _NEXT: Final = "list its calls as tool_calls=[{'id', 'name', 'arguments'}] of th
 def refuse_unread(reply: Any) -> None:
     """Raise InvalidInputError for what is no reply, and for one with calls that `tool_calls` does not list."""
     if inspect.isgenerator(reply) or inspect.isasyncgen(reply):
-        raise InvalidInputError("the model's function yields pieces; join them, and return the whole reply")
+        raise InvalidInputError("the model's function is a generator; join the pieces and return the whole reply")
     given = reply.to_dict() if isinstance(reply, Message) else reply
     if not isinstance(given, (str, Mapping)):
         raise InvalidInputError(
-            f"a model's reply is text, a Message or an assistant's message as a dict, not {type(reply).__name__}; "
+            f"a model's reply must be text, a Message or an assistant message as a dict, not {type(reply).__name__}; "
             f"convert it in the function that calls the model"
         )
     unread = None if isinstance(given, str) else _unread(given)
@@ -57,7 +57,7 @@ def quoting(reply: Any) -> Iterator[None]:
     except InvalidInputError as error:
         text = shown(reply)
         error.reply = reply
-        error.args = (f"{error}; nothing was kept of the reply {text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}",)
+        error.args = (f"{error}; the reply was not saved: {text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}",)
         raise
 
 
@@ -103,7 +103,7 @@ def as_reply(given: Any) -> dict[str, Any]:
         said = as_reply({"content": None, **reply, "tool_calls": []})
         return said | {"tool_calls": [_call_with_id(call, number) for number, call in enumerate(calls)]}
     if message.role != Role.ASSISTANT:
-        raise InvalidInputError(f"a model's reply has the role assistant, not {message.role}")
+        raise InvalidInputError(f"a model's reply must have the role assistant, not {message.role}")
     return message.to_dict()
 
 
@@ -147,7 +147,7 @@ def _storable_call(call: Mapping[str, Any], encode: Callable[[Any], bytes]) -> M
         inner = call.get("function")
         named = {**call, **inner} if isinstance(inner, Mapping) else call
         told = {name: storable_text(str(named[name])) for name in ("id", "name") if named.get(name)}
-        return {**told, "arguments": f"(they could not be kept: {error})"}
+        return {**told, "arguments": f"(they could not be saved: {error})"}
     return call
 
 

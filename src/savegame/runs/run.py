@@ -57,7 +57,7 @@ class TimedOut(TimeoutError):
     """A tool did not come back in time; its thread goes on."""
 
     def __init__(self, timeout: dt.timedelta) -> None:
-        super().__init__(f"it did not come back within {timeout.total_seconds():g} s")
+        super().__init__(f"it did not return within {timeout.total_seconds():g} s")
 
 
 class AnyRun:
@@ -156,7 +156,7 @@ class AnyRun:
                 except Exception as error:
                     raise _Failed(error) from error
                 if not db.in_transaction:  # the result would be kept without what was done
-                    raise TransactionFailed("the tool ended the transaction that it was given", unknown=True)
+                    raise TransactionFailed("the tool ended the transaction itself", unknown=True)
                 self._saving(Kind.TOOL_CALL, self._core.finish, go, result)
         except _Failed as failed:
             self._saving(Kind.TOOL_CALL, self._core.fail, go, _described(failed.args[0]))
@@ -315,7 +315,7 @@ def refuse_what_cannot_run(store: Store, tools: Toolbox, *, awaits: bool) -> Non
     for tool in tools:
         if tool.kind == ToolKind.TRANSACTION and Capability.CONNECTION not in store.capabilities:
             raise UnsupportedError(
-                f"tool {tool.name!r} is a transaction, which {store.scheme} stores do not have; use SQLite or PostgreSQL"
+                f"tool {tool.name!r} is a transaction, which {store.scheme} stores do not support; use SQLite or PostgreSQL"
             )
         if tool.is_async and not awaits:
             raise InvalidInputError(f"tool {tool.name!r} is asynchronous; open the vault with savegame.open_async")
@@ -363,7 +363,7 @@ def _spent(reply: Any, usage: Usage | None) -> tuple[tuple[int | None, float | N
     try:
         told = plain_result(usage(reply), "usage", "pass an ordinary function")
         if not isinstance(told, tuple) or len(told) != 2:
-            raise InvalidInputError(f"usage() gave {told!r}; it must give (tokens, cost), each of which may be None")
+            raise InvalidInputError(f"usage() returned {told!r}; it must return (tokens, cost), each of which may be None")
         tokens_used, cost = told
         if tokens_used is not None:
             checked_number(tokens_used, "tokens_used")

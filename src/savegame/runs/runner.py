@@ -112,13 +112,13 @@ class Runner:
     ) -> Iterator[R]:
         """`Vault.run`. `awaits`: the driver can call asynchronous tools."""
         if checked_duration(lease, "lease") > LONGEST_LEASE:
-            raise InvalidInputError(f"lease must be at most {LONGEST_LEASE.days} days: a run renews it while it lasts")
+            raise InvalidInputError(f"lease must be at most {LONGEST_LEASE.days} days: a run renews its lease until it ends")
         policy = strategy if isinstance(strategy, Strategy) else Strategy(strategy or "after_tool_call")
         thread = self._thread(thread_id)
         if agent is not None:
             checked_id(agent, "the agent's id")
         if tools is not None and not isinstance(tools, Toolbox):
-            raise InvalidInputError(f"tools must be a Toolbox, not {type(tools).__name__}; its @tool marks functions as tools")
+            raise InvalidInputError(f"tools must be a Toolbox, not {type(tools).__name__}; add functions with its @tool")
         box = Toolbox() if tools is None else tools
         refuse_what_cannot_run(self._engine.store, box, awaits=awaits)
         hold = Hold(self._engine.store, thread.key, lease // _MICROSECOND)
@@ -284,7 +284,7 @@ class Runner:
     def not_resumed(self, thread_id: str, before: int, error: Exception) -> None:
         """Log why; if the run was not even entered since its epoch was `before`, count a takeover without progress."""
         if isinstance(error, (Busy, OutcomeError)):  # somebody else was quicker, or it waits for a person
-            logger.info("thread %r was not resumed to its end: %s", thread_id, error)
+            logger.info("resuming thread %r stopped before its end: %s", thread_id, error)
             return
         logger.error("thread %r could not be resumed", thread_id, exc_info=error)
         try:
@@ -320,7 +320,7 @@ class Runner:
         except Busy:
             return
         except SavegameError:
-            logger.exception("thread %r is stuck, and that cannot be written down", run.thread_id)
+            logger.exception("thread %r is stuck, and that could not be recorded", run.thread_id)
             return
         logger.warning("thread %r is stuck: taken over %d times without progress", run.thread_id, run.takeovers)
 

@@ -73,7 +73,7 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
         raise InvalidInputError("the parameter call must come first")
     for parameter in taken.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise InvalidInputError(f"its parameter {parameter.name!r} is not given by name, as a model does; no *, ** or /")
+            raise InvalidInputError(f"its parameter {parameter.name!r} cannot be passed by name; do not use *, ** or /")
     shapes = _Shapes()
     hints = _parameter_hints(function, own)
     told = _descriptions(function, own)
@@ -131,7 +131,7 @@ class _Shapes:
         if make is not None:
             return make(self, get_args(annotation))
         if not isinstance(annotation, type) or get_origin(annotation) is not None:
-            raise InvalidInputError(f"{annotation!r} has no JSON schema here; take {_SUPPORTED}")
+            raise InvalidInputError(f"{annotation!r} is not supported; use {_SUPPORTED}")
         return self._class(annotation)
 
     def _class(self, cls: Any) -> Shape:
@@ -142,9 +142,9 @@ class _Shapes:
         if hasattr(cls, "model_json_schema"):
             return self._pydantic(cls)
         if not dataclasses.is_dataclass(cls) and not hasattr(cls, "__required_keys__"):
-            raise InvalidInputError(f"{cls.__name__} has no JSON schema here; take {_SUPPORTED}")
+            raise InvalidInputError(f"{cls.__name__} is not supported; use {_SUPPORTED}")
         if cls in self.within:
-            raise InvalidInputError(f"{cls.__name__} holds itself; take a pydantic model for that")
+            raise InvalidInputError(f"{cls.__name__} refers to itself; use a pydantic model for that")
         self.within.append(cls)
         made = self._dataclass(cls) if dataclasses.is_dataclass(cls) else self._typed_dict(cls)
         self.within.pop()
@@ -211,7 +211,7 @@ class _Shapes:
 
     def _dict(self, args: tuple[Any, ...]) -> Shape:
         if args and args[0] is not str:
-            raise InvalidInputError("the keys of a dict must be str: JSON has no others")
+            raise InvalidInputError("the keys of a dict must be str, as in JSON")
         item = self.of(args[1] if args else Any)
 
         def read(value: Any, place: str) -> Any:
@@ -256,7 +256,7 @@ def _choice(choices: Sequence[tuple[Any, Any]], what: str) -> Shape:
     values = [value for value, _ in choices]
     kinds = {type(value) for value in values}
     if not values or not kinds <= _SCALARS.keys():
-        raise InvalidInputError(f"{what} must have plain values that JSON has: text, numbers, True, False or None")
+        raise InvalidInputError(f"{what} must have values that JSON has: text, numbers, True, False or None")
 
     def read(value: Any, place: str) -> Any:
         for known, meaning in choices:
@@ -271,7 +271,7 @@ def _choice(choices: Sequence[tuple[Any, Any]], what: str) -> Shape:
 def _object(fields: Mapping[str, _Field], make: Callable[..., Any]) -> Shape:
     def read(value: Any, place: str) -> Any:
         if not isinstance(value, Mapping):
-            raise _wrong(place or "the whole of the arguments", "object", value)
+            raise _wrong(place or "the arguments", "object", value)
         within = f"{place}." if place else ""
         problems = [f"{within}{name} is missing" for name, field in fields.items() if field.required and name not in value]
         problems += [_unknown(within, name, list(fields)) for name in value if name not in fields]
@@ -313,7 +313,7 @@ def _read_pydantic(cls: Any, value: Any, place: str) -> Any:
 
 
 def _unknown(within: str, name: Any, known: Sequence[str]) -> str:
-    return f"{within}{_short(name)} is unknown; there is {', '.join(known) or 'nothing to give'}"
+    return f"{within}{_short(name)} is unknown; expected: {', '.join(known) or 'no arguments'}"
 
 
 def _wrong(place: str, wanted: str, value: Any) -> InvalidInputError:

@@ -240,12 +240,12 @@ class Toolbox:
 
     def _add(self, tool: Tool) -> None:
         if tool.name in self._tools:
-            raise InvalidInputError(f"tool {tool.name!r} is there already; give one of the two another name=")
+            raise InvalidInputError(f"tool {tool.name!r} already exists; give one of the two another name=")
         self._tools[tool.name] = tool
 
     def __getitem__(self, name: str) -> Tool:
         if name not in self._tools:
-            raise NotFoundError(f"there is no tool {name!r}; there is {', '.join(self._tools) or 'none at all'}")
+            raise NotFoundError(f"tool {name!r} does not exist; known tools: {', '.join(self._tools) or 'none'}")
         return self._tools[name]
 
     def __contains__(self, name: object) -> bool:
@@ -269,18 +269,18 @@ class Toolbox:
 
 def _checked_name(function: Any, name: str | None) -> str:
     if not inspect.isfunction(function) and not inspect.ismethod(function):
-        raise InvalidInputError(f"a tool is a function, not {function!r}; wrap it in one")
+        raise InvalidInputError(f"a tool must be a function, not {function!r}; wrap it in one")
     called = function.__name__ if name is None else name
     if not isinstance(called, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", called):
         raise InvalidInputError(
-            f"tool {called!r}: models take names of 1 to 64 letters from A to Z, digits, _ and -; give another name="
+            f"tool {called!r}: a name has 1 to 64 characters, each A-Z, a-z, 0-9, _ or -; pass another name="
         )
     return called
 
 
 def _kind(*, read_only: bool, idempotent: object, transaction: bool, annotations: Mapping[str, Any] | None) -> ToolKind:
     if not isinstance(idempotent, bool) and not callable(idempotent):
-        raise InvalidInputError(f"idempotent must be True or a function that makes a key, not {idempotent!r}")
+        raise InvalidInputError(f"idempotent must be True or a function that returns a key, not {idempotent!r}")
     marks = {ToolKind.READ_ONLY: read_only, ToolKind.IDEMPOTENT: idempotent, ToolKind.TRANSACTION: transaction}
     marked = [kind for kind, given in marks.items() if given]
     if len(marked) > 1:
@@ -290,7 +290,7 @@ def _kind(*, read_only: bool, idempotent: object, transaction: bool, annotations
 
 def _check_function(function: Callable[..., Any], kind: ToolKind, parameters: Parameters) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidInputError("it yields, and what it yields could not be kept; return a list")
+        raise InvalidInputError("it is a generator, whose values cannot be saved; return a list")
     if kind is ToolKind.TRANSACTION and not parameters.takes_call:
         raise InvalidInputError("a transaction writes through call.db; name its first parameter call")
     if kind is ToolKind.TRANSACTION and inspect.iscoroutinefunction(function):
@@ -307,17 +307,17 @@ def _checked_retries(kind: ToolKind, retries: int | None, backoff: dt.timedelta 
     if retries is None:
         return RETRIES if repeatable else 0
     if type(retries) is not int or retries < 0:
-        raise InvalidInputError(f"retries must be a whole number, not negative; not {retries!r}")
+        raise InvalidInputError(f"retries must be a whole number, at least 0, not {retries!r}")
     return retries
 
 
 def _checked_key(make: Callable[..., str], parameters: Parameters) -> Callable[..., str]:
-    refuse_asynchronous(make, "the function that makes its key", "pass an ordinary function")
+    refuse_asynchronous(make, "the function that returns its key", "pass an ordinary function")
     names = dict.fromkeys(parameters.schema["properties"])
     try:
         inspect.signature(make).bind(**names)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"the function that makes its key must take its arguments by name ({error})") from error
+        raise InvalidInputError(f"the function that returns its key must take its arguments by name ({error})") from error
     return make
 
 

@@ -157,7 +157,9 @@ class AutomaticSaves(Reporting):
             return False
         timeline, head = self._timeline, self._timeline.head()
         if not head.id and (known == ANY or expected is not None):
-            raise ThreadNotFound(f"thread {timeline.id!r} was deleted: its autosave ended; start another to begin it again")
+            raise ThreadNotFound(
+                f"thread {timeline.id!r} was deleted, which ended its autosave; start a new one to re-create it"
+            )
         if (head.id or None) == expected and self._holds(timeline.engine.codec, timeline.id, head.node, state):
             return False
         try:
@@ -262,7 +264,7 @@ def claim(engine: Engine, keys: Sequence[ThreadKey], loop: Reporting) -> None:
     for key in keys:
         if _loops.setdefault((id(engine), key), loop) is not loop:
             release(loop)
-            raise AlreadyExistsError(f"thread {key.id!r} has a running autosave and takes no second one; stop that one first")
+            raise AlreadyExistsError(f"thread {key.id!r} already has a running autosave; stop that one first")
 
 
 def release(loop: Reporting) -> None:

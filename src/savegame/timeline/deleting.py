@@ -56,7 +56,7 @@ def _with_children(engine: Engine, keys: Collection[ThreadKey], lost: list[str])
             found |= derived.with_children(engine, [key]).keys()
         except CorruptionError as error:  # the damaged thread can be deleted nevertheless
             found.add(key)
-            lost.append(f"thread {key.id!r}: its child threads cannot be read and may be left, look for them: {error}")
+            lost.append(f"thread {key.id!r}: its child threads cannot be read and may remain, look for them: {error}")
     return frozenset(found)
 
 
@@ -191,7 +191,7 @@ def _relinked(
         except CorruptionError as error:  # the damaged thread can be deleted nevertheless
             if key in moves:
                 raise
-            lost.append(f"thread {key.id!r}: which threads were forked from it cannot be read, look at them: {error}")
+            lost.append(f"thread {key.id!r}: the list of its forks cannot be read, look for them: {error}")
             continue
         same = {**touched, **same, key: derived.unchanged(key, named)}
         near = [(kind, moves.get(other, other)) for kind, other in near if other not in gone]
@@ -234,4 +234,4 @@ def _outside(thread: Lineage, gone: frozenset[ThreadKey]) -> list[tuple[str, Thr
 
 
 def _not_kept(key: ThreadKey, error: CorruptionError) -> str:
-    return f"thread {key.id!r} was not kept for the checkpoints of its agents, since not all of it can be read: {error}"
+    return f"thread {key.id!r} was deleted without a copy for its agents' checkpoints, because it is damaged: {error}"

@@ -136,7 +136,7 @@ def ties(thread: Lineage, origins: Mapping[str, ThreadKey]) -> list[StoreChange]
             frame = a_frame(source)
             if frame is None and kind == SOURCE:
                 raise ThreadNotFound(
-                    f"thread not found: {origin.id!r}, which {thread.id!r} is to be a copy of, has no checkpoints"
+                    f"thread not found: {origin.id!r}, the source to record for {thread.id!r}, has no checkpoints"
                 )
             changes += _derives(thread.key, kind, source, frame)
     return changes

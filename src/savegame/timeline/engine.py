@@ -227,7 +227,7 @@ class Engine:
             return None
         if frames[0].id != checkpoint_id:
             raise CorruptionError(
-                f"the index is damaged: {checkpoint_id} leads to {frames[0].id}; run verify", place="index of ids"
+                f"the index is damaged: {checkpoint_id} points to {frames[0].id}; run verify", place="index of ids"
             )
         return found[0], frames[0]
 

@@ -28,7 +28,7 @@ YARDS: Final = "savegame:deleted"
 def check_namespace(namespace: str) -> None:
     """Refuse the name of a yard. Raises InvalidInputError."""
     if YARD in namespace:
-        raise InvalidInputError(f"a namespace must not contain {YARD!r}, which deleted threads are kept under; choose another")
+        raise InvalidInputError(f"a namespace must not contain {YARD!r}, which is reserved for deleted threads; choose another")
 
 
 def is_kept(key: ThreadKey) -> bool:

@@ -163,7 +163,7 @@ class Lineage(Reader):
 
     def _at_time(self, row: ThreadRow, ref: Any, at: dt.datetime) -> Frame | None:
         if ref is not None:
-            raise InvalidInputError("give a reference or at=, not both")
+            raise InvalidInputError("pass a reference or at=, not both")
         if not isinstance(at, dt.datetime) or at.tzinfo is None:
             raise InvalidInputError("at= needs a time with a zone, for example datetime.now(timezone.utc)")
         return next((frame for frame in self.line(row.head) if load_meta(frame.meta).created_at <= at), None)
@@ -227,7 +227,7 @@ class Lineage(Reader):
         matches = self.fitting(row, lambda frame: frame.id.startswith(prefix))
         if len(matches) > 1:
             ids = ", ".join(frame.id for frame in matches[:5])
-            raise InvalidInputError(f"{prefix!r} is ambiguous: {ids}; give more of the id")
+            raise InvalidInputError(f"{prefix!r} is ambiguous: {ids}; use more digits of the id")
         return matches[0] if matches else None
 
 

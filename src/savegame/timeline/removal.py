@@ -170,7 +170,7 @@ def free(engine: Engine, keys: Sequence[ThreadKey]) -> tuple[str, ...]:
     left = (
         []
         if engine.store.purge()
-        else ["a reader is still active, or the disk is full; the removed bytes leave the files once that is over"]
+        else ["a reader is still active, or the disk is full; the removed bytes leave the files later"]
     )
     left += _forget_words(engine, keys)
     names = ", ".join(repr(key.id) for key in keys[:3]) + (", ..." if len(keys) > 3 else "")

@@ -41,7 +41,7 @@ def _repair(engine: Engine, namespace: str, progress: Progress) -> Report:
             if beside & {row.key.id, None}:  # a record may have been lost, and it is unknown which
                 done += engine.above.ledger.mend(thread)
         except CorruptionError as error:  # its frames cannot even be listed: the others are put right nevertheless
-            done.append(f"thread {row.key.id!r}: left as it is: {error}")
+            done.append(f"thread {row.key.id!r}: not repaired: {error}")
         progress(number, len(rows))
     after = check(engine, namespace, ignore)
     return Report(after.problems, after.threads, after.checkpoints, tuple(done))

@@ -92,7 +92,7 @@ def erase(engine: Engine, namespace: str, subject: str, *, dry_run: bool) -> Era
         if not retried(attempt, tries=PLANS):
             break
     else:
-        left.append(f"threads of {subject!r} keep being begun; stop what begins them, and erase again")
+        left.append(f"new threads of {subject!r} keep appearing; stop their writers, then erase again")
     if not dry_run:
         left.extend(_forget_the_deleted(engine, namespace))
         logger.info("erased %d threads of one subject", len(gone))
@@ -106,7 +106,7 @@ def _naming(engine: Engine, family: Mapping[ThreadKey, Named], untold: list[str]
         try:
             found |= {naming.checkpoint_id for naming in deleting.namings(engine, key, but=family)}
         except CorruptionError as error:
-            untold.append(f"thread {key.id!r}: which checkpoints of agents name it cannot be read: {error}")
+            untold.append(f"thread {key.id!r}: the agent checkpoints that name it cannot be read: {error}")
     return found
 
 
@@ -136,7 +136,7 @@ def _cut_off(engine: Engine, namespace: str, family: Mapping[ThreadKey, Named]) 
         try:
             shared.update(derived.external_ids(Lineage(engine, key)))
         except CorruptionError as error:
-            yield f"thread {key.id!r}: copies of it that an earlier version made cannot be found, it is damaged: {error}"
+            yield f"thread {key.id!r}: it is damaged, so copies made by an earlier version cannot be found: {error}"
     for key in _every(engine, namespace):
         if key not in family:
             yield from _suspicions(Lineage(engine, key), ids, named, shared)
@@ -162,10 +162,7 @@ def _suspicions(thread: Lineage, ids: set[str], named: Named, shared: set[str]) 
 
 
 def _untold(key: ThreadKey, what: str) -> str:
-    return (
-        f"thread {key.id!r} {what}: whether it holds the same data cannot be told; look at it, and delete it or attach the "
-        f"subject to it"
-    )
+    return f"thread {key.id!r} {what}: it may hold the same data; look at it, and delete it or attach the subject to it"
 
 
 def _every(engine: Engine, namespace: str) -> list[ThreadKey]:

@@ -174,7 +174,7 @@ class Timeline(Lineage):
                 if not skip_damaged or error.newest_sound is None:
                     raise
                 return Newest(row.head_id, error.newest_sound)
-        raise ConflictError(f"thread {self.id!r}: {TRIES} times its head moved and was removed while it was loaded; try again")
+        raise ConflictError(f"thread {self.id!r}: its head was moved and removed {TRIES} times while it was loaded; try again")
 
     def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
         """A checkpoint with its state, by a reference or the newest `at` a time."""
@@ -283,7 +283,7 @@ class Timeline(Lineage):
                 if type(error) is not ConflictError or expect != ANY or base is not None:
                     raise
                 point = self.head()
-        raise ConflictError(f"thread {key.id!r}: others moved its head {TRIES} times in a row; try again")
+        raise ConflictError(f"thread {key.id!r}: other writers moved its head {TRIES} times in a row; try again")
 
     def append(self, base: Point, ops: list[Op], node: Node, draft: Draft, terms: Terms) -> Point:
         """Save one frame on top of `base`."""
@@ -341,7 +341,7 @@ class Timeline(Lineage):
         step, size = base_step + 1, size_of(node)
         if size > STATE_TO:
             raise InvalidState(
-                f"the state would have about {size} bytes, and one may have {STATE_TO}; keep large parts in files",
+                f"the state would take about {size} bytes, and the limit is {STATE_TO}; keep large parts in files",
                 path="",
             )
         packed = metadata_of(base_id, step, store.clock(), size, details, blobs)

@@ -64,7 +64,7 @@ def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
         for one in used.values():
             _add(found, one)
     if damaged:
-        logger.warning("damaged threads are left out of the usage: %s; verify says more", ", ".join(sorted(damaged)))
+        logger.warning("the usage leaves out damaged threads: %s; run verify", ", ".join(sorted(damaged)))
     return sorted(found.values(), key=lambda usage: (usage.key is None, usage.key))
 
 

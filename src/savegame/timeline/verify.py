@@ -140,7 +140,7 @@ def _check_history(thread: Lineage) -> Iterator[Problem]:
         yield from _check_large_values(thread, frame)
         packed = frame.meta[DIGEST_BYTES:]
         if whole and digest(parent, thread.id, frame.id, packed, payload) != meta.digest:
-            yield Problem(thread.id, frame.id, f"digest of frame {seq}", "its history does not add up to its digest")
+            yield Problem(thread.id, frame.id, f"digest of frame {seq}", "its history does not match its digest")
     for frame in ends.values():
         try:
             thread.point(frame.seq, frame)

@@ -219,10 +219,12 @@ class _Bringing:
             return
         there = (frame.id for frame in self._target.everything())
         common = next((name for name in there if self._is_in_source(name)), None)
-        back = f"; to follow the source, rewind the copy to {common} first: what it has stays as a branch" if common else ""
+        back = (
+            f"; to follow the source, rewind the copy to {common} first, which keeps its own part as a branch" if common else ""
+        )
         raise ConflictError(
-            f"thread {self._key.id!r} went its own way in the copy: its head {self.head} did not come from the source, "
-            f"and both are left as they are; to have both, copy into another namespace{back}",
+            f"thread {self._key.id!r} has diverged in the copy: its head {self.head} did not come from the source, "
+            f"and nothing was changed; to have both, copy into another namespace{back}",
             expected=self._row.head_id,
             found=self.head,
         )
@@ -261,7 +263,7 @@ class _Bringing:
     def _recognise(self, frame: Frame, copy: Frame) -> None:
         if copy.meta != frame.meta:
             raise ConflictError(
-                f"thread {self._key.id!r}: checkpoint {frame.id} is another one in the copy, and both are left as they are; "
+                f"thread {self._key.id!r}: checkpoint {frame.id} is another one in the copy, and nothing was changed; "
                 "to have both, copy into another namespace",
                 expected=frame.id,
                 found=frame.id,
@@ -413,7 +415,7 @@ class _Bringing:
         if found != set(appended):  # somebody appended meanwhile and went back again: the bases of ours are wrong
             self._target.store.commit([MoveHead(self._key, self._head)])
             remove(self._target, list(self._target.everything()), found, Removal(self.head))
-            raise ConflictError(f"thread {self._key.id!r} was changed in the copy meanwhile; copy again, which carries on")
+            raise ConflictError(f"thread {self._key.id!r} was changed in the copy meanwhile; copy again to continue")
 
     # -- comparing -----------------------------------------------------------------------------------
 
@@ -456,7 +458,7 @@ class _Bringing:
 
     def _differs(self, frame: Frame, what: str) -> CorruptionError:
         return CorruptionError(
-            f"thread {self._key.id!r}: checkpoint {frame.id} is not the same in the copy: {what}; "
+            f"thread {self._key.id!r}: checkpoint {frame.id} differs in the copy: {what}; "
             "run verify on both and repair the damaged one, or copy into another namespace",
             thread_id=self._key.id,
             checkpoint_id=frame.id,

@@ -107,15 +107,15 @@ def opened(path: str) -> Iterator[BinaryIO]:
     """The file of an export. Raises StoreNotFound, UnsupportedError for a live database, UnavailableError."""
     real = os.path.realpath(path)
     if not os.path.isfile(real):
-        raise StoreNotFound(f"{path}: there is no such file; give the path of an export")
+        raise StoreNotFound(f"{path}: the file does not exist; pass the path of an export")
     stem = real.removesuffix("-wal").removesuffix("-shm")
     if any(os.path.exists(stem + suffix) for suffix in ("-wal", "-shm")):  # opening it here could drop SQLite's locks
-        raise UnsupportedError(f"{path}: is a live SQLite database, not an export; use copy_to, or export it first")
+        raise UnsupportedError(f"{path} is a live SQLite database, not an export; use copy_to, or export it first")
     try:
         with open(real, "rb") as file:
             yield file
     except OSError as error:
-        raise of_system(error, f"{path}: cannot be read", "check the disk and the permissions") from error
+        raise of_system(error, f"{path} cannot be read", "check the disk and the permissions") from error
 
 
 class Reader:
@@ -146,7 +146,7 @@ class Reader:
                 return
             else:
                 raise self.damaged("it belongs to no thread")
-        raise self.damaged("the file ends here, its last line is missing: it was cut off")
+        raise self.damaged("the file was cut off here: its last line is missing")
 
     def _rest(self) -> Iterator[Part]:
         for item in self._items():
@@ -172,7 +172,7 @@ class Reader:
         content, end = text[:-_SUM_BYTES], text[-_SUM_BYTES:]
         total = sum_of(content, self._before)
         if end != b',"sum":"%s"}\n' % total.encode():
-            raise ValueError("its sum does not fit: it was changed, or lines before it are missing, doubled or swapped")
+            raise ValueError("its checksum does not match: it was changed, or lines before it are missing, repeated or swapped")
         self._before = total
         return _parse(content + b"}")
 
@@ -189,21 +189,21 @@ class Reader:
         try:
             version = _parse(text)["savegame-export"]
         except _WRONG as error:
-            raise UnsupportedError(f"{self._path}: is not an export of savegame: line 1 does not say so") from error
+            raise UnsupportedError(f"{self._path} is not an export of savegame: line 1 does not say so") from error
         if type(version) is int and version > FORMAT:
             raise UnsupportedError(
-                f"{self._path}: has format {version}, this savegame knows up to {FORMAT}; install a newer savegame"
+                f"{self._path} has format {version}, this savegame reads up to {FORMAT}; install a newer savegame"
             )
         with self._locating():
             self._line(text)
         if type(version) is not int or version != FORMAT:
-            raise self.damaged(f"format {version!r} never was")
+            raise self.damaged(f"format {version!r} does not exist")
 
     def _check_end(self, end: End) -> None:
         if self._file.read(1):
             raise self.damaged("more follows after the end")
         if end.counts != tuple(self._counts[kind] for kind in (Header, Point, Beside)):
-            raise self.damaged("it counts other numbers of threads, checkpoints and records than there are")
+            raise self.damaged("its counts of threads, checkpoints and records do not match the file")
         self._progress((self._turn + 1) * self.size, 2 * self.size)
 
     @contextlib.contextmanager
@@ -216,7 +216,7 @@ class Reader:
     def damaged(self, what: str) -> CorruptionError:
         """An error that names the file and the line."""
         place = f"line {self._number}"
-        return CorruptionError(f"{self._path}: {place}: {what}; get the whole file again, or export anew", place=place)
+        return CorruptionError(f"{self._path}: {place}: {what}; copy the file again, or export again", place=place)
 
     def _tell(self) -> None:
         if self.start - self._told >= TOLD_EVERY:
@@ -259,7 +259,7 @@ def _item(line: Line) -> Item:
             return Head(None if head is None else checked_id(head, "the head's id"))
         case {"end": True, "threads": int(threads), "checkpoints": int(checkpoints), "records": int(found)}:
             return End((threads, checkpoints, found))
-    raise ValueError("it is of no kind that there is")
+    raise ValueError("its kind is unknown")
 
 
 def _text(text: str) -> str:
@@ -270,7 +270,7 @@ def _text(text: str) -> str:
 def _large(name: bytes, body: bytes) -> Large:
     flags, content = _plain(body)
     if flags or blake3.blake3(content).digest() != name:
-        raise ValueError("the large value is not the one that it is named after")
+        raise ValueError("the large value does not match its name")
     return Large(name, body)
 
 
@@ -314,5 +314,5 @@ def _meta(data: bytes) -> bytes:
 def _note(data: bytes) -> bytes:
     label, tags = load_note(data)
     if not all(isinstance(text, str) for text in (label or "", *tags)) or dump_note(label, tags) != data:
-        raise TypeError("the label or a tag is no text")
+        raise TypeError("the label or a tag is not text")
     return data

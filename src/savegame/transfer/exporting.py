@@ -75,7 +75,7 @@ def _chosen(engine: Engine, namespace: str, threads: Sequence[str] | None, agent
         wanted = None if agent is None else checked_id(agent, "the agent's id")
         return [ThreadKey(namespace, thread_id) for thread_id, _ in engine.store.heads(namespace, agent=wanted)]
     if agent is not None:
-        raise InvalidInputError("give either threads= or agent=, not both")
+        raise InvalidInputError("pass either threads= or agent=, not both")
     if isinstance(threads, str):
         raise InvalidInputError(f"threads= takes a list of ids; write [{threads!r}] for one")
     keys = [ThreadKey(namespace, name) for name in dict.fromkeys(checked_id(name, "a thread's id") for name in threads)]
@@ -118,11 +118,11 @@ def _new_file(target: str) -> Iterator[BinaryIO]:
     except FileExistsError as error:
         raise _taken(target) from error
     except OSError as error:
-        raise of_system(error, f"{target}: the export cannot be written", "make room, or choose another place") from error
+        raise of_system(error, f"{target}: the export cannot be written", "free some space, or choose another place") from error
 
 
 def _taken(target: str) -> AlreadyExistsError:
-    return AlreadyExistsError(f"{target}: exists already; an export never overwrites, choose another name")
+    return AlreadyExistsError(f"{target} already exists; an export never overwrites a file, choose another name")
 
 
 def _flush_names(directory: str) -> None:

@@ -48,7 +48,7 @@ def import_file(engine: Engine, namespace: str, path: str, progress: Progress) -
         reader = Reader(file, path, progress, 0)
         for thread, items in reader.threads():
             if thread.id in plans:
-                raise reader.damaged(f"thread {thread.id!r} begins a second time")
+                raise reader.damaged(f"thread {thread.id!r} appears twice")
             plans[thread.id] = _check(Lineage(engine, ThreadKey(namespace, thread.id)), items, reader)
         brought = 0
         reader = Reader(file, path, progress, 1)
@@ -101,7 +101,7 @@ def _check(thread: Lineage, items: Iterator[Part], reader: Reader) -> Plan:
     removed: Spending = {}
     for item in items:
         if is_after and isinstance(item, (Large, Point)):
-            raise reader.damaged("it comes after a record, where no checkpoint may be")
+            raise reader.damaged("it comes after a record; checkpoints must come before records")
         match item:
             case Large():
                 large.add(item.name)
@@ -116,13 +116,13 @@ def _check(thread: Lineage, items: Iterator[Part], reader: Reader) -> Plan:
             case Head():
                 head = item.id
     if head not in digests:
-        raise reader.damaged(f"the head {head} is no checkpoint of the thread")
+        raise reader.damaged(f"the head {head} is not a checkpoint of the thread")
     row = thread.row()
     found = row.head_id if row else None
     missing = digests.keys() - there.keys() - {None}
     if missing and found not in digests:
         raise ConflictError(
-            f"thread {key.id!r} went its own way: its head {found} is not in the file, and {len(missing)} checkpoints of the "
+            f"thread {key.id!r} has diverged: its head {found} is not in the file, and {len(missing)} checkpoints of the "
             "file are not in it; nothing was imported, use another namespace to have both",
             expected=head,
             found=found,
@@ -135,16 +135,16 @@ def _check(thread: Lineage, items: Iterator[Part], reader: Reader) -> Plan:
 
 def _check_point(key: ThreadKey, point: Point, digests: dict[str | None, bytes], large: set[bytes], reader: Reader) -> Meta:
     if point.id in digests:
-        raise reader.damaged(f"checkpoint {point.id} comes a second time")
+        raise reader.damaged(f"checkpoint {point.id} appears twice")
     if point.base not in digests:
-        raise reader.damaged(f"checkpoint {point.id} builds on {point.base}, which did not come before it")
+        raise reader.damaged(f"checkpoint {point.id} builds on {point.base}, which does not come before it")
     if not large.issuperset(references(point.delta)):
-        raise reader.damaged(f"a large value of checkpoint {point.id} did not come before it")
+        raise reader.damaged(f"a large value of checkpoint {point.id} does not come before it")
     meta = load_meta(point.meta)
     packed, payload = point.meta[DIGEST_BYTES:], unwrap(point.delta)[1]
     is_original = point.base == meta.parent_id and meta.forked_from is None
     if is_original and digest(digests[point.base], key.id, point.id, packed, payload) != meta.digest:
-        raise reader.damaged(f"the history of checkpoint {point.id} does not add up to its digest")
+        raise reader.damaged(f"the history of checkpoint {point.id} does not match its digest")
     digests[point.id] = meta.digest
     return meta
 
@@ -163,7 +163,7 @@ def _check_place(thread: Lineage, point: Point, there: bytes | None) -> None:
     if there is not None:
         if there != point.meta[:DIGEST_BYTES]:
             raise ConflictError(
-                f"thread {key.id!r} went its own way: checkpoint {point.id} is another one than in the file; "
+                f"thread {key.id!r} has diverged: checkpoint {point.id} is another one than in the file; "
                 "nothing was imported, use another namespace to have both",
                 expected=point.id,
                 found=point.id,
@@ -172,7 +172,7 @@ def _check_place(thread: Lineage, point: Point, there: bytes | None) -> None:
     found = thread.store.find(key.namespace, point.id)
     if found is not None and found[0] != key:
         raise AlreadyExistsError(
-            f"checkpoint {point.id} of thread {key.id!r} is there already, in thread {found[0].id!r}; "
+            f"checkpoint {point.id} of thread {key.id!r} already exists in thread {found[0].id!r}; "
             "nothing was imported, use another namespace"
         )
 
@@ -299,5 +299,5 @@ class _Bringing:
 
 
 def _changed(key: ThreadKey, expected: str | None, found: str | None) -> ConflictError:
-    message = f"thread {key.id!r} was changed while it was imported; import again, which carries on"
+    message = f"thread {key.id!r} was changed while it was imported; import again to continue"
     return ConflictError(message, expected=expected, found=found)
