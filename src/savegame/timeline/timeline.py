@@ -377,17 +377,14 @@ class Timeline(Lineage):
 
         Raises AlreadyExistsError if it is not.
         """
-        found = None if draft.id is None else self._twin(edit, draft, draft.id)
-        if found is not None:
-            return found
         try:
             point = self.save(edit, draft, terms)
-            return Written(point.id, point.step, self.saved(point, draft.note))
-        except AlreadyExistsError:  # another writer saved the same id between our look and our commit
+        except Exception:  # an earlier attempt may have saved it: then the head has moved, or the edit does not fit any more
             found = None if draft.id is None else self._twin(edit, draft, draft.id)
             if found is None:
                 raise
             return found
+        return Written(point.id, point.step, self.saved(point, draft.note))
 
     def change(
         self,
