@@ -137,7 +137,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("agent_save", {}, "invalid-input: agent_id: Missing"),
     ("agent_save", {"agent_id": "new"}, "invalid-input: name is missing"),
     ("agent_save", {"agent_id": "helper", "expect_revision": "old"}, "conflict: agent 'helper' was saved or restored"),
-    ("agent_save", {"agent_id": "x", "name": "x", "agent_type": "x", "expect_revision": "old"}, "conflict: agent 'x' was saved"),
+    ("agent_save", {"agent_id": "x", "name": "x", "agent_type": "x", "expect_revision": "old"}, "conflict: agent 'x' was"),
     ("agent_save", {"agent_id": "helper", "custom_state": "text"}, "invalid-input: custom_state: "),
     ("agent_load", {"agent_id": "nobody"}, "not-found: agent not found: 'nobody'\nNext: Look which there are with agent_list"),
     ("agent_delete", {"agent_id": ""}, "invalid-input: the agent's id must not be empty"),

@@ -98,8 +98,8 @@ def shown(
     Messages keep all their fields; one that became a note, or lost its calls, keeps those that are not about calls.
     """
     if unknown:
-        known = "budget, strategy, keep_recent, summary"
-        raise InvalidInputError(f"{', '.join(unknown)}: unknown; messages for a model are selected by {known}")
+        options = "budget, strategy, keep_recent, summary"
+        raise InvalidInputError(f"{', '.join(unknown)}: unknown; messages for a model are selected by {options}")
     if budget is None and strategy is None:
         return closed(messages, note, notes=notes)
     pairs = [pair for place, turn in enumerate(_turns(messages)) for pair in _weighed(place, turn)]

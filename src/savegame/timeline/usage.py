@@ -46,7 +46,7 @@ class Usage:
     first_at: dt.datetime
     last_at: dt.datetime
     state_bytes: int = 0
-    """What the states of these checkpoints would take if each were kept whole."""
+    """Bytes that the states of these checkpoints would take if each were stored whole."""
 
 
 def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
