@@ -1,9 +1,9 @@
-"""What the signature of a tool says: a JSON schema for the model, and arguments read by it. Touches errors.
+"""From the signature of a tool to a JSON schema for the model, and from the model's arguments to Python. Touches errors.
 
-A Shape is one annotated type: the schema that a model is shown, and `read`, which gives the function what the model gave.
-Both are made from the same annotation, together. Reading makes Enum members, dataclasses and pydantic models where the
-signature asks for them, and a float of a whole number; nothing else is coerced. What does not fit raises InvalidInputError,
-with a text that a model can read: it names the place, `order.lines[2].cents`, in the words of JSON.
+A Shape is one annotated type: its schema, and `read`, which converts the model's value for the function. Both come from the
+same annotation. Reading creates Enum members, dataclasses and pydantic models where the signature asks for them, and a float
+from a whole number; nothing else is coerced. Values that do not fit raise InvalidInputError with a text for the model: it
+names the place, `order.lines[2].cents`, in terms of JSON.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _SUPPORTED: Final = (
 
 
 class Shape(NamedTuple):
-    """One type: its JSON schema, and `read(value, place)`, which gives the value as that type or raises InvalidInputError."""
+    """One type: its JSON schema, and `read(value, place)`, which returns the value as that type or raises InvalidInputError."""
 
     schema: dict[str, Any]
     read: Callable[[Any, str], Any]
 
 
 class Parameters(NamedTuple):
-    """The parameters of a function: whether it takes a `call` first, the schema of the others, and how they are read.
+    """The parameters of a function: whether it takes a `call` first, the schema of the others, and how to read them.
 
-    `read` gives them all by name, those that were left out with their defaults.
+    `read` returns all of them by name, omitted ones with their defaults.
     """
 
     takes_call: bool
@@ -65,7 +65,7 @@ class _Field(NamedTuple):
 
 
 def parameters_of(function: Callable[..., Any]) -> Parameters:
-    """What a function takes. Raises InvalidInputError naming the parameter that no model could give."""
+    """The parameters of a function. Raises InvalidInputError naming one that a model could not pass."""
     taken = dict(inspect.signature(function).parameters)
     takes_call = next(iter(taken), None) == "call"
     own = dict(list(taken.items())[takes_call:])
@@ -91,7 +91,7 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
 
 
 def _parameter_hints(function: Callable[..., Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The types of these parameters alone: those of `call` and of the result need not be there at run time."""
+    """The types of these parameters only: those of `call` and of the result need not exist at run time."""
     plain = inspect.unwrap(function)
     wanted = {name: hint for name, hint in plain.__annotations__.items() if name in own}
     return _hints(SimpleNamespace(__annotations__=wanted), getattr(plain, "__globals__", {}))
@@ -105,7 +105,7 @@ def _hints(owner: Any, names: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def _descriptions(function: Callable[..., Any], own: Mapping[str, Any]) -> dict[str, str]:
-    """What the docstring says of each parameter in a line `name: text`, `name (type): text` or `:param name: text`."""
+    """The descriptions of parameters in the docstring: `name: text`, `name (type): text` or `:param name: text`."""
     lines = re.findall(r"^\s*(?::param\s+)?(\w+)(?:\s*\(.*?\))?:[ \t]+(\S.*)$", inspect.getdoc(function) or "", re.MULTILINE)
     return {name: text.strip() for name, text in lines if name in own}
 
@@ -117,14 +117,14 @@ def _with_details(shape: Shape, description: str | None, default: Any) -> Shape:
 
 
 class _Shapes:
-    """The shapes of one signature. `defs` are what its pydantic models refer to, `within` the classes being looked at."""
+    """The shapes of one signature. `defs` are the definitions of its pydantic models, `within` the classes being visited."""
 
     def __init__(self) -> None:
         self.defs: dict[str, Any] = {}
         self.within: list[type] = []
 
     def of(self, annotation: Any) -> Shape:
-        """The shape of an annotated type. Raises InvalidInputError for one that JSON has no words for."""
+        """The shape of an annotated type. Raises InvalidInputError for one that JSON cannot express."""
         if annotation is Any:
             return Shape({}, lambda value, place: value)
         make = self._BY_ORIGIN.get(get_origin(annotation) or _bare(annotation))
@@ -234,7 +234,7 @@ class _Shapes:
 
 
 def _bare(annotation: Any) -> Any:
-    """A `list` or `dict` that does not say of what."""
+    """A `list` or `dict` without item types."""
     return annotation if annotation is list or annotation is dict else None
 
 
@@ -326,5 +326,5 @@ def _with_article(word: str) -> str:
 
 
 def _short(value: Any) -> str:
-    """A name that a model made up, cut to a length that an error can hold."""
+    """A name chosen by a model, shortened for an error message."""
     return value if isinstance(value, str) and value.isidentifier() and len(value) <= 40 else reprlib.repr(value)
