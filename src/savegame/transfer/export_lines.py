@@ -1,8 +1,8 @@
-"""Reading the lines of an exported file, each checked as far as it can be by itself. Pure but for the file.
+"""Reading the lines of an exported file, each checked as far as possible by itself. Pure except for the file.
 
-What a line says becomes one of the types below, its stored bytes as a store keeps them; a line whose sum, shape, ids, types
-or large value are wrong raises CorruptionError naming the line. `docs/format/export.md` has every kind of line. Nothing is
-imported or built because a line names it. Touches exporting (the sum), text, frames, delta, codec, model.
+Each line becomes one of the types below, with its bytes in stored form; a line whose checksum, shape, ids, types or large
+value are wrong raises CorruptionError naming the line. `docs/format/export.md` has every kind of line. Nothing is imported or
+constructed because a line names it. Touches exporting (the checksum), text, frames, delta, codec, model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from savegame.timeline.verify import Progress
 from savegame.transfer.exporting import FORMAT, Line, sum_of
 
 FIRST_LINE: Final = 16 * 1024
-"""The first line is never longer: a foreign file is not read into memory to find out what it is."""
+"""Maximum length of the first line, so that a foreign file is not read into memory to identify it."""
 
 TOLD_EVERY: Final = 1024 * 1024
 """Bytes between two calls of `progress`."""
@@ -51,7 +51,7 @@ TOLD_EVERY: Final = 1024 * 1024
 _SUM_BYTES: Final = len(',"sum":""}\n') + 32
 _META: Final = get_type_hints(Meta) | {"blobs": list, "cost": int | float | None}
 _WRONG: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, SavegameError)
-"""What reading a line of another shape than ours may raise."""
+"""What reading a malformed line may raise."""
 
 
 class Header(NamedTuple):
@@ -119,7 +119,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 class Reader:
-    """Reads lines in order, each against its sum; says where something is wrong. `turn` counts readings, for `progress`."""
+    """Reads lines in order and verifies their checksums; errors name the line. `turn` counts readings, for `progress`."""
 
     def __init__(self, file: BinaryIO, path: str, progress: Progress, turn: int) -> None:
         self._file, self._path, self._progress = file, path, progress
@@ -134,7 +134,7 @@ class Reader:
         self._check_first(file.readline(FIRST_LINE))
 
     def threads(self) -> Iterator[tuple[Header, Iterator[Part]]]:
-        """Every thread: how it begins, and its items, of which the last is its head. Ends with the file."""
+        """Every thread: its header, and its items, the last of which is its head."""
         for item in self._items():
             if isinstance(item, Header):
                 items = self._rest()
@@ -167,7 +167,7 @@ class Reader:
             self._tell()
 
     def _line(self, text: bytes) -> Line:
-        """What the next line says. Raises ValueError."""
+        """The content of the next line. Raises ValueError."""
         self._number += 1
         content, end = text[:-_SUM_BYTES], text[-_SUM_BYTES:]
         total = sum_of(content, self._before)
@@ -177,7 +177,7 @@ class Reader:
         return _parse(content + b"}")
 
     def large(self, offset: int) -> Large:
-        """A large value again, from the place of its line. Does not disturb the order of reading."""
+        """Read a large value again, at the offset of its line. Does not disturb the order of reading."""
         here = self._file.tell()
         self._file.seek(offset)
         item = _item(_parse(self._file.readline()))
@@ -239,7 +239,7 @@ def _refuse(constant: str) -> Any:
 
 
 def _item(line: Line) -> Item:
-    """What a line says, checked as far as one line can tell."""
+    """The item of a line, checked as far as possible by itself."""
     match line:
         case {"thread": thread_id, "agent": agent}:
             return Header(checked_id(thread_id, "a thread's id"), None if agent is None else checked_id(agent, "an agent's id"))
@@ -263,7 +263,7 @@ def _item(line: Line) -> Item:
 
 
 def _text(text: str) -> str:
-    text.encode()  # a lone surrogate is none
+    text.encode()  # raises for lone surrogates
     return text
 
 
@@ -282,7 +282,7 @@ def _delta(body: bytes) -> bytes:
 
 
 def _record(body: bytes) -> bytes:
-    """The body of a record, which may hold anything but what becomes far more than it is."""
+    """The body of a record, which may have any content but a decompression bomb."""
     if len(body) > 2 and body[0] <= COMPRESSED and not body[1]:
         check_nesting(unwrap(body, MOVED_TO)[1])
     return body
@@ -296,7 +296,7 @@ def _plain(body: bytes) -> tuple[int, bytes]:
 
 
 def _meta(data: bytes) -> bytes:
-    """Stored metadata whose fields are of their types, so that listings can show it."""
+    """Stored metadata with fields of the right types, so that listings can show it."""
     meta = load_meta(data)
     for name, kind in _META.items():
         if not isinstance(getattr(meta, name), kind):
