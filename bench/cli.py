@@ -69,16 +69,16 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _played(order: list[Turn], sizes: Sizes, where: Path | None, console: Console) -> Results:
-    """Play, with a bar for whoever watches, and a line for each turn else."""
+    """Run the rounds, with a progress bar on a terminal, and a line per turn elsewhere."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         shown = bar.add_task("starting", total=len(order), completed=-1)  # the first turn only begins
 
         def say(turn: Turn) -> None:
-            told = f"round {turn.round} of {order[-1].round}: {turn.task}, {turn.contestant}"
-            bar.update(shown, description=told, advance=1)
+            text = f"round {turn.round} of {order[-1].round}: {turn.task}, {turn.contestant}"
+            bar.update(shown, description=text, advance=1)
             if not console.is_terminal:
-                print(told, file=sys.stderr, flush=True)
+                print(text, file=sys.stderr, flush=True)
 
         return play(order, sizes, where, say)
 

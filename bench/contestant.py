@@ -1,6 +1,6 @@
-"""One contestant doing one task in a process of its own: `python -m bench.contestant NAME TASK DIRECTORY SIZES`.
+"""One task of one contestant in its own process: `python -m bench.contestant NAME TASK DIRECTORY SIZES`.
 
-Prints one line of JSON. What it leaves in the directory is there for the tasks after it.
+Prints one line of JSON. Later tasks may use what it leaves in the directory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""DBOS as the contestant for runs: one workflow whose steps each give what one step of the corpus says.
+"""DBOS as the contestant for runs: one workflow whose steps return the steps of the corpus.
 
-`dbos` is its SQLite default as it comes, a rollback journal with synchronous=FULL; `dbos_wal` the same on a file that was
-in WAL mode before, as the others are: so that what is ours can be told from what is the journal's.
+`dbos` is its SQLite default, a rollback journal with synchronous=FULL; `dbos_wal` uses a file in WAL mode, like the other
+contestants, which shows how much of the difference is due to the journal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ JOURNALS = {"dbos": "delete", "dbos_wal": "wal"}
 
 @contextmanager
 def launched(path: Path, journal: str) -> Iterator[None]:
-    """DBOS on a file with this journal; what it says about that and about its flushes is checked."""
+    """DBOS on a file with this journal; checks its journal and flush settings."""
     db = sqlite3.connect(path)
     db.execute(f"PRAGMA journal_mode = {journal}")
     db.close()

@@ -1,7 +1,7 @@
-"""Many conversations: does everything stay as quick with ten times as many of them?
+"""Many conversations: is everything as fast with ten times as many of them?
 
-The same work on a vault with a tenth of the conversations and on one with all, each agent having as many in both: one
-agent's conversations listed, a message added, a word searched right after a message was added, an agent checkpointed.
+The same work on a vault with a tenth of the conversations and on one with all, with equal numbers per agent: list one agent's
+conversations, add a message, search right after adding a message, checkpoint an agent.
 `savegame` is on SQLite, `savegame_file` on the readable file store.
 """
 
@@ -71,12 +71,12 @@ def _listed(vault: savegame.Vault, agent: str, wanted: int) -> None:
 def _additions(vault: savegame.Vault, chance: Random, count: int) -> Iterator[Call]:
     for _ in range(SAMPLES):
         name = _name(chance.randrange(count))
-        vault.thread(name).latest()  # somebody reads a conversation before adding to it
+        vault.thread(name).latest()  # users read a conversation before they add to it
         yield partial(vault.add_message, name, savegame.Message.user(corpus.text(chance, CHARS)))
 
 
 def _searches(vault: savegame.Vault, chance: Random, count: int) -> Iterator[Call]:
-    """Each finds the message that was added just before, in whichever conversation."""
+    """Each search finds the message that was just added, in any conversation."""
     for number in range(SAMPLES):
         name = _name(chance.randrange(count))
         vault.add_message(name, savegame.Message.user(f"needle{number:04} {corpus.text(chance, CHARS)}"))

@@ -17,7 +17,7 @@ Call = Callable[[], Any]
 
 
 def timed(calls: Iterable[Call]) -> list[tuple[float, float]]:
-    """Wall and CPU microseconds of each call. What the iterable does to make a call is not counted."""
+    """Wall and CPU microseconds of each call, without the time that the iterable takes to prepare it."""
     samples: list[tuple[float, float]] = []
     turn = int(os.environ.get("SAVEGAME_BENCH_TURN", "0"))
     for number, call in enumerate(calls):
@@ -31,13 +31,13 @@ def timed(calls: Iterable[Call]) -> list[tuple[float, float]]:
 
 
 def _take_turn() -> None:
-    """Tell that this contestant has had its turn, and wait until it has the next (bench.rounds)."""
+    """End this contestant's turn, and wait for its next one (bench.rounds)."""
     print(flush=True)
     sys.stdin.readline()
 
 
 def settle() -> None:
-    """Take what exists so far out of the garbage collector's sight: the harness must not slow the contestant."""
+    """Freeze existing objects, so that the garbage collector does not scan the harness while the contestant runs."""
     gc.collect()
     gc.freeze()
 
@@ -62,7 +62,7 @@ def summarise(calls: Iterable[Call]) -> Summary:
 
 
 def rss_bytes() -> int:
-    """Resident memory of this process now (where the system does not tell: its highest so far)."""
+    """Resident memory of this process now (or its maximum so far, where the system only exposes that)."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -71,7 +71,7 @@ def rss_bytes() -> int:
 
 
 def disk_bytes(path: Path) -> int:
-    """The database with everything that lies beside it under its name (-wal, -shm); looked at, never opened."""
+    """The size of the database with its -wal and -shm, without opening them."""
     return sum(file.stat().st_size for file in path.parent.glob(path.name + "*"))
 
 

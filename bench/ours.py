@@ -1,4 +1,4 @@
-"""savegame as the contestant: a vault on SQLite as `savegame.open(path)` gives it, durable to power loss by default."""
+"""savegame as the contestant: a vault on SQLite as `savegame.open(path)` returns it, durable to power loss by default."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def memory(directory: Path, sizes: Sizes) -> dict[str, Any]:
 
 
 def memory_uncached(directory: Path, sizes: Sizes) -> dict[str, Any]:
-    """The same without a cache: what is not the cache's doing."""
+    """The same without a cache."""
     return _touched(directory / "uncached.db", sizes, 0)
 
 

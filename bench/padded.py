@@ -1,4 +1,4 @@
-"""A slow disk to order: a default VFS for this process whose every flush takes at least so long, with the GIL released."""
+"""A simulated slow disk: a default VFS for this process whose flushes take a minimum time, with the GIL released."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The web page over a large store: how long each of its pages takes, right after `savegame ui` was started and later.
+"""The web page over a large store: response time of each page, right after the start of `savegame ui` and later.
 
 The store has 10,000 threads, some with tags, labels and tool calls, and one more with 10,000 checkpoints, a message each, and
-branches. `savegame ui` is a process of its own, a fresh one for every cold figure. Times are to the end of the answer over
-HTTP and, where Chromium and Playwright are installed, to first-contentful-paint. Needs the extra web.
+branches. `savegame ui` runs in its own process, a new one for each cold figure. Times are to the end of the response over
+HTTP and, if Chromium and Playwright are installed, to first-contentful-paint. Needs the extra web.
 """
 
 from __future__ import annotations

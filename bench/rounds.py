@@ -186,15 +186,15 @@ class Run:
         )
 
     def wants_turn(self) -> bool:
-        """Wait until it has done what it had to do; gives whether it wants a turn now."""
+        """Wait until its step is done. Returns whether it wants another turn."""
         assert self.process.stdout is not None
         self._said = self.process.stdout.readline()
         return self._said == "\n"
 
     def take_turn(self) -> bool:
-        """Let it work for one turn; gives whether it wants another."""
+        """Let it work for one turn. Returns whether it wants another."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # somebody killed it: the end of its output tells so
+        with suppress(BrokenPipeError):  # it was killed, which the end of its output shows
             self.process.stdin.write("\n")
             self.process.stdin.flush()
         return self.wants_turn()

@@ -1,4 +1,4 @@
-"""From what the contestants measured to the rows of the table: figures, ratio, limit, kept or missed. Pure."""
+"""From measurements to rows of the table: figures, ratio, limit, kept or missed. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Row:
 
 
 def rows(results: Results) -> list[Row]:
-    """Every row whose contestants were there."""
+    """All rows whose contestants took part."""
     makers: tuple[Callable[[Results], list[Row]], ...] = (
         _update, _flat, _save, _load, _older, _history, _runs, _disk, _edits, _threads, _memory, _many, _savers, _postgres,
         _pages,

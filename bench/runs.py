@@ -1,6 +1,6 @@
-"""Runs of savegame: what a durable step costs, and how long a long run takes to be taken up again.
+"""Runs of savegame: the cost of a durable step, and the time to resume a long run.
 
-The conversation that is resumed was made by a run too, with a tool call in every turn, so that it has its ledger.
+The resumed conversation comes from a run with a tool call in every turn, so that it has a full ledger.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How small `compact()` makes several kinds of content, and what other ways of compressing would give.
+"""How far `compact()` compresses several kinds of content, compared with other compression methods.
 
 `python -m bench.squeeze` prints, in sizes relative to the content (the msgpack of all messages, each once): the file after
 1,000 updates, after `compact()`, and what its bodies would come to with a zstd dictionary per thread (trained on the thread
@@ -50,7 +50,7 @@ def library() -> list[Path]:
 
 
 def chat(least: int = 200, most: int = 1500) -> Iterator[Step]:
-    """English prose in messages of so many characters, until there is no more."""
+    """English prose in messages of `least` to `most` characters."""
     random = Random(corpus.SEED)
     text = prose()
     at = 0

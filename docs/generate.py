@@ -15,8 +15,8 @@ import typer
 
 import savegame
 from savegame import errors
-from savegame.cli import shapes
-from savegame.cli.app import made
+from savegame.cli import json_output
+from savegame.cli.app import build_app
 from savegame.model import NEW_ID
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -77,8 +77,8 @@ def _error_row(error: type[errors.SavegameError]) -> str:
 def _attributes(error: type[errors.SavegameError]) -> str:
     if "__init__" not in vars(error):
         return ""
-    made = error("")
-    names = ", ".join(f"`{name}`" for name in vars(made))
+    instance = error("")
+    names = ", ".join(f"`{name}`" for name in vars(instance))
     return f"\n\nAttributes: {names}."
 
 
@@ -223,7 +223,7 @@ def _promise(thing: Any) -> str:
 
 def cli_page() -> str:
     """Every command with its options, from the same texts that `--help` shows, and what `--json` prints."""
-    root: Any = typer.main.get_command(made())
+    root: Any = typer.main.get_command(build_app())
     parts = [
         "# The command line",
         MADE,
@@ -235,9 +235,9 @@ def cli_page() -> str:
     ]
     for name, command in _commands(root, ""):
         parts += [f"## savegame {name}", *_help(command), _options(command)]
-        if name in shapes.SHAPES:
-            parts.append(_printed(shapes.SHAPES[name]))
-    parts += ["## What --json prints", _promise(shapes).partition("\n\n")[2]]
+        if name in json_output.OUTPUTS:
+            parts.append(_printed(json_output.OUTPUTS[name]))
+    parts += ["## What --json prints", _promise(json_output).partition("\n\n")[2]]
     for shape in _shapes():
         parts += [f"### {shape.__name__}", _promise(shape), _shape_fields(shape)]
     return "\n\n".join(parts) + "\n"
@@ -272,14 +272,14 @@ def _options(command: Any) -> str:
     return "| argument or option | meaning |\n|---|---|\n" + "\n".join(rows)
 
 
-def _printed(shape: shapes.Shape) -> str:
+def _printed(shape: json_output.Output) -> str:
     linked = f"[`{shape.of.__name__}`](#{shape.of.__name__.lower()})"
     how = {"one": f"one {linked}", "list": f"a list of {linked}", "lines": f"one {linked} on each line, as they come"}
     return f"`--json` prints {how[shape.how]}."
 
 
 def _shapes() -> list[type]:
-    return [value for value in vars(shapes).values() if is_typeddict(value)]
+    return [value for value in vars(json_output).values() if is_typeddict(value)]
 
 
 def _shape_fields(shape: type) -> str:

@@ -1,4 +1,4 @@
-"""The whole error tree, grouped by what the person catching an error does next. Touches nothing.
+"""The error tree, grouped by what the person who catches an error does next.
 
 SavegameError
 ├── NotFoundError           ask for something else          CheckpointNotFound, ThreadNotFound, StoreNotFound
@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
-TOO_MANY_FILES: Final = "too many files are open; close some, or raise the limit with ulimit -n"
+TOO_MANY_FILES: Final = "too many open files; close some, or raise the limit with ulimit -n"
 
 
 class SavegameError(Exception):
-    """Base of everything that savegame raises on purpose."""
+    """Base of all errors that savegame raises on purpose."""
 
     kind: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
@@ -34,7 +34,7 @@ class SavegameError(Exception):
 
 
 class NotFoundError(SavegameError, LookupError):
-    """There is no such thing: ask for something else."""
+    """It does not exist: ask for something else."""
 
     kind = "not-found"
     exit_code = 3
@@ -42,7 +42,7 @@ class NotFoundError(SavegameError, LookupError):
 
 
 class CheckpointNotFound(NotFoundError):
-    """No checkpoint answers to that id, prefix, label, step or time."""
+    """No checkpoint has that id, prefix, label, step or time."""
 
     kind = "checkpoint-not-found"
 
@@ -54,13 +54,13 @@ class ThreadNotFound(NotFoundError):
 
 
 class StoreNotFound(NotFoundError):
-    """Nothing is stored at that address, or no store speaks its scheme."""
+    """There is no vault at that address, or no store for its scheme."""
 
     kind = "store-not-found"
 
 
 class AlreadyExistsError(SavegameError):
-    """The name or id is taken by something else: choose another."""
+    """The name or id is already taken: choose another."""
 
     kind = "already-exists"
     exit_code = 4
@@ -68,7 +68,7 @@ class AlreadyExistsError(SavegameError):
 
 
 class ConflictError(SavegameError):
-    """Somebody moved the head first: re-read, then try again. `expected` and `found` are checkpoint ids."""
+    """Another writer moved the head first: re-read, then try again. `expected` and `found` are checkpoint ids."""
 
     kind = "conflict"
     exit_code = 5
@@ -81,19 +81,19 @@ class ConflictError(SavegameError):
 
 
 class Busy(ConflictError):
-    """Somebody else holds the lease on this thread: wait for the end of its run."""
+    """Another process holds the lease on this thread: wait until its run ends."""
 
     kind = "busy"
 
 
 class Fenced(ConflictError):
-    """The lease was lost to somebody else: stop, nothing more can be written under it."""
+    """Another process has taken over the lease: stop, nothing can be written under the old one."""
 
     kind = "fenced"
 
 
 class OutcomeError(SavegameError):
-    """A call cannot simply go on: ask or look first. `call` is its entry in the ledger."""
+    """A call cannot continue: ask or look first. `call` is its entry in the ledger."""
 
     kind = "outcome"
     exit_code = 6
@@ -117,7 +117,7 @@ class Paused(OutcomeError):
 
 
 class UnavailableError(SavegameError):
-    """The store cannot answer now: wait and retry. With `unknown`, the write may have happened: look for `checkpoint_id`."""
+    """The store does not answer now: wait and retry. With `unknown`, the write may have happened: look for `checkpoint_id`."""
 
     kind = "unavailable"
     exit_code = 7
@@ -136,7 +136,7 @@ class OutOfSpace(UnavailableError):
 
 
 class CorruptionError(SavegameError):
-    """Stored bytes are damaged and were not returned. `newest_sound` is the newest checkpoint that still loads."""
+    """Stored data is damaged and was not returned. `newest_sound` is the newest checkpoint that still loads."""
 
     kind = "corruption"
     exit_code = 8
@@ -160,7 +160,7 @@ class CorruptionError(SavegameError):
 
 
 class UnsupportedError(SavegameError):
-    """This store, format version or installation cannot do that: upgrade, or use another."""
+    """This store, format version or installation does not support it: upgrade, or use another."""
 
     kind = "unsupported"
     exit_code = 9
@@ -168,7 +168,7 @@ class UnsupportedError(SavegameError):
 
 
 class InvalidInputError(SavegameError, ValueError):
-    """The call itself is wrong: fix it. If it is about a model's reply, `reply` is what the model's function returned."""
+    """The call is wrong: fix it. If a model's reply is wrong, `reply` is what the model's function returned."""
 
     kind = "invalid-input"
     exit_code = 2
@@ -177,7 +177,7 @@ class InvalidInputError(SavegameError, ValueError):
 
 
 class InvalidState(InvalidInputError):
-    """A state holds something that cannot be kept; `path` names the place."""
+    """A state contains a value that cannot be stored, at `path`."""
 
     kind = "invalid-state"
 
@@ -187,9 +187,9 @@ class InvalidState(InvalidInputError):
 
 
 class TransactionFailed(InvalidInputError):
-    """A block of `connection()` spoilt its own transaction: nothing of it is kept.
+    """A block of `connection()` broke its own transaction, and nothing of it was saved.
 
-    With `unknown`, the block ended the transaction itself, so that a part of it may have been committed: look.
+    With `unknown`, the block ended the transaction itself, and a part may have been committed: look.
     """
 
     kind = "transaction-failed"
@@ -208,14 +208,14 @@ class ClosedError(SavegameError):
 
 
 def lacks_descriptors(error: Exception) -> bool:
-    """Whether something failed because too many files are open. An ImportError only says so in its message."""
+    """Whether an error means too many open files. An ImportError only has it in its message."""
     if isinstance(error, OSError):
         return error.errno in (errno.EMFILE, errno.ENFILE)
     return isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error)
 
 
 def of_system(error: OSError, what: str, advice: str) -> SavegameError:
-    """Our error for one of the system's, about `what` failed: OutOfSpace for a full disk, else UnavailableError."""
+    """Our error for an OSError, about `what`: OutOfSpace for a full disk, otherwise UnavailableError."""
     if lacks_descriptors(error):
         advice = TOO_MANY_FILES
     kind = OutOfSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
@@ -224,7 +224,7 @@ def of_system(error: OSError, what: str, advice: str) -> SavegameError:
 
 @contextmanager
 def needs_descriptors(what: str) -> Iterator[None]:
-    """Raise UnavailableError about `what` if it fails because too many files are open; importing modules opens some, too."""
+    """Raise UnavailableError about `what` if the block fails because of too many open files, even in an import."""
     try:
         yield
     except (OSError, ImportError) as error:

@@ -20,7 +20,7 @@ PLACE: Final = "search index"
 
 
 def damaged(path: str | None, why: object) -> CorruptionError:
-    """The error for an index that must be built anew."""
+    """The error for an index that must be rebuilt."""
     return CorruptionError(f"{path or 'memory'}: the search index is damaged ({why}); drop it", place=PLACE)
 
 
@@ -85,7 +85,7 @@ def rearranged(there: Iterable[tuple[int, int, Hashable]], wanted: Sequence[Hash
 class Index(ABC):
     """Finds threads by the words of their messages. May be shared between threads, and by several processes.
 
-    Every verb raises CorruptionError with the place `PLACE` if the index must be dropped and built anew.
+    Every verb raises CorruptionError with the place `PLACE` if the index must be dropped and rebuilt.
     """
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Index(ABC):
 
     @abstractmethod
     def put(self, entries: Iterable[Entry]) -> None:
-        """Index threads anew, all or none; only messages that differ from what is there are written."""
+        """Replace threads in the index, all or none; only messages that differ are written."""
 
     @abstractmethod
     def forget(self, heads: Mapping[ThreadKey, str | None]) -> None:
@@ -117,7 +117,7 @@ class Index(ABC):
 
     @abstractmethod
     def drop(self) -> None:
-        """Remove all of it; the next `put` begins anew."""
+        """Remove all of it; the next `put` creates it again."""
 
     @abstractmethod
     def close(self) -> None:

@@ -7,10 +7,12 @@ ThreadRow, Frame, Chain, Record, Lease, Page; there ids are text and everything 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import os
 import re
 import sys
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
@@ -67,7 +69,7 @@ def checked_path(path: object) -> str:
 
 
 def checked_limit(limit: object) -> int | None:
-    """How many entries a listing gives at most, None for all; never more than stores can count. Raises InvalidInputError."""
+    """The maximum number of entries in a listing, None for all; never more than stores can count. Raises InvalidInputError."""
     if limit is None:
         return None
     if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
@@ -265,7 +267,7 @@ class ThreadKey(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """Who works on a thread. `epoch` fences every write; `expires` is by the store's clock, in microseconds."""
+    """The right to move the head of a thread. `epoch` fences every write; `expires` is in microseconds by the store's clock."""
 
     epoch: int
     owner: str
@@ -273,7 +275,7 @@ class Lease(NamedTuple):
 
 
 class ThreadRow(NamedTuple):
-    """What a store knows of a thread. Without a head it was only leased, has only records, or its head was taken away."""
+    """What a store knows of a thread. Without a head it was only leased, has only records, or its head was removed."""
 
     key: ThreadKey
     agent: str | None
@@ -283,6 +285,15 @@ class ThreadRow(NamedTuple):
     floor: int
     frames: int
     lease: Lease | None = None
+
+    def public(self) -> ThreadRow:
+        """The row as `Store.thread` returns it: stores remember the epoch of a lease that was released."""
+        return self if self.lease is None or self.lease.expires else self._replace(lease=None)
+
+    def fingerprint(self, notes: Iterable[object], records: Iterable[object]) -> bytes:
+        """What `Store.fingerprints` returns for a thread, from its row and whatever stands for its notes and records."""
+        text = repr((self.agent, self.head_id, self.last, list(notes), list(records)))
+        return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 class Frame(NamedTuple):
@@ -298,7 +309,7 @@ class Frame(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """What brings one checkpoint back: a keyframe (or none) and the deltas after it, oldest first."""
+    """What rebuilds one checkpoint: a keyframe (or none) and the deltas after it, oldest first."""
 
     keyframe_seq: int
     keyframe: bytes | None

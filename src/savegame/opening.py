@@ -1,7 +1,7 @@
-"""From a URL to a vault: which store speaks the scheme, and with which options. Touches aio, vault, stores, policy.
+"""From a URL to a vault: finds the store for its scheme and opens it.
 
-Stores are found through the entry points `savegame.stores`, so that others can be installed beside ours; each is a
-function `open_url(url, *, durability, read_only) -> Store`.
+Other packages add stores through the entry point `savegame.stores`, a function
+`open_url(url, *, durability, read_only) -> Store`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ BUILT_IN = {
     "postgresql": "savegame.stores.postgres",
     "sqlite": "savegame.stores.sqlite",
 }
-"""Found without installed metadata, so that a source tree works too."""
+"""Works without installed metadata, as in a source tree."""
 
 _PATHS: Final = ("file", "memory", "sqlite")
-"""Schemes whose addresses are paths: nothing in them is a secret."""
+"""Schemes whose addresses are paths and hold no secrets."""
 
 _HOSTS: Final = re.compile(
     r"[\w.%-]*(?:\[[0-9A-Fa-f:.%]*\])?(?::\d+)?(?:,[\w.%-]*(?:\[[0-9A-Fa-f:.%]*\])?(?::\d+)?)*(?:/[^:@]*)?"
 )
-"""Hosts with their ports, and a database."""
+"""Hosts with ports, and a database."""
 
 
 def open_vault(
@@ -54,44 +54,44 @@ def open_vault(
     read_only: bool = False,
     cache_bytes: int = DEFAULT_CACHE,
 ) -> Vault:
-    """Open a vault, making it if it does not exist: a path or `sqlite:PATH` for an SQLite file, `file:DIRECTORY` for
-    readable journals, `memory:` for one in memory, `postgresql://...` for a PostgreSQL database.
+    """Open a vault, and create it if it does not exist: a path or `sqlite:PATH` for an SQLite file, `file:DIRECTORY` for
+    readable journals, `memory:` for memory only, `postgresql://...` for a PostgreSQL database.
 
-    `durability="power"` survives a power cut, `"process"` a killed process. `retention` says how much of each thread to
-    keep. `namespace` keeps tenants apart. `cache_bytes` bounds the memory for states.
+    `durability="power"` survives a power cut, `"process"` a killed process. `retention` limits how much of each thread is
+    kept. `namespace` separates tenants. `cache_bytes` limits the memory for states.
     """
     if durability not in ("power", "process"):
         raise InvalidInputError(f"durability {durability!r} is unknown; one of: power, process")
     if key is not None:
-        raise UnsupportedError("encryption (key=...) is not there yet; leave key out, or encrypt the disk")
+        raise UnsupportedError("encryption (key=...) is not implemented yet; omit key, or encrypt the disk")
     check_options(namespace, retention, cache_bytes)
     store = open_store(url, durability=durability, read_only=read_only)
     try:
         return Vault(store, namespace=namespace, retention=retention, compress=compress, cache_bytes=cache_bytes)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: the caller never gets the store to close it
         store.close()
         raise
 
 
 def _with_parameters_of(target: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
-    """For a function that passes everything on: it has the parameters of what it passes them to."""
+    """Give a function the signature of the one that it passes its arguments to."""
 
-    def named(function: Callable[..., T]) -> Callable[P, T]:
+    def decorate(function: Callable[..., T]) -> Callable[P, T]:
         signature = inspect.signature(target).replace(return_annotation=function.__annotations__["return"])
-        setattr(function, "__signature__", signature)  # noqa: B010 - functions have it, their type does not say so
+        setattr(function, "__signature__", signature)  # noqa: B010 - mypy does not know the attribute
         return function
 
-    return named
+    return decorate
 
 
 @_with_parameters_of(open_vault)
 def open_async(*args: Any, **options: Any) -> Opening:
-    """`open`, for asyncio: `vault = await open_async(...)`, or `async with open_async(...) as vault:`, gives an AsyncVault."""
+    """`open` for asyncio: `vault = await open_async(...)` or `async with open_async(...) as vault:` with an AsyncVault."""
     return Opening(partial(open_vault, *args, **options))
 
 
 def shown_address(url: str | os.PathLike[str]) -> str:
-    """A vault's address for people to see: of a URL only scheme, user, hosts and database, never what may be a secret."""
+    """A vault's address without secrets: of a URL only scheme, user, hosts and database."""
     text = os.fspath(url)
     scheme, mark, rest = text.partition("://")
     if not mark or scheme in _PATHS:
@@ -99,7 +99,7 @@ def shown_address(url: str | os.PathLike[str]) -> str:
     found = re.match(r"(?:([^:@/]*)(?::[^@/]*)?@)?([^?]*)(.*)", rest, re.DOTALL)
     assert found is not None  # every part may be empty
     user, where, query = found.groups()
-    if not _HOSTS.fullmatch(where) or (user is None and "@" in query):  # a password that nobody escaped
+    if not _HOSTS.fullmatch(where) or (user is None and "@" in query):  # a password that is not escaped
         return f"{scheme}://…"
     return f"{scheme}://{f'{user}@' if user else ''}{where}"
 
@@ -108,32 +108,32 @@ def open_store(url: str | os.PathLike[str], **options: Any) -> Store:
     """The store that a URL names. Raises UnavailableError if too many files are open to import, find or open it."""
     text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
-        raise InvalidInputError(f"a vault's address is a path or a URL, not {url!r}")
+        raise InvalidInputError(f"a vault's address must be a path or a URL, not {url!r}")
     scheme = re.match(r"([a-z][a-z0-9+.-]+):|([A-Za-z][A-Za-z0-9+.-]+)://", text)
     name = scheme[0].partition(":")[0] if scheme else "sqlite"
     if name in ("file", "sqlite") and find_spec("fcntl") is None:  # as on Windows
         raise UnsupportedError(
-            f"{text}: files of savegame need Linux or macOS, because their locks and flushes are not known to hold on Windows; "
+            f"{text}: savegame's files need Linux or macOS, because file locks and flushes on Windows are not supported; "
             f"use WSL, or a vault at postgresql:// or memory:"
         )
-    with needs_descriptors(f"{shown_address(text)} cannot be opened"):
-        store: Store = _built_in(name).open_url(text, **options) if name in BUILT_IN else _installed(name, text, options)
+    with needs_descriptors(f"cannot open {shown_address(text)}"):
+        store: Store = _built_in(name).open_url(text, **options) if name in BUILT_IN else _load_installed(name, text, options)
         return store
 
 
-def _installed(name: str, text: str, options: dict[str, Any]) -> Store:
+def _load_installed(name: str, text: str, options: dict[str, Any]) -> Store:
     """The store of another package."""
-    os.close(os.open(os.devnull, os.O_RDONLY))  # without a descriptor none is found, and Python remembers that
+    os.close(os.open(os.devnull, os.O_RDONLY))  # without a free descriptor none is found, and Python caches that
     for entry in entry_points(group="savegame.stores", name=name):
         store: Any = entry.load()(text, **options)
         if not isinstance(store, Store):
-            raise UnsupportedError(f"{entry.value}: what it opens is not a savegame store; ask whoever made it")
+            raise UnsupportedError(f"{entry.value} does not return a savegame store; report this to its authors")
         return store
     if "://" in text:  # the rest may hold a password
         meant = "postgresql://" if name.lower().startswith("postgres") else "postgresql://, a path, file: or memory:"
-        raise StoreNotFound(f"no store speaks {name!r}; write {meant}")
+        raise StoreNotFound(f"there is no store for {name!r}; use {meant}")
     raise StoreNotFound(
-        f"no store speaks {name!r}; give a path for an SQLite file (./{text} if that is its name), file:, memory: or "
+        f"there is no store for {name!r}; use a path for an SQLite file (./{text} if that is its name), file:, memory: or "
         f"postgresql://"
     )
 

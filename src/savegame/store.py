@@ -2,16 +2,16 @@
 
 A store holds threads. A thread is a row (head, lease, counts), its frames in the order of their sequence numbers,
 derived keyframes, records and blobs. All writing goes through one verb, `commit`, which takes a list of changes, to
-one or several threads, and makes all of them durable or none.
+one or several threads, and makes all of them durable or none. What a change may do is decided in `stores/rules.py`, which a
+store uses by bringing a `Transaction`.
 
-Every store may be shared between threads. Every write that returned survives what the store's durability promises.
+Every store may be shared between Python threads. Every write that returned survives what the store's durability promises.
 A write that raised left nothing behind, unless the error has `unknown` set. Damaged bytes raise CorruptionError naming
 the place; they are never returned. Touches index, model and errors.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from abc import ABC, abstractmethod
@@ -20,24 +20,16 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from savegame.errors import (
-    CheckpointNotFound,
-    ConflictError,
-    CorruptionError,
-    InvalidInputError,
-    TransactionFailed,
-    UnavailableError,
-    UnsupportedError,
-)
+from savegame.errors import CheckpointNotFound, CorruptionError, UnsupportedError
 from savegame.index import Index
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
 
 ANY = "\0any"
-"""Expect whatever head there is (no id contains NUL); `expect=None` means that there must be none."""
+"""Expect any head or none (no id contains NUL); `expect=None` expects none."""
 
 
 class Capability(StrEnum):
-    """What only some stores can do; ask `store.capabilities`, never guess."""
+    """What only some stores can do: look it up in `store.capabilities`."""
 
     DURABLE = "durable"
     CONNECTION = "connection"
@@ -48,10 +40,11 @@ class Capability(StrEnum):
 class Append(NamedTuple):
     """Add a frame and make it the head. The store gives it the next sequence number.
 
-    `expect` is the id of the head that must be there (None: the thread must be empty, ANY: whichever). `base` must be a
-    frame of the thread, with the id `base_id` if that is given, or 0. `keep_newest` sets the thread's floor to the oldest of
-    that many newest frames. `fresh` says that the id comes from `Store.new_id`, so that nobody can have it yet. `renew_us`
-    prolongs the lease that `epoch` is of.
+    `expect` is the id of the head (None: there must be none, ANY: any). `base` is a frame of the thread, with the id
+    `base_id` if that is given, or 0. `keep_newest` raises the thread's floor to the oldest of that many newest frames.
+    `fresh` says that the id comes from `Store.new_id`, so that it cannot be taken. `renew_us` prolongs the lease of `epoch`.
+
+    Checked in this order: fence (Fenced, Busy), head (ConflictError), base (CheckpointNotFound), id (AlreadyExistsError).
     """
 
     key: ThreadKey
@@ -71,7 +64,10 @@ class Append(NamedTuple):
 
 
 class MoveHead(NamedTuple):
-    """Make another frame the head; 0 for none: the thread leaves the listings, its frames stay. Otherwise as Append."""
+    """Make another frame the head; 0 for none: the thread leaves the listings, its frames stay.
+
+    Checked in this order: fence, head, frame (CheckpointNotFound; for 0, ThreadNotFound if the thread has no frames).
+    """
 
     key: ThreadKey
     seq: int
@@ -81,7 +77,7 @@ class MoveHead(NamedTuple):
 
 
 class PutNote(NamedTuple):
-    """Replace the note of a frame, if it still is `expect`; else ConflictError."""
+    """Replace the note of a frame (CheckpointNotFound), if it still is `expect` (ConflictError)."""
 
     key: ThreadKey
     seq: int
@@ -90,9 +86,9 @@ class PutNote(NamedTuple):
 
 
 class PutRecord(NamedTuple):
-    """Set a record, or remove it with `value=None`. With `absent`, AlreadyExistsError if there is one.
+    """Set a record, or remove it with `value=None`. Needs no lease, but an `epoch` that is given must be the newest.
 
-    `renew_us` prolongs the lease that `epoch` is of.
+    With `absent`, AlreadyExistsError if it exists, whatever the value. `renew_us` prolongs the lease of `epoch`.
     """
 
     key: ThreadKey
@@ -105,7 +101,7 @@ class PutRecord(NamedTuple):
 
 
 class PutKeyframe(NamedTuple):
-    """Set the keyframe of a frame, or drop it with `body=None`. Quietly does nothing if the frame is gone."""
+    """Set the keyframe of a frame, or drop it with `body=None`. Does nothing if the frame does not exist."""
 
     key: ThreadKey
     seq: int
@@ -113,20 +109,23 @@ class PutKeyframe(NamedTuple):
 
 
 class Rewrite(NamedTuple):
-    """Remove frames (their keyframes too) and give others a new base and delta, keeping their place, id and meta.
+    """Remove frames and their keyframes, and give others a new base and delta; those keep their number, id and meta.
 
-    The head must survive, or `head` names another; 0 is right where no frame is left or there was no head. `keep_blobs`
-    lists every blob that the thread needs afterwards (`new_blobs` included); the others are removed. With `aside`, what is
-    removed is kept in a place of its own, as it is: repair never deletes. Without it, ConflictError for a frame of `drop`
-    that is gone, or has a note and is not in `noted`: somebody removed it, or gave it that note, meanwhile.
+    `head` names another head; without it, the head must survive. No head (0) is right only where no frame is left, or there
+    was none before. `keep_blobs` lists all blobs that the thread needs afterwards, besides `new_blobs`; the others are
+    removed. With `aside`, what is removed is kept in a place of its own: repair never deletes. Without it, ConflictError for a
+    frame of `drop` that does not exist, or has a note and is not in `noted`: that changed since the rewrite was planned.
 
-    `newest` is the largest number of a frame that the caller saw, `seen` how many there were. Frames appended since do not
-    stand in the way, so that a busy thread can be pruned: they stay, with the blobs that `refers(delta)` names for each, or
-    go with `drop_newer`. ConflictError if one of them builds on a frame that goes, if somebody removed frames meanwhile, or
-    if the head has moved to where it would go.
+    `newest` is the largest number of a frame that the caller saw, `seen` how many frames. Frames appended since do not stand
+    in the way, so that a busy thread can be pruned: they stay, with the blobs that `refers(delta)` names for each, or go
+    with `drop_newer`. ConflictError if one of them builds on a frame that goes, if frames were removed meanwhile, or if the
+    head moved to a frame that goes.
 
-    `along(metas)` returns changes to records and expectations that belong to the same commit; `metas` is the metadata of the
-    newer frames that go. It is called before anything is removed, and may be called more than once.
+    `along(metas)` returns changes to records, and expectations, of the same thread for the same commit; `metas` is the
+    metadata of the newer frames that go. It is called before anything is removed, and may be called more than once.
+
+    Checked in this order: fence, head, thread (ThreadNotFound if it has no frames), newer frames, changes that go along, the
+    head afterwards (InvalidInputError; ConflictError with `newest`), dropped frames, rebased frames (CheckpointNotFound).
     """
 
     key: ThreadKey
@@ -149,8 +148,8 @@ class Rewrite(NamedTuple):
 class Expect(NamedTuple):
     """Change nothing; ConflictError unless the thread is still what the caller saw.
 
-    `frame` is the number and id of one of its frames: if it is there, the thread was neither deleted nor begun again.
-    With `kind`, the records of that kind must have exactly these `names`.
+    `frame` is the number and id of one of its frames: if it exists, the thread was not deleted meanwhile. With `kind`, the
+    records of that kind must have exactly these `names`.
     """
 
     key: ThreadKey
@@ -160,14 +159,14 @@ class Expect(NamedTuple):
 
 
 class DeleteThread(NamedTuple):
-    """Remove a thread and everything beside it; nothing happens if there is none."""
+    """Remove a thread and everything beside it. Checks the fence, unless the thread does not exist: a retry succeeds."""
 
     key: ThreadKey
     epoch: int | None = None
 
 
 class Layout(NamedTuple):
-    """The version of a store's tables that was found when it was opened (0: none, they were made), and today's."""
+    """The version of the tables when a store was opened (0: they were created), and today's."""
 
     found: int
     now: int
@@ -177,53 +176,59 @@ StoreChange = Append | MoveHead | PutNote | PutRecord | PutKeyframe | Rewrite | 
 
 
 class Store(ABC):
-    """Keeps frames and records. About fifteen verbs; `memory.py` is the one to read first."""
+    """Keeps frames and records. About fifteen verbs; read `stores/memory.py` first."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     scheme: ClassVar[str]
     path: str = ""
-    """Where it is, as `repr` of a vault shows it: never with a password."""
+    """Its place, as `repr` of a vault shows it: never with a password."""
     readable: ClassVar[bool] = False
-    """Whether people read what it keeps, so that nothing in it should be compressed."""
+    """Whether people read its files, so that nothing in them should be compressed."""
     compress_from: ClassVar[int] = 4096
-    """Fresh bodies below this size stay as they are, which loads quicker; `compact` compresses them all."""
+    """Bodies below this size are saved uncompressed, which loads quicker; `compact` compresses them all."""
     width: ClassVar[int] = 1
-    """How many operations can really run at once: what an asynchronous caller makes its pool as wide as."""
+    """How many operations can run at once: the width of the pool of an asynchronous caller."""
     layout: Layout | None = None
-    """Which version of the layout opening found, and brought up to date; None where layouts have no numbers."""
+    """The version of the layout that opening found and upgraded; None where layouts have no numbers."""
 
     # -- writing -----------------------------------------------------------------------------------
 
     @abstractmethod
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
-        """Make every change or none, durably. Gives, for each change, the sequence number it made (0: none).
+        """Make every change or none, durably, in their order. Returns for each the number of the frame that it added (0: none).
 
-        Raises ConflictError (with both heads), Busy or Fenced (see `lease`), AlreadyExistsError (an id that is taken in
-        the namespace), NotFoundError (a base or frame that is not there), UnavailableError.
+        Each sees what those before it changed. A change that breaks several rules is refused by the first in this order:
+
+        1. fence: Fenced for an `epoch` that is not the newest; Busy without one while a lease is live (see `lease`)
+        2. head: ConflictError, with both heads, unless `expect` is met
+        3. what it names: CheckpointNotFound for a base or frame, ThreadNotFound for a thread without frames
+        4. what it adds: AlreadyExistsError for an id that is taken in the namespace, or a record that must be absent
+
+        Raises UnavailableError if the store cannot write.
         """
 
     def new_id(self, key: ThreadKey) -> str:
-        """An id for the next frame of a thread: 32 hexadecimal digits that nobody has. May help the store to find it."""
+        """A new id for the next frame of a thread: 32 hexadecimal digits. May help the store to find the frame."""
         return os.urandom(16).hex()
 
     @abstractmethod
     def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
-        """Take the lease on a thread, which need not exist yet. Its epoch is larger than any given before.
+        """Take the lease on a thread, which need not exist yet. Its epoch is larger than any before.
 
-        Raises Busy while somebody else's lease has not run out, unless `instead_of` names its epoch (its holder is
-        known to be gone). While a lease is live, every head-moving change without its epoch raises Busy; a change with
-        an epoch that is not the newest raises Fenced.
+        Raises Busy while another lease has not expired, unless `instead_of` names its epoch (its holder is known to be
+        gone). While a lease is live, every head-moving change without its epoch raises Busy; a change with an epoch that is
+        not the newest raises Fenced. A lease that expired and was not taken since is still the newest.
         """
 
     @abstractmethod
     def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
-        """Prolong a lease; a `ttl_us` of 0 gives it back. Raises Fenced if it is not the newest any more."""
+        """Prolong a lease; a `ttl_us` of 0 releases it. Raises Fenced if it was released or is not the newest any more."""
 
     # -- reading -----------------------------------------------------------------------------------
 
     @abstractmethod
     def thread(self, key: ThreadKey) -> ThreadRow | None:
-        """What is known of a thread; None if nothing was ever written to it."""
+        """The row of a thread; None if nothing was ever written to it. A lease that was released is not shown."""
 
     @abstractmethod
     def threads(
@@ -233,14 +238,14 @@ class Store(ABC):
 
     @abstractmethod
     def heads(self, namespace: str, *, agent: str | None = None) -> list[tuple[str, str | None]]:
-        """The id and the head's id of every thread, those without a head too, by id: all as they were at one moment.
+        """The id and the head's id of every thread, those without a head too, by id: a snapshot.
 
-        Quick, and therefore unchecked: who goes on from here reads the rows.
+        Quick, and therefore unchecked: read the rows of threads before relying on it.
         """
 
     @abstractmethod
     def find(self, namespace: str, id: str) -> tuple[ThreadKey, int] | None:  # noqa: A002 - one word per idea
-        """Where the checkpoint with this id is, in the whole namespace."""
+        """The thread and number of the frame with this id, in the whole namespace."""
 
     @abstractmethod
     def frames(
@@ -263,19 +268,19 @@ class Store(ABC):
         """
         bases = {frame.seq: frame.base for frame in self.frames(key, high=seq)}
         if seq not in bases:
-            raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
+            raise CheckpointNotFound(f"thread {key.id!r} has no checkpoint number {seq}; list them with thread.history()")
         while bases[seq] == seq - 1 and seq - 1 in bases:
             seq -= 1
         return seq
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
-        """The frames of the heads that rows tell of, without their deltas; None for one that is gone meanwhile."""
+        """The frame of the head in each of these rows, without its delta; None for one that was removed meanwhile."""
         return [next(iter(self.frames(row.key, low=row.head, high=row.head)), None) for row in rows]
 
     def fingerprints(self, keys: Sequence[ThreadKey]) -> list[bytes]:
-        """For each thread a few bytes, others whenever frames came, or its head, agent, a note or a record changed.
+        """For each thread a few bytes that change with its frames, head, agent, notes and records.
 
-        Only comparable with what the same store gave earlier. Empty for a thread that is not there or is damaged.
+        Comparable with earlier ones of the same store only. Empty for a thread that does not exist or is damaged.
         """
         return [self._fingerprint(key) for key in keys]
 
@@ -286,13 +291,13 @@ class Store(ABC):
             records = [self.records(key, kind, limit=2**31).items for kind in self.kinds(key)]
         except CorruptionError:
             return b""
-        return b"" if row is None else fingerprint(row, notes, records)
+        return b"" if row is None else row.fingerprint(notes, records)
 
     @abstractmethod
     def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
-        """What brings the state at `seq` back, read at one moment; begins after `after` if that lies on the way.
+        """What rebuilds the state at `seq`, read in one snapshot; begins after `after` if that lies on the way.
 
-        A damaged keyframe is passed over. Raises CorruptionError for a damaged or missing frame on the way.
+        Skips damaged keyframes. Raises CheckpointNotFound; CorruptionError for a damaged or missing frame on the way.
         """
 
     @abstractmethod
@@ -308,18 +313,18 @@ class Store(ABC):
         """The bytes of a blob of a thread."""
 
     def await_change(self, key: ThreadKey, seconds: float) -> None:
-        """Wait until something may have been written to a thread, for so long at most. A hint: look in any case."""
+        """Wait until something may have been written to a thread, or time is up. A hint only."""
         time.sleep(seconds)
 
     # -- looking after -----------------------------------------------------------------------------
 
     @abstractmethod
     def clock(self) -> int:
-        """Now, in microseconds since 1970: what leases and times of checkpoints go by."""
+        """The time in microseconds since 1970, by which leases expire and checkpoints are dated."""
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """How many bytes each kind of row takes, and the files as a whole (`total`)."""
+        """The size in bytes of each kind of row, and of all files (`total`)."""
 
     @abstractmethod
     def check(self, namespace: str, thread_id: str | None = None) -> Iterator[Problem]:
@@ -327,18 +332,18 @@ class Store(ABC):
 
     @abstractmethod
     def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
-        """Store every delta as `recode(delta)`, drop keyframes, give free space back."""
+        """Store every delta as `recode(delta)`, drop keyframes, return free space to the disk."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and connections. A second call does nothing."""
+        """Close files and connections. A second call does nothing."""
 
     def purge(self) -> bool:
-        """After something was deleted: make its bytes leave every file. False if a reader still holds them."""
+        """After a delete: remove the bytes from every file. False if a reader still holds them."""
         return True
 
     def mend(self, namespace: str) -> list[str]:
-        """Set damaged rows beside the frames aside, as they are, and build rows of threads anew; says what was done."""
+        """Set damaged rows beside the frames aside, as they are, and rebuild rows of threads. Returns what was done."""
         return []
 
     # -- what only some can do ---------------------------------------------------------------------
@@ -348,102 +353,17 @@ class Store(ABC):
         raise UnsupportedError(f"a {self.scheme} store has no backup; copy it to another store (savegame copy, or copy_to)")
 
     def index(self) -> Index:
-        """The index of words beside this store, always the same one. Nothing is made before something is put into it."""
-        raise UnsupportedError(f"a {self.scheme} store has no search")
+        """The index of words beside this store, always the same one. It is created when something is put into it."""
+        raise UnsupportedError(f"a {self.scheme} store has no search; copy it to one that has (savegame copy)")
 
     def borrowed(self) -> bool:
-        """Whether the calling thread is inside `connection()`: nobody else can write until it leaves."""
+        """Whether the calling thread is inside `connection()`, so that its writes belong to that transaction."""
         return False
 
     def connection(self) -> AbstractContextManager[Any]:
-        """A transaction on the store's own database, for tables of the user's; writes of the same thread belong to it.
+        """A transaction on the store's own database, for tables of the user's; saves of the same thread belong to it.
 
-        Inside another one it is a part of that: left by an exception, it alone is undone. Raises TransactionFailed, on
-        leaving, if the block spoilt its transaction, with `unknown` if it ended it.
-        What a block does to its connection ends with the block.
+        Inside another one it is a part of it: an exception undoes that part alone. Raises TransactionFailed, on leaving, if
+        the block broke its transaction, with `unknown` if it ended it. Settings of the connection end with the block.
         """
-        raise UnsupportedError(f"a {self.scheme} store has no database connection")
-
-
-def head_moved(key: ThreadKey, expected: str | None, found: str | None) -> ConflictError:
-    """The error for a change that expects another head than there is."""
-    return ConflictError(
-        f"thread {key.id!r}: the head is {found or '(none)'}, expected {expected or '(none)'}; read it again and retry",
-        expected=expected,
-        found=found,
-    )
-
-
-def check_base(change: Append, found: str | None) -> None:
-    """Refuse an append that does not continue from the frame it was made for: `found` is the id at its `base`, if any."""
-    if change.base and (found is None or change.base_id not in (None, found)):
-        raise CheckpointNotFound(f"thread {change.key.id!r} has no frame {change.base} to continue from")
-
-
-def caught_up(change: Rewrite, count: int, newer: Sequence[tuple[int, int, bytes]]) -> Rewrite:
-    """A rewrite that also covers the frames appended since it was planned, given as (number, base, delta).
-
-    `count` is how many frames there are now. Raises ConflictError.
-    """
-    if change.seen is not None and change.seen + len(newer) != count:
-        raise ConflictError(f"thread {change.key.id!r}: another writer removed checkpoints meanwhile; try again")
-    if change.drop_newer:
-        seqs = [seq for seq, _, _ in newer]
-        return change._replace(drop=(*change.drop, *seqs), noted=change.noted.union(seqs))
-    gone, needed = frozenset(change.drop), set[bytes]()
-    for seq, base, delta in newer:
-        if base in gone:
-            raise ConflictError(f"thread {change.key.id!r}: frame {seq}, added meanwhile, builds on frame {base}; try again")
-        needed.update(() if change.refers is None else change.refers(delta))
-    return change if change.keep_blobs is None else change._replace(keep_blobs=change.keep_blobs | needed)
-
-
-def headless(change: Rewrite, head: int) -> ConflictError | InvalidInputError:
-    """The error for a rewrite that leaves the thread without its head: moved meanwhile, or never right."""
-    where = f"thread {change.key.id!r}: its head cannot be {head or '(none)'} after that"
-    if change.newest is None:
-        return InvalidInputError(where)
-    return ConflictError(f"{where}: another writer moved or removed it meanwhile; try again")
-
-
-def check_expected(change: Expect, found: str | None, names: Iterable[str]) -> None:
-    """Refuse what was planned for another thread, or for other records: `found` is the id of its frame, if that is there."""
-    if change.frame is not None and found != change.frame[1]:
-        raise ConflictError(
-            f"thread {change.key.id!r}: frame {change.frame[0]} is not {change.frame[1]} any more; try again",
-            expected=change.frame[1],
-            found=found,
-        )
-    if change.kind is not None and change.names != frozenset(names):
-        raise ConflictError(f"thread {change.key.id!r}: another writer added or removed a record {change.kind!r}; try again")
-
-
-def write_inside(place: str) -> UnavailableError:
-    """The error for a write by whoever has interrupted a write of the same thread: it would wait for itself, or mix with it."""
-    return UnavailableError(
-        f"{place}: a write inside a write, by a signal handler or a finaliser; nothing was written: "
-        f"let the handler set a flag, and save when the first is done"
-    )
-
-
-def refused_ending(verb: str) -> InvalidInputError:
-    """The error for a block of `connection()` that would end its transaction. Models may see it: it names no place."""
-    return InvalidInputError(
-        f"{verb} inside the block of connection() was refused: leave COMMIT and ROLLBACK to the block, and use savepoints, or "
-        f"another connection() inside it, to undo a part"
-    )
-
-
-def ended_inside() -> TransactionFailed:
-    """The error for a block of `connection()` that has ended its transaction. Models may see it: it names no place."""
-    return TransactionFailed(
-        "the transaction was ended inside the block of connection(): a part of what was done there may have been kept; find "
-        "out, and leave COMMIT and ROLLBACK to the block",
-        unknown=True,
-    )
-
-
-def fingerprint(row: ThreadRow, notes: Iterable[object], records: Iterable[object]) -> bytes:
-    """What `Store.fingerprints` gives for a thread, of its row and whatever stands for its notes and records."""
-    said = repr((row.agent, row.head_id, row.last, list(notes), list(records)))
-    return hashlib.blake2b(said.encode(), digest_size=16).digest()
+        raise UnsupportedError(f"a {self.scheme} store has no database; use SQLite or PostgreSQL for connection()")

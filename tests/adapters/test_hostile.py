@@ -29,7 +29,7 @@ from scripted import chat, config, person, pydantic_state
 
 import savegame
 from savegame import CorruptionError, InvalidInputError
-from savegame.adapters.langgraph import Place, SavegameSaver, _writes_kind
+from savegame.adapters.langgraph import GraphPlace, SavegameSaver, _writes_kind
 from savegame.encoding.foreign import Foreign
 from savegame.vault import Vault
 
@@ -111,7 +111,7 @@ def canary(tmp_path: Path) -> Path:
 def forge(vault: Vault, leaf: Foreign, where: str) -> None:
     """A thread of a real graph, whose newest checkpoint is then followed by one that holds the leaf."""
     chat(SavegameSaver(vault)).invoke(person("hi", 1), config())
-    place = Place("t", "")
+    place = GraphPlace("t", "")
     thread = vault.thread(place.id, foreign=Foreign)
     head = thread.latest()
     assert head is not None
@@ -413,8 +413,8 @@ names = st.text(st.sampled_from("ab01␟␛|/:.🦜"), max_size=6)
 
 @given(names, names, names, names)
 def test_places_have_ids_of_their_own(thread_id: str, namespace: str, other_id: str, other_namespace: str) -> None:
-    place, other = Place(thread_id, namespace), Place(other_id, other_namespace)
-    assert Place.from_id(place.id) == place
+    place, other = GraphPlace(thread_id, namespace), GraphPlace(other_id, other_namespace)
+    assert GraphPlace.from_id(place.id) == place
     assert (place.id == other.id) == (place == other)
     assert (place.checkpoint("x") == other.checkpoint("x")) == (place == other)
 

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Rem
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from scripted import chat, config, person, told
 
-from savegame.adapters._langgraph_messages import message
+from savegame.adapters._langgraph_messages import read_message
 from savegame.adapters.langgraph import SavegameSaver
 from savegame.vault import Vault
 
@@ -56,11 +56,11 @@ def dumped(value: Any) -> bytes:
 @given(messages)
 def test_they_are_what_the_serializer_makes(one: Any) -> None:
     data = dumped(one)
-    assert everything(message(data)) == everything(STOCK.loads_typed(("msgpack", data)))
+    assert everything(read_message(data)) == everything(STOCK.loads_typed(("msgpack", data)))
 
 
 def test_they_can_be_used_like_any() -> None:
-    one = message(dumped(AIMessage("hi", id="a", tool_calls=[{"name": "f", "args": {"x": 1}, "id": "1"}])))
+    one = read_message(dumped(AIMessage("hi", id="a", tool_calls=[{"name": "f", "args": {"x": 1}, "id": "1"}])))
     assert isinstance(one, AIMessage)
     assert one.model_copy(update={"content": "ho"}).content == "ho"
     assert one == AIMessage.model_validate(one.model_dump())
@@ -82,7 +82,7 @@ def test_they_can_be_used_like_any() -> None:
     ids=str,
 )
 def test_the_rest_is_left_to_the_serializer(value: Any) -> None:
-    assert message(dumped(value)) is None
+    assert read_message(dumped(value)) is None
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_the_rest_is_left_to_the_serializer(value: Any) -> None:
 )
 def test_what_was_never_written_is_left_to_the_serializer(body: Any) -> None:
     for code in (1, 5):
-        assert message(ormsgpack.packb(ormsgpack.Ext(code, ormsgpack.packb(body)))) is None
+        assert read_message(ormsgpack.packb(ormsgpack.Ext(code, ormsgpack.packb(body)))) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc7", b"\xc9\0\0\0\0", dumped(HumanMessage("cut short"))[:-1]], ids=str)
 def test_what_is_too_short_is_left_to_the_serializer(data: bytes) -> None:
-    assert message(data) is None
+    assert read_message(data) is None
 
 
 def test_a_chat_is_loaded_without_the_serializer(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,4 +122,4 @@ def test_a_chat_is_loaded_without_the_serializer(vault: Vault, monkeypatch: pyte
 
     monkeypatch.setattr(saver.serde, "loads_typed", counted)
     assert told(chat(saver)) == expected
-    assert not [data for data in asked if message(data) is not None]
+    assert not [data for data in asked if read_message(data) is not None]

@@ -14,7 +14,7 @@ def test_nothing_is_written_where_no_directory_is(on_disk: str, tmp_path: Path) 
     for command in ("export", "backup"):
         done = run(command, tmp_path / "nowhere" / "file", "-s", on_disk)
         assert done.code == savegame.NotFoundError.exit_code
-        assert "make it first" in done.err
+        assert "create it first" in done.err
 
 
 def test_a_backup_may_be_named_by_its_address(address_of: Callable[..., str], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from commands import run, typed
 from filled import model, wait_for_person
 
 import savegame
-from savegame.cli.vaults import _given, _options, command
+from savegame.cli.vaults import _option_words, _vault_options, command
 from savegame.model import ThreadKey
 from savegame.store import DeleteThread
 
@@ -45,7 +45,7 @@ def test_a_hint_can_be_typed_as_it_is(on_disk: str) -> None:
 
 
 def test_a_hint_tells_no_secret() -> None:
-    _given.set(_options("postgresql://me:secret@localhost/agents", "default"))
+    _vault_options.set(_option_words("postgresql://me:secret@localhost/agents", "default"))
     assert command("ls") == "savegame ls --store URL"
 
 
@@ -71,7 +71,7 @@ def test_nobody_to_ask_is_no_consent(store: str) -> None:
     ):
         done = run(*arguments, "-s", store)
         assert done.code == savegame.InvalidInputError.exit_code
-        assert "give --yes to do it, or --dry-run to look only" in done.err
+        assert "pass --yes to confirm or --dry-run to preview" in done.err
     assert run("ls", "--json", "-s", store).out == before
 
 
@@ -99,7 +99,7 @@ def test_erase_finds_forks_of_forks_and_says_what_it_cannot_follow(store: str) -
         vault.thread("chat").attach_subject("customer-8")
     look = run("erase", "customer-8", "--dry-run", "-s", store)
     assert look.out.split() == ["chat", "leaf", "2", "threads", "of", "customer-8", "would", "be", "deleted"]
-    assert "not reached: thread 'cut off' was forked from 'cut'" in look.err
+    assert "not erased: thread 'cut off' was forked from 'cut'" in look.err
     done = run("erase", "customer-8", "--yes", "--json", "-s", store).json
     assert (done["threads"], len(done["unreached"])) == (["chat", "leaf"], 1)
     assert run("erase", "customer-8", "--yes", "--json", "-s", store).json["threads"] == []
@@ -113,7 +113,7 @@ def test_erase_says_which_checkpoints_of_agents_it_emptied(store: str) -> None:
         vault.thread("chat").attach_subject("customer-8")
         vault.delete_conversation("chat")
     look = run("erase", "customer-8", "--dry-run", "-s", store)
-    assert f"agents' checkpoints that would lose something of it: {named.id}" in " ".join(look.out.split())
+    assert f"agent checkpoints that would lose conversations: {named.id}" in " ".join(look.out.split())
     assert run("erase", "customer-8", "--yes", "--json", "-s", store).json == {
         "subject": "customer-8",
         "threads": ["chat"],
@@ -125,7 +125,7 @@ def test_erase_says_which_checkpoints_of_agents_it_emptied(store: str) -> None:
 
 def test_a_person_is_asked_and_may_refuse(on_disk: str) -> None:
     refused = typed("prune", "--keep", "1", "-s", on_disk, answer="n\n")
-    assert "will be deleted for good. Go on?" in refused.out
+    assert "will be deleted for good. Continue?" in refused.out
     assert refused.code == 1
     assert run("log", "support-42", "-s", on_disk).out.count("\n") == 3
     assert typed("prune", "--keep", "1", "-s", on_disk, answer="y\n").code == 0
@@ -137,7 +137,7 @@ def test_what_goes_is_shown_before_it_is_gone(store: str) -> None:
         return [line.split() for line in shown.splitlines()]
 
     every = rows(run("prune", "--keep", "1", "--include-labelled", "--dry-run", "-s", store).out)
-    assert [row[:3] for row in every[:2]] == [["thread", "goes", "steps"], ["invoice-7", "1", "1"]]
+    assert [row[:3] for row in every[:2]] == [["thread", "delete", "steps"], ["invoice-7", "1", "1"]]
     assert ["support-42", "3", "1", "to", "3"] in [row[:5] for row in every]
     one = rows(run("prune", "support-42", "--keep", "1", "--dry-run", "-s", store).out)
     assert [row[1:3] for row in one[:-1]] == [["step", "3"], ["step", "1"]], "the labelled one stays"
@@ -251,7 +251,7 @@ def test_a_call_that_is_being_made_needs_nobody(on_disk: str) -> None:
 
 def test_a_call_that_waits_is_answered_once(store: str) -> None:
     done = run("answer", "invoice-7", "--reject", "not before Friday", "-s", store)
-    assert done.out == "wire of invoice-7: refused\n"
+    assert done.out == "wire of invoice-7: rejected\n"
     assert run("answer", "invoice-7", "--approve", "-s", store).code == savegame.AlreadyExistsError.exit_code
     assert run("answer", "invoice-8", "--approve", "-s", store).code == savegame.NotFoundError.exit_code
     assert run("answer", "invoice-7", "-s", store).code == savegame.InvalidInputError.exit_code

@@ -27,9 +27,9 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_the_demo_shows_every_step_and_keeps_its_file_when_asked(tmp_path: Path) -> None:
     done = run("demo", "--keep", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "All of it happened" in done.stdout
+    assert "Every step was checked" in done.stdout
     assert "killed" in done.stdout
-    assert "times the bank was asked: 2, keys: 1, refunds paid: 1" in done.stdout
+    assert "requests to the bank: 2, keys: 1, refunds paid: 1" in done.stdout
     with savegame.open(tmp_path / "agents.db", read_only=True) as vault:
         thread = vault.thread("support-42")
         assert len(list(thread.history(branches=True))) == 7
@@ -69,7 +69,7 @@ def test_the_demo_notices_a_bank_that_pays_twice(tmp_path: Path) -> None:
     demo._crash(console, path)
     with demo.bank_of(path).open("a") as book:
         book.write(f"{demo.PAID} another-key\n")
-    with pytest.raises(demo.Failed, match="paid once"):
+    with pytest.raises(demo.DemoFailed, match="paid once"):
         demo._carry_on(console, path)
 
 

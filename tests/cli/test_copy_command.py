@@ -38,10 +38,10 @@ def test_copied_and_copied_again(old: Path, scheme: str) -> None:
     done = run("copy", "old.db", target, cwd=old)
     assert done.returncode == 0
     assert done.stderr.splitlines() == [f"copying 'default': {number} of 3 threads" for number in (1, 2, 3)]
-    assert done.stdout == "namespace 'default': 3 checkpoints copied; what came is the same as in the source\n"
+    assert done.stdout == "namespace 'default': 3 checkpoints copied; new data compared with the source\n"
     assert run("copy", "old.db", target, cwd=old).stdout.splitlines()[-1].startswith("namespace 'default': nothing new")
     done = run("copy", "old.db", target, "--full", cwd=old)
-    assert done.stdout.splitlines()[-1] == "namespace 'default': nothing new; all of it is the same as in the source"
+    assert done.stdout.splitlines()[-1] == "namespace 'default': nothing new; everything compared with the source"
     with savegame.open(f"{scheme}:{old}/new") as vault:
         assert vault.thread("a").load("label of a").state == {"name": "a"}
         assert vault.verify().ok
@@ -50,8 +50,8 @@ def test_copied_and_copied_again(old: Path, scheme: str) -> None:
 def test_namespaces_are_named(old: Path) -> None:
     done = run("copy", "old.db", "new.db", "--namespace", "default", "--namespace", "other", cwd=old)
     assert done.stdout.splitlines() == [
-        "namespace 'default': 3 checkpoints copied; what came is the same as in the source",
-        "namespace 'other': 1 checkpoint copied; what came is the same as in the source",
+        "namespace 'default': 3 checkpoints copied; new data compared with the source",
+        "namespace 'other': 1 checkpoint copied; new data compared with the source",
     ]
     assert run("copy", "old.db", "new.db", "--namespace", "other", "--into", "third", cwd=old).returncode == 0
     for namespace, count in (("default", 3), ("other", 1), ("third", 1)):
@@ -115,9 +115,9 @@ def test_people_see_a_bar(old: Path) -> None:
 
 
 def test_migrating_says_from_where_to_where(tmp_path: Path) -> None:
-    assert run("migrate", "new.db", cwd=tmp_path).stdout == "the tables were made: version 1\n"
-    assert run("migrate", "new.db", cwd=tmp_path).stdout == "the layout is up to date: version 1\n"
-    assert run("migrate", "memory:", cwd=tmp_path).stdout == "a memory store has no numbered layout: nothing to do\n"
+    assert run("migrate", "new.db", cwd=tmp_path).stdout == "tables created: layout version 1\n"
+    assert run("migrate", "new.db", cwd=tmp_path).stdout == "up to date: layout version 1\n"
+    assert run("migrate", "memory:", cwd=tmp_path).stdout == "nothing to do: memory stores have no layout version\n"
     with savegame.open(tmp_path / "new.db") as vault:
         vault.thread("t").save(1)
     with contextlib.closing(apsw.Connection(str(tmp_path / "new.db"))) as db:
@@ -127,10 +127,10 @@ def test_migrating_says_from_where_to_where(tmp_path: Path) -> None:
 
 
 def test_into_a_database_and_its_tables_first(old: Path, postgres_url: str) -> None:
-    assert run("migrate", postgres_url, cwd=old).stdout.startswith("the tables were made: version ")
-    assert run("migrate", postgres_url, cwd=old).stdout.startswith("the layout is up to date: version ")
+    assert run("migrate", postgres_url, cwd=old).stdout.startswith("tables created: layout version ")
+    assert run("migrate", postgres_url, cwd=old).stdout.startswith("up to date: layout version ")
     done = run("copy", "old.db", postgres_url, cwd=old)
-    assert done.stdout.splitlines()[-1] == "namespace 'default': 3 checkpoints copied; what came is the same as in the source"
+    assert done.stdout.splitlines()[-1] == "namespace 'default': 3 checkpoints copied; new data compared with the source"
     assert (
         run("copy", postgres_url, "back.db", cwd=old).stdout.splitlines()[-1].startswith("namespace 'default': 3 checkpoints")
     )

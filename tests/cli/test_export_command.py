@@ -39,7 +39,7 @@ def test_out_and_in_again(old: Path) -> None:
     done = run("import", "file", "all.jsonl", "--store", "new.db", "--namespace", "there", cwd=old)
     assert (done.returncode, done.stdout) == (0, "all.jsonl: 4 checkpoints imported\n")
     done = run("import", "file", "all.jsonl", "-s", "new.db", "--namespace", "there", cwd=old)
-    assert (done.returncode, done.stdout) == (0, "all.jsonl: 0 checkpoints imported, everything was there before\n")
+    assert (done.returncode, done.stdout) == (0, "all.jsonl: 0 checkpoints imported, all were imported before\n")
     with savegame.open(old / "new.db", namespace="there") as vault:
         assert [(info.id, info.checkpoints) for info in vault.threads()] == [("a", 2), ("b", 1), ("c", 1)]
         assert vault.thread("a").state() == {"name": "again"}

@@ -39,7 +39,10 @@ def test_damage_is_found_then_set_aside_when_somebody_agrees(damaged: str) -> No
         assert done.out == f"✗ damaged  1 place; next: savegame {following} --store {damaged}\n"
     assert run("verify", "support-4", "-s", damaged).out == "✓ intact  4 checkpoints of 1 thread\n"
     assert run("verify", "broken", "-s", damaged).code == CorruptionError.exit_code
-    assert f"thread not found: 'nobody'; savegame ls --store {damaged}" in run("verify", "nobody", "-s", damaged).err
+    assert (
+        f"thread 'nobody' does not exist; list threads with savegame ls --store {damaged}"
+        in run("verify", "nobody", "-s", damaged).err
+    )
     done = run("show", "broken", "-s", damaged)
     assert (done.code, done.err.count("thread 'broken'")) == (CorruptionError.exit_code, 1)
     assert run("repair", "-s", damaged).code == InvalidInputError.exit_code
@@ -55,12 +58,12 @@ def test_a_damaged_thread_does_not_hide_the_others(on_disk: str) -> None:
     assert listed.code == 0
     assert sum("✗ damaged" in line for line in listed.out.splitlines()) == 1
     assert len(listed.out.splitlines()) == 7
-    assert listed.err == f"savegame verify --store {on_disk} says what is damaged\n"
+    assert listed.err == f"some threads are damaged; run savegame verify --store {on_disk}\n"
 
 
 def test_a_damaged_thread_that_is_not_searched_is_told_once(damaged: str) -> None:
     done = run("search", "parcel", "-s", damaged)
-    assert done.err == f"not searched, because it is damaged: broken; savegame verify --store {damaged} says more\n"
+    assert done.err == f"not searched because damaged: broken; run savegame verify --store {damaged}\n"
     assert "support-42" in done.out
 
 
@@ -69,14 +72,14 @@ def test_a_damaged_thread_is_not_counted_and_told(on_disk: str) -> None:
         db.execute("UPDATE thread SET sum = sum + 1 WHERE id = 'report'")
     done = run("stats", "-s", on_disk)
     assert done.code == 0
-    assert done.err.endswith(f"damaged and not counted: 1 thread; savegame verify --store {on_disk} says more\n")
+    assert done.err.endswith(f"not counted because damaged: 1 thread; run savegame verify --store {on_disk}\n")
     assert json.loads(run("stats", "-s", on_disk, "--json").out)["damaged"] == 1
 
 
 def test_the_search_index_is_no_part_of_the_size(on_disk: str) -> None:
     run("search", "parcel", "-s", on_disk)
     first, *others = run("stats", "-s", on_disk).out.splitlines()
-    assert re.fullmatch(r".+  [\d.]+ kB, and beside it a search index of [\d.]+ kB", first)
+    assert re.fullmatch(r".+  [\d.]+ kB, plus a search index of [\d.]+ kB", first)
     assert not any("search" in line for line in others)
 
 

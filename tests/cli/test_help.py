@@ -13,8 +13,8 @@ import typer
 from commands import PLAIN, run
 
 import savegame
-from savegame.cli.app import made
-from savegame.cli.shapes import SHAPES
+from savegame.cli.app import build_app
+from savegame.cli.json_output import OUTPUTS
 from savegame.cli.vaults import hurry, patient
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
@@ -22,7 +22,7 @@ DESIGN = {
     *("demo", "ls", "log", "show", "diff", "tail", "search", "rewind", "fork", "label", "prune", "stats", "verify", "repair"),
     *("compact", "backup", "erase", "copy", "export", "import", "stale", "answer", "resolve", "doctor", "ui", "mcp", "bench"),
 }
-ROOT: Any = typer.main.get_command(made())
+ROOT: Any = typer.main.get_command(build_app())
 
 
 def leaves(group: Any = ROOT, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -87,10 +87,10 @@ def test_help_is_shown_by_the_installed_command() -> None:
 
 def test_what_prints_json_has_a_documented_shape() -> None:
     printing = {" ".join(path) for path, command in leaves() if any("--json" in p.opts for p in command.params)}
-    assert printing == SHAPES.keys()
+    assert printing == OUTPUTS.keys()
     page = REFERENCE.read_text(encoding="utf-8")
     for name in printing:
-        assert f"`{SHAPES[name].of.__name__}`" in page, name
+        assert f"`{OUTPUTS[name].of.__name__}`" in page, name
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ import pytest
 from commands import fits
 
 import savegame
-from savegame.cli.shapes import SHAPES
+from savegame.cli.json_output import OUTPUTS
 
 pytest.importorskip("langgraph.graph")
 pytest.importorskip("langgraph.checkpoint.sqlite")
@@ -163,9 +163,9 @@ def test_everything_comes_over_and_the_old_file_stays_as_it_is(old: Path, tmp_pa
     assert done.returncode == 0, done.stdout + done.stderr
     assert "thread 'chat': 16 checkpoints, 16 imported" in done.stdout
     assert "namespace 'inner:" in done.stdout
-    assert "each was read back and is equal" in done.stdout
+    assert "all were read back and equal" in done.stdout
     again = json.loads(run(old, "-s", new, "--json", cwd=tmp_path).stdout)
-    assert fits(again, SHAPES["import langgraph"].of)
+    assert fits(again, OUTPUTS["import langgraph"].of)
     assert (again["imported"], again["failed"]) == (0, [])
     assert old.read_bytes() == bytes_before
     assert_equal(old, new)
@@ -348,7 +348,7 @@ def test_a_bad_row_is_named_and_its_thread_not_begun(old: Path, tmp_path: Path, 
         assert "Traceback" not in done.stderr
         assert "NOT imported" in done.stdout
         assert "thread 'chat'" not in done.stdout
-        assert "is equal" not in done.stdout
+        assert "equal their source" not in done.stdout
     with savegame.open(new) as vault:
         assert vault.thread("chat").latest() is None
         assert vault.thread("../odd 'id'").latest() is not None  # the others came over
@@ -406,7 +406,7 @@ def test_what_differs_from_the_old_file_is_found(old: Path, tmp_path: Path) -> N
     done = run(damaged, "-s", new, cwd=tmp_path)
     assert done.returncode == savegame.CorruptionError.exit_code, done.stdout + done.stderr
     assert "the pending writes" in done.stderr
-    assert "is equal" not in done.stdout
+    assert "equal their source" not in done.stdout
 
 
 def assert_differs(old: Path, new: Path, row: str, what: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from commands import fits, run
 
 import savegame
-from savegame.cli import shapes
-from savegame.cli.shapes import SHAPES
+from savegame.cli import json_output
+from savegame.cli.json_output import OUTPUTS
 
 COMMANDS = {
     "ls": ["ls", "--recent"],
@@ -47,7 +47,7 @@ def test_all_have_their_shape(store: str, tmp_path: Path) -> None:
         done = run(*(part.format(tmp=tmp_path) for part in COMMANDS[name]), "--store", store, "--json")
         assert done.err == "", (name, done)
         assert done.code == 0 or name == "doctor", (name, done)  # the server of tests does not flush, and that is a problem
-        shape = SHAPES[name]
+        shape = OUTPUTS[name]
         printed = [json.loads(line) for line in done.out.splitlines()] if shape.how == "lines" else json.loads(done.out)
         items = [printed] if shape.how == "one" else printed
         assert items, f"{name}: nothing to look at"
@@ -57,20 +57,22 @@ def test_all_have_their_shape(store: str, tmp_path: Path) -> None:
 
 def test_copies_have_their_shapes(on_disk: str, tmp_path: Path) -> None:
     found = run("backup", tmp_path / "backup.db", "--store", on_disk, "--json").json
-    assert fits(found, SHAPES["backup"].of)
+    assert fits(found, OUTPUTS["backup"].of)
     assert found["size_bytes"] == (tmp_path / "backup.db").stat().st_size
     done = run("copy", on_disk, tmp_path / "copy.db", "--json")
-    assert fits(json.loads(done.out), SHAPES["copy"].of)
+    assert fits(json.loads(done.out), OUTPUTS["copy"].of)
     assert json.loads(done.out) == {"namespaces": {"default": 11}}
     for address in (on_disk, "memory:"):
-        assert fits(run("migrate", address, "--json").json, SHAPES["migrate"].of)
+        assert fits(run("migrate", address, "--json").json, OUTPUTS["migrate"].of)
 
 
 def test_every_shape_is_tried() -> None:
-    assert SHAPES.keys() == {*COMMANDS, "backup", "copy", "migrate", "import langgraph"}
+    assert OUTPUTS.keys() == {*COMMANDS, "backup", "copy", "migrate", "import langgraph"}
 
 
-@pytest.mark.parametrize(("value", "shape"), [({"a": 1}, shapes.Sizes), (1, str | None), ([1], list[str]), (True, int)])
+@pytest.mark.parametrize(
+    ("value", "shape"), [({"a": 1}, json_output.CompactOutput), (1, str | None), ([1], list[str]), (True, int)]
+)
 def test_what_does_not_fit_is_noticed(value: Any, shape: Any) -> None:
     assert not fits(value, shape)
 
@@ -92,7 +94,7 @@ def test_a_wrong_command_is_told_as_a_document_too(arguments: list[str]) -> None
     done = run(*arguments, "--json")
     failure = json.loads(done.err)
     assert (done.code, done.out) == (2, "")
-    assert fits(failure, shapes.Failure)
+    assert fits(failure, json_output.ErrorOutput)
     assert (failure["error"], failure["exit_code"]) == ("invalid-input", 2)
     assert run(*arguments).code == 2, "and without it as typer shows it"
 
@@ -101,5 +103,5 @@ def test_an_error_is_a_document_too(on_disk: str) -> None:
     done = run("show", "nobody", "--store", on_disk, "--json")
     failure = json.loads(done.err)
     assert (done.code, done.out) == (3, "")
-    assert fits(failure, shapes.Failure)
+    assert fits(failure, json_output.ErrorOutput)
     assert (failure["error"], failure["exit_code"]) == ("thread-not-found", 3)

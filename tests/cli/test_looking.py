@@ -43,9 +43,7 @@ def test_people_see_what_was_said_what_was_found_and_how_much_there_is(store: st
     found = run("search", "parcel", "-s", store).out
     assert "support-42  message 1  user\n    My [parcel] 1017 never came.\n" in found
     assert "support-42  message 1  user\n    My p[arce]l" in run("search", "arce", "--match", "substring", "-s", store).out
-    assert run("search", "nobody said this", "-s", store).out.startswith(
-        "nothing found in the messages at the head of any thread"
-    )
+    assert run("search", "nobody said this", "-s", store).out.startswith("no messages found; only the messages at the head")
     counted = run("stats", "--by", "agent", "-s", store).out
     assert "  6 threads   11 checkpoints   2 conversations with " in counted, "those of the two runs"
     assert [line.split()[:4] for line in counted.splitlines() if line.startswith("helper")] == [["helper", "5", "2", "120"]]
@@ -96,16 +94,19 @@ def test_a_checkpoint_has_many_names(on_disk: str) -> None:
     assert run("diff", entries[2], fork, "-s", on_disk, "--json").json["changes"] == []
     for name in ("4", "head~9", entries[2][:5], "before"):
         done = run("show", "support-42", name, "-s", on_disk)
-        hint = f"savegame log support-42 --store {on_disk} lists them\n"
+        hint = f"list its checkpoints with savegame log support-42 --store {on_disk}\n"
         assert (done.code, done.err.endswith(hint)) == (3, True), name
 
 
 def test_a_thread_is_named_by_a_unique_beginning_where_nothing_changes(on_disk: str) -> None:
     assert run("show", "w", "-s", on_disk, "--json").json["thread_id"] == "what-if"
     done = run("show", "invoice", "-s", on_disk)
-    assert (done.code, done.err) == (2, "savegame: 'invoice' is ambiguous: 'invoice-7', 'invoice-8'; give more of the id\n")
+    assert (done.code, done.err) == (
+        2,
+        "savegame: thread id 'invoice' is ambiguous: 'invoice-7', 'invoice-8'; pass a longer prefix\n",
+    )
     done = run("rewind", "w", "head", "-s", on_disk)
-    assert (done.code, "needs its whole id: 'what-if'" in done.err) == (3, True)
+    assert (done.code, "pass its full id: 'what-if'" in done.err) == (3, True)
 
 
 def test_a_thread_is_followed_live(store: str) -> None:
@@ -146,7 +147,7 @@ def test_a_damaged_branch_does_not_hide_the_thread(on_disk: str) -> None:
     for command in (["log", "tree", "--graph"], ["tail", "tree"]):
         done = run(*command, "-s", on_disk)
         assert (done.code, sum("step" in line for line in done.out.splitlines())) == (0, 2), command
-        assert f"branches are left out; savegame verify --store {on_disk} says more" in done.err
+        assert f"showing the head's line without branches; run savegame verify --store {on_disk}" in done.err
         assert run(*command, "--json", "-s", on_disk).code == savegame.CorruptionError.exit_code, "programs get all or nothing"
 
 
@@ -156,7 +157,7 @@ def test_nothing_there_is_said(tmp_path: object) -> None:
     assert run("ls", "-s", address).out == "no threads\n"
     assert run("ls", "-s", address, "--json").json == []
     assert run("stale", "-s", address).out == "no stale runs\n"
-    assert run("calls", "-s", address).out == "no call waits\n"
+    assert run("calls", "-s", address).out == "no open calls\n"
 
 
 @pytest.mark.parametrize("command", ["ls", "ls --recent", "log long", "log long --graph", "tail long", "search needle"])

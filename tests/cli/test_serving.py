@@ -16,7 +16,7 @@ def test_the_page_is_served_until_it_is_interrupted(on_disk: str) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline().startswith("http://127.0.0.1:")
-        assert process.stderr.readline() == "Open this, it works once. Ctrl-C stops.\n"
+        assert process.stderr.readline() == "Open this link, which works once. Ctrl-C stops.\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) in (0, 130)
 

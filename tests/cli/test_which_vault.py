@@ -7,7 +7,7 @@ from pathlib import Path
 from commands import run
 
 import savegame
-from savegame.cli.vaults import shown
+from savegame.cli.vaults import store_name
 
 
 def test_the_option_then_the_environment_then_the_platform(tmp_path: Path) -> None:
@@ -29,13 +29,13 @@ def test_the_option_then_the_environment_then_the_platform(tmp_path: Path) -> No
 def test_an_option_before_the_command_is_told_its_place() -> None:
     for option in ("-s", "--store"):
         done = run(option, "agents.db", "ls")
-        assert (done.code, "put --store and what follows it after the command" in done.err) == (2, True)
+        assert (done.code, "--store goes after the command" in done.err) == (2, True)
     assert "savegame ls --namespace …" in run("--namespace", "mine", "ls").err
 
 
 def test_migrating_what_the_environment_names(tmp_path: Path) -> None:
     address = tmp_path / "environment.db"
-    assert run("migrate", SAVEGAME_STORE=str(address)).out.startswith("the tables were made")
+    assert run("migrate", SAVEGAME_STORE=str(address)).out.startswith("tables created")
     assert address.exists()
 
 
@@ -44,8 +44,8 @@ def test_a_vault_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     for arguments in (["ls"], ["rewind", "a", "head"], ["prune", "--keep", "1"], ["ui", "--no-open"]):
         done = run(*arguments, **here)
         assert (done.code, done.out) == (savegame.StoreNotFound.exit_code, "")
-        assert "name one with --store or in SAVEGAME_STORE" in done.err
-    assert "check the name" in run("ls", "-s", str(tmp_path / "no.db")).err
+        assert "name one with --store or SAVEGAME_STORE" in done.err
+    assert "check the address" in run("ls", "-s", str(tmp_path / "no.db")).err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -71,4 +71,4 @@ def test_a_password_is_never_shown() -> None:
             done = run(command, "-s", address)
             assert done.code != 0
             assert "secret" not in done.out + done.err
-    assert shown("/a/[b]/password=c.db") == "/a/[b]/password=c.db"
+    assert store_name("/a/[b]/password=c.db") == "/a/[b]/password=c.db"

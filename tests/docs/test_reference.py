@@ -29,6 +29,12 @@ def test_it_is_as_the_code_says(name: str) -> None:
     assert written == generator().pages()[name], f"{name} lags behind: run python docs/generate.py"
 
 
+def test_hidden_options_are_left_out() -> None:
+    root = (REFERENCE / "cli.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert "`--version`" in root
+    assert "`--store" not in root, "it is only there to say where it goes"
+
+
 def test_every_command_that_help_lists_is_there() -> None:
     command = [sys.executable, "-m", "savegame", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

@@ -28,7 +28,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import savegame
-from savegame.encoding.codec import Codec, format_path, pack_raw, unpack_raw
+from savegame.encoding.codec import Codec
+from savegame.encoding.raw import pack_raw, unpack_raw
+from savegame.encoding.text import format_path
 from savegame.encoding.tree import open_node, to_bytes, value_of
 from savegame.errors import CorruptionError, InvalidInputError, InvalidState, UnsupportedError
 from savegame.testing import same, strategies
@@ -841,7 +843,7 @@ class _ByObject(enum.Enum):
 @pytest.mark.parametrize("member", [_Direction.UP, _Limit.NONE, _ByObject.A], ids=repr)
 def test_a_member_that_its_value_would_not_lead_back_to_is_refused(codec: Codec, member: enum.Enum) -> None:
     codec.register(type(member))
-    with pytest.raises(InvalidState, match=r"a\.b: .*would not be found again by its value") as raised:
+    with pytest.raises(InvalidState, match=r"a\.b: .*cannot be loaded by its value") as raised:
         codec.encode({"a": {"b": member}})
     assert raised.value.path == "a.b"
 
@@ -940,7 +942,7 @@ class _AlsoAnError(Exception):
 def test_an_object_that_is_also_an_exception_is_refused(codec: Codec) -> None:
     with pytest.raises(InvalidInputError, match="cannot be registered"):
         codec.register(_AlsoAnError)
-    with pytest.raises(InvalidState, match="_AlsoAnError cannot be kept"):
+    with pytest.raises(InvalidState, match="_AlsoAnError cannot be stored"):
         codec.encode({"x": _AlsoAnError(5)})
 
 
@@ -950,7 +952,7 @@ class _Unshowable:
 
 
 def test_a_faulty_repr_does_not_hide_what_is_refused(codec: Codec) -> None:
-    with pytest.raises(InvalidState, match="_Unshowable cannot be kept") as caught:
+    with pytest.raises(InvalidState, match="_Unshowable cannot be stored") as caught:
         codec.encode({"x": {_Unshowable(): 1}})
     assert caught.value.path == "x[<_Unshowable whose repr raises RuntimeError>]"
 
@@ -970,5 +972,5 @@ def test_what_an_error_says_does_not_depend_on_values_before() -> None:
         key = (key,)
     with pytest.raises(InvalidState):
         codec.encode({key: 1})
-    with pytest.raises(InvalidState, match="a: a value of type object cannot be kept"):
+    with pytest.raises(InvalidState, match="a: a value of type object cannot be stored"):
         codec.encode({"a": object(), "b": deep})

@@ -19,7 +19,7 @@ from savegame.encoding.extensions import MAP, OBJECT
 from savegame.encoding.tree import Dict, List, Node, open_node, size_of, to_bytes, value_of
 from savegame.errors import CorruptionError, InvalidInputError, InvalidState
 from savegame.testing import same, strategies
-from savegame.testing.model import Misfit, updated
+from savegame.testing.model import Misfit, apply_update
 
 CODEC = Codec()
 RANDOM = random.Random(7)
@@ -101,7 +101,7 @@ def test_update_does_what_python_would(data: st.DataObject) -> None:
     deletes = data.draw(st.lists(paths, max_size=2), label="delete")
     node = begun(state)
     try:
-        wanted = updated(state, set_=sets, append=appends, delete=deletes)
+        wanted = apply_update(state, set_=sets, append=appends, delete=deletes)
     except Misfit:
         with pytest.raises(InvalidInputError):
             diff.update(CODEC, node, append=appends, set=sets, delete=deletes)
@@ -143,7 +143,7 @@ def test_who_reads_a_list_does_not_see_it_grow() -> None:
         if isinstance(items, List):
             reading = items.runs
             before = list(reading)
-            items.grown(CODEC.encode([number]))
+            items.with_items(CODEC.encode([number]))
             assert list(reading) == before
         _, node = diff.update(CODEC, node, append={"items": [number]}, set={}, delete=[])
 

@@ -15,10 +15,11 @@ import pytest
 
 import savegame
 from savegame.encoding import delta, frames, json_form
-from savegame.encoding.codec import MAX_DEPTH, Codec
+from savegame.encoding.codec import Codec
 from savegame.encoding.delta import SET, Op
 from savegame.encoding.extensions import FOREIGN, TUPLE
 from savegame.encoding.foreign import Foreign
+from savegame.encoding.raw import MAX_DEPTH
 from savegame.errors import CorruptionError, InvalidState
 from savegame.present.diffs import changes_between
 

@@ -87,6 +87,43 @@ def test_without_descriptors_it_is_told_what_to_do(
         assert said == "done" or "ulimit -n" in said, f"{left}: {said}"
 
 
+SECOND = """
+import os, resource, sys
+import savegame
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+with savegame.open(sys.argv[1]) as vault:
+    vault.thread("t").save({"n": 1})
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    for _ in range(int(sys.argv[2])):
+        os.close(taken.pop())
+    said = "done"
+    try:
+        with vault.connection():
+            pass
+    except savegame.UnavailableError as error:
+        said = str(error)
+    for descriptor in taken:
+        os.close(descriptor)
+    vault.thread("t").save({"n": 2})
+    print(said)
+"""
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_second_connection_without_descriptors(store: str, address_of: Callable[..., str]) -> None:
+    for left in range(4):
+        command = [sys.executable, "-c", SECOND, address_of(store, f"vault {left}.db"), str(left)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == "done" or "ulimit -n" in done.stdout, f"{left}: {done.stdout}"
+
+
 def test_a_store_of_another_package_is_not_taken_to_be_missing(tmp_path: Path, exported: Path) -> None:
     """Python would not only find no entry points, but remember that there are none."""
     (tmp_path / "other_store.py").write_text(OTHER)

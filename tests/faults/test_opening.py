@@ -361,8 +361,8 @@ def test_a_reader_beside_a_writer_changes_nothing_and_sees_everything(tmp_path: 
 @pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
 def test_every_setting_is_as_wanted_on_every_connection(durability: str, synchronous: int, tmp_path: Path) -> None:
     store = SQLiteStore(str(tmp_path / "v.db"), durability=durability)
-    with store._reading() as reader, store._writing() as writer:
-        for db in (reader, writer):
+    with store._reading() as reader, store.transaction() as transaction:
+        for db in (reader, transaction.db):
             assert db.pragma("journal_mode") == "wal"
             assert db.pragma("synchronous") == synchronous
             assert db.pragma("trusted_schema") == 0

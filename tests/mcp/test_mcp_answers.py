@@ -146,7 +146,7 @@ def test_names_beside_entries_may_be_long_too(terse: Desk, vault: savegame.Vault
     short(terse.give("thread_load", thread_id=thread.id))
     short(terse.give("checkpoint_label", thread_id=thread.id, label="k" * 512))
     assert len(terse.refuse("thread_load", thread_id=thread.id, path=f"/{LONG}")) < FEWEST_CHARS
-    assert "there is no" in terse.refuse("thread_load", thread_id=thread.id, path=f"/messages/{'9' * 5000}")
+    assert "does not exist" in terse.refuse("thread_load", thread_id=thread.id, path=f"/messages/{'9' * 5000}")
 
 
 def test_big_differences_are_cut_and_paged(terse: Desk, vault: savegame.Vault) -> None:

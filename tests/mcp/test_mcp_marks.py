@@ -67,7 +67,7 @@ def test_marks_of_runs_are_refused(desk: Desk, waiting: Any, field: str, how: st
     said = {"role": "user", "content": "hi", field: True if field == "journaled" else waiting.key}
     for conversation_id in ("t", "new"):
         told = desk.refuse("conversation_save", conversation_id=conversation_id, **{how: [said]})
-        assert f"{how}[0].{field} was written by a run, and only a run may write it" in told
+        assert f"{how}[0].{field} was written by a run, and only runs may change it" in told
 
 
 def test_a_reply_is_not_said_again_under_its_id(desk: Desk, waiting: Any) -> None:

@@ -69,8 +69,8 @@ def test_a_thread_and_its_checkpoints_are_read_at_their_addresses(desk: Desk, va
         ("savegame://threads/t/checkpoints/head?path=x", "must begin with '/'"),
         ("savegame://threads/t/checkpoints/head?start=x", "start must be a whole number"),
         ("savegame://threads/t/checkpoints/head?start=--1", "start must be a whole number"),
-        ("savegame://elsewhere", "is no address of this server"),
-        ("file:///etc/passwd", "is no address of this server"),
+        ("savegame://elsewhere", "is not an address of this server"),
+        ("file:///etc/passwd", "is not an address of this server"),
     ],
 )
 def test_what_is_not_there_is_told_with_the_next_step(desk: Desk, vault: savegame.Vault, uri: str, said: str) -> None:

@@ -14,7 +14,7 @@ from mcp import types
 
 import savegame
 from savegame import errors
-from savegame.mcp.server import NEXT, _told
+from savegame.mcp.server import NEXT, error_text
 
 
 def run(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -92,7 +92,7 @@ def test_without_the_sdk_the_command_says_what_to_install(tmp_path: Path) -> Non
 def test_every_error_says_what_to_do_next() -> None:
     every = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, savegame.SavegameError)]
     for cls in every:
-        kind, _, rest = _told(cls("what is wrong")).partition(": ")
+        kind, _, rest = error_text(cls("what is wrong")).partition(": ")
         assert (kind, rest.partition("\n")[0]) == (cls.kind, "what is wrong")
         assert rest.partition("\nNext: ")[2]
     assert {*savegame.SavegameError.__subclasses__()} <= NEXT.keys(), "every branch of the tree has advice of its own"
@@ -100,8 +100,8 @@ def test_every_error_says_what_to_do_next() -> None:
 
 def test_an_unknown_outcome_and_damage_name_the_checkpoint_to_look_at() -> None:
     unknown = savegame.UnavailableError("lost the reply", unknown=True, checkpoint_id="c0ffee")
-    assert "c0ffee" in _told(unknown)
+    assert "c0ffee" in error_text(unknown)
     with savegame.open("memory:") as vault:
         damaged = savegame.CorruptionError("bad bytes")
         damaged.newest_sound = vault.thread("t").save({})
-        assert damaged.newest_sound.id in _told(damaged)
+        assert damaged.newest_sound.id in error_text(damaged)

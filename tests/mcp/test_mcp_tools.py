@@ -139,21 +139,21 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("agent_save", {"agent_id": "helper", "expect_revision": "old"}, "conflict: agent 'helper' was saved or restored"),
     ("agent_save", {"agent_id": "x", "name": "x", "agent_type": "x", "expect_revision": "old"}, "conflict: agent 'x' was"),
     ("agent_save", {"agent_id": "helper", "custom_state": "text"}, "invalid-input: custom_state: "),
-    ("agent_load", {"agent_id": "nobody"}, "not-found: agent not found: 'nobody'\nNext: Look which there are with agent_list"),
+    ("agent_load", {"agent_id": "nobody"}, "not-found: agent 'nobody' does not exist\nNext: List the agents with agent_list"),
     ("agent_delete", {"agent_id": ""}, "invalid-input: the agent's id must not be empty"),
     ("agent_list", {"limit": 1000}, "invalid-input: limit: Input should be less than or equal to 200"),
-    ("agent_list", {"after": "gone"}, "invalid-input: after: 'gone' is not in the list any more"),
+    ("agent_list", {"after": "gone"}, "invalid-input: after: 'gone' is no longer in the list"),
     ("conversation_save", {"append": [{"role": "robot", "content": "?"}]}, "invalid-input: append[0].role 'robot' is unknown"),
     ("conversation_save", {"messages": [{"role": "user"}]}, "invalid-input: messages[0].content is missing"),
     ("conversation_save", {"conversation_id": "talk", "expect_head": "0" * 32}, "conflict: "),
-    ("conversation_load", {"conversation_id": "nothing"}, "thread-not-found: conversation not found: 'nothing'"),
+    ("conversation_load", {"conversation_id": "nothing"}, "thread-not-found: conversation 'nothing' does not exist"),
     ("conversation_load", {"conversation_id": "talk", "start": "x"}, "invalid-input: start: "),
     ("conversation_delete", {"conversation_id": "agent:helper"}, "invalid-input: 'agent:helper' is the thread of an agent"),
-    ("conversation_list", {"after": "yesterday"}, "invalid-input: after: 'yesterday' is not what"),
+    ("conversation_list", {"after": "yesterday"}, "invalid-input: after: 'yesterday' is not the next of"),
     ("conversation_list", {"after": "2026-01-01 x"}, "invalid-input: after: "),
     ("conversation_search", {"query": 7}, "invalid-input: query: "),
     ("conversation_search", {"query": "x", "match": "prefix"}, "invalid-input: match: "),
-    ("conversation_search", {"query": "x", "after": "-1"}, "invalid-input: after: '-1' is not what"),
+    ("conversation_search", {"query": "x", "after": "-1"}, "invalid-input: after: '-1' is not the next of"),
     ("checkpoint_create", {"agent_id": "nobody"}, "not-found: Agent not found: 'nobody'"),
     ("checkpoint_create", {"agent_id": "helper", "kind": "k" * 65}, "invalid-input: kind: String should have at most 64"),
     ("checkpoint_create", {"agent_id": "helper", "kind": ""}, "invalid-input: a kind must not be empty"),
@@ -171,7 +171,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("checkpoint_label", {"thread_id": "talk", "label": ""}, "invalid-input: a label must not be empty"),
     ("thread_list", {"status": "tired"}, "invalid-input: status 'tired' is unknown"),
     ("thread_load", {"thread_id": "talk", "path": "messages"}, "invalid-input: path 'messages' must begin with '/'"),
-    ("thread_load", {"thread_id": "talk", "path": "/messages/5"}, "invalid-input: path '/messages/5': there is no '5'"),
+    ("thread_load", {"thread_id": "talk", "path": "/messages/5"}, "invalid-input: path '/messages/5': '5' does not exist"),
 ]  # fmt: skip
 
 
@@ -288,7 +288,7 @@ def test_what_is_no_conversation_is_found_and_can_be_looked_at(desk: Desk, vault
     for name in (hit["conversation_id"], "plain"):
         for tool, more in (("conversation_load", {}), ("conversation_save", {"append": said("x")})):
             told = desk.refuse(tool, conversation_id=name, **more)
-            assert "\nNext: Look at it with thread_load" in told
+            assert "\nNext: Read it with thread_load" in told
     assert desk.give("thread_load", thread_id=hit["conversation_id"], path="/messages/0/type")["value"] == "human"
     assert "Correct the arguments" in desk.refuse("conversation_load", conversation_id="")
 

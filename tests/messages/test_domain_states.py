@@ -13,7 +13,8 @@ from addresses import Opener
 import savegame
 from savegame import AgentState, Attachment, AttachmentType, Conversation, Message, Role, ToolCall, ToolCallStatus
 from savegame.errors import AlreadyExistsError, ConflictError, InvalidInputError
-from savegame.messages.transcript import messages_in, said_in
+from savegame.messages.locate import find_messages
+from savegame.messages.transcript import read_message
 from savegame.thread import Thread
 from savegame.vault import Vault
 
@@ -311,7 +312,10 @@ def test_classes_that_name_domain_types_get_objects_back(vault: Vault) -> None:
         assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "user"]
         run.model(lambda _: "done")
     assert len(vault.load_conversation("talk").messages) == 5  # type: ignore[union-attr, arg-type]
-    assert [said_in(message).role for message in messages_in(vault.thread("talk").state()) or ()][3:] == ["user", "assistant"]
+    assert [read_message(message).role for message in find_messages(vault.thread("talk").state()) or ()][3:] == [
+        "user",
+        "assistant",
+    ]
 
 
 @pytest.mark.parametrize(

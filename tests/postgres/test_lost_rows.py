@@ -94,7 +94,7 @@ def test_a_thread_whose_row_was_lost_says_so_when_it_is_written_to(vault_url: st
 def test_a_thread_whose_row_was_lost_comes_back_with_all_that_is_sound(vault_url: str) -> None:
     Server(vault_url).execute(LOSE_ROW)
     with savegame.open(vault_url, cache_bytes=0) as vault:
-        assert vault.repair().repaired == ("thread 't': its row was built anew",)
+        assert vault.repair().repaired == ("thread 't': its row was rebuilt",)
         assert [entry.label for entry in vault.thread("t").history()] == [f"label {step}" for step in (4, 3, 2, 1)]
         assert [record.value for record in vault.store.records(T, "kind").items] == [b"value"]
         assert vault.store.thread(T) is not None

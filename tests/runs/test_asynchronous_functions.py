@@ -83,7 +83,7 @@ def test_tools(vault: Vault) -> None:
         told = {one["tool_call_id"]: one["content"] for one in run.messages if one["role"] == "tool"}
     assert len(told) == len(calls)
     for name, content in told.items():
-        assert f"tool '{name}' is asynchronous: it returned a coroutine, and nothing here can await it; " in content
+        assert f"tool '{name}' is asynchronous: it returned a coroutine, which cannot be awaited here; " in content
     assert "open the vault with savegame.open_async" in told["find"]
     with pytest.raises(InvalidInputError, match="the function that returns its key is asynchronous"):
         tools.tool(idempotent=later, name="pay")(find)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_functions_that_make_states_and_notes(vault: Vault, function: Any, caplo
 
 
 def test_a_supervisor(vault: Vault) -> None:
-    with pytest.raises(InvalidInputError, match=f"resume is asynchronous, .*{NEXT}"):
+    with pytest.raises(InvalidInputError, match=f"resume is asynchronous and .*{NEXT}"):
         vault.supervise(later, once=True)
     with suppress(ZeroDivisionError), vault.run("t") as run:
         run.user("hi")

@@ -391,6 +391,20 @@ def test_a_transaction_commits_with_its_result_or_not_at_all(in_database: Opener
     assert [contents(vault)[2], contents(vault)[4]] == ["error: ValueError: no", "noted"]
 
 
+def test_a_transaction_that_closes_its_connection_is_settled(in_database: Opener) -> None:
+    vault, box, made = in_database(), Toolbox(), []
+
+    @box.tool(transaction=True)
+    def note(call: Any) -> None:
+        made.append(call.key)
+        call.db.close()
+
+    play(vault, box, calling(("note", {})), "done")
+    assert len(made) == 1
+    assert "close() inside the block" in contents(vault)[2]
+    assert ledger(vault)["note"].status == "failed"
+
+
 def test_a_transaction_that_was_late_is_undone(in_database: Opener) -> None:
     vault, box = in_database(), Toolbox()
     with vault.connection() as db:

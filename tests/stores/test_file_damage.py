@@ -10,7 +10,7 @@ import pytest
 from savegame.errors import CorruptionError, Fenced
 from savegame.store import DeleteThread, MoveHead, PutKeyframe, PutRecord
 from savegame.stores.file import FileStore
-from savegame.testing.contract import MINUTE, A, B, appended, everything, grown, state
+from savegame.testing.contract.helpers import MINUTE, A, B, appended, everything, grown, state
 from savegame.testing.faults import flip_bit
 from tests.stores.test_file import directory, files, journal
 
@@ -41,7 +41,7 @@ def test_a_flipped_bit_in_a_newline_loses_nothing_and_is_told(store: FileStore, 
         assert everything(other, A) == whole
         assert [problem.place for problem in other.check("default")] == [f"newline at byte {at} of journal.jsonl"]
         if then == "mend":
-            assert other.mend("default") == ["thread 'a': 1 lines without a newline written anew"]
+            assert other.mend("default") == ["thread 'a': 1 lines without a newline rewritten"]
             assert everything(other, A) == whole
         else:
             assert other.commit([appended(A, 4, 2)]) == [4]

@@ -18,7 +18,7 @@ from savegame.store import DeleteThread, PutKeyframe, PutRecord, Rewrite
 from savegame.stores.file import FileStore
 from savegame.stores.file.disk import directory_name
 from savegame.stores.file.threads import WORTH_KEEPING
-from savegame.testing.contract import A, B, C, D, E, appended, everything, grown, no_progress, row_of
+from savegame.testing.contract.helpers import A, B, C, D, E, appended, everything, grown, no_progress, row_of
 from tests.stores.test_file import directory, files, journal
 
 

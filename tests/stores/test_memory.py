@@ -103,7 +103,7 @@ def test_what_was_put_aside_is_kept_until_the_thread_is_deleted() -> None:
     store = store_of(3)
     before = store.sizes()["total"]
     store.commit([Rewrite(KEY, drop=(3,), head=2, aside=True)])
-    (aside,) = store._threads[KEY].aside
+    (aside,) = store._tables.threads[KEY].aside
     assert (aside[0], aside[1]) == (3, "id-3")
     assert store.sizes()["total"] == before
     store.commit([DeleteThread(KEY)])
@@ -112,7 +112,7 @@ def test_what_was_put_aside_is_kept_until_the_thread_is_deleted() -> None:
 
 def test_check_names_what_does_not_fit() -> None:
     store = store_of(4)
-    thread = store._threads[KEY]
+    thread = store._tables.threads[KEY]
     thread.frames[3] = thread.frames[3]._replace(base=3)
     thread.frames[9] = thread.frames[4]._replace(seq=9)
     thread.keyframes[7] = b"stray"
@@ -129,7 +129,7 @@ def test_check_names_what_does_not_fit() -> None:
 
 def test_a_chain_that_would_go_in_circles_is_damage() -> None:
     store = store_of(2)
-    frames = store._threads[KEY].frames
+    frames = store._tables.threads[KEY].frames
     frames[1] = frames[1]._replace(base=2)
     with pytest.raises(CorruptionError, match=r"'t'.*not older"):
         store.chain(KEY, 2)
@@ -137,5 +137,5 @@ def test_a_chain_that_would_go_in_circles_is_damage() -> None:
 
 def test_a_rewrite_never_bases_a_frame_on_a_newer_one() -> None:
     store = store_of(3)
-    with pytest.raises(InvalidInputError, match="cannot be based on number 3"):
+    with pytest.raises(InvalidInputError, match="cannot build on number 3"):
         store.commit([Rewrite(KEY, drop=(), rebase=((2, 3, b""),))])

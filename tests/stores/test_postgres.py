@@ -26,10 +26,10 @@ from savegame.errors import (
 from savegame.model import ThreadKey
 from savegame.store import Append, DeleteThread, Layout, PutRecord, Store
 from savegame.stores.postgres import PostgresStore, open_url
-from savegame.stores.postgres.pool import Link, Patience
+from savegame.stores.postgres.link import Link, Patience
 from savegame.stores.postgres.work import _forget_marks
 from savegame.testing import StoreContract
-from savegame.testing.contract import at_once
+from savegame.testing.contract.helpers import at_once
 from savegame.testing.faults import PATIENCE_S
 from savegame.testing.postgres import Server
 from savegame.testing.proxy import Proxy
@@ -121,7 +121,7 @@ def test_what_a_lost_history_left_behind_fits_no_other(store: PostgresStore, pos
         db.execute("DELETE FROM savegame.frame WHERE seq = 2")
         db.execute("DELETE FROM savegame.thread")
         db.execute("INSERT INTO savegame.thread TABLE backup.thread")
-    remembered = store._changes._rows[A]
+    remembered = store._committed._rows[A]
     other.commit([plain(other, 1)._replace(delta=b"theirs.")])
     with pytest.raises(ConflictError):
         store.commit([Append(A, store.new_id(A), 2, b"", b"3.", expect=remembered.head_id, fresh=True)])
@@ -132,7 +132,7 @@ def test_what_a_lost_history_left_behind_fits_no_other(store: PostgresStore, pos
 def test_the_head_counts_too_and_not_the_version_alone(store: PostgresStore) -> None:
     store.commit([plain(store, 0)])
     change = plain(store, 1)
-    made = store._changes.plain_append(change)
+    made = store._committed.plain_append(change)
     assert made is not None
     values = list(made[1])
     values[3] = "another head"
@@ -145,7 +145,7 @@ def test_nothing_is_remembered_of_a_server_that_was_lost(behind: PostgresStore, 
     behind.commit([Append(other, "one", 0, b"", b"")])
     proxy.cut_all()
     assert behind.thread(A) is not None
-    assert other not in behind._changes._rows
+    assert other not in behind._committed._rows
 
 
 def test_what_was_rolled_back_is_not_remembered(store: PostgresStore) -> None:
@@ -303,7 +303,7 @@ def test_what_was_given_up_cannot_happen_later(store: PostgresStore) -> None:
     """A statement that is still on its way when somebody has found it missing does nothing any more."""
     store.commit([plain(store, 0)])
     change = plain(store, 1)
-    made = store._changes.plain_append(change)
+    made = store._committed.plain_append(change)
     assert made is not None
     assert store._saving._find_out(change, 2, Patience(PATIENCE_S)) == 0
     assert store._ask("append", *made[1])[0][0] is None

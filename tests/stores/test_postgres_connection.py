@@ -127,7 +127,7 @@ def test_blocks_take_no_more_connections_than_were_allowed(postgres_url: str) ->
     with savegame.open(f"{postgres_url}?connections=2") as vault:
         vault.thread("t").save(0)
         pool = vault.store._work.pool  # type: ignore[attr-defined]
-        with pool.lent(savegame.stores.postgres.pool.Patience(5)), vault.connection() as db:
+        with pool.lent(savegame.stores.postgres.link.Patience(5)), vault.connection() as db:
             vault.thread("t").save(1)
             ((sessions,),) = db.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()").fetchall()
         assert sessions == 2

@@ -18,7 +18,7 @@ from savegame.model import ThreadKey
 from savegame.store import Append, PutRecord
 from savegame.stores.postgres import PostgresStore, open_url
 from savegame.stores.postgres.changes import Work
-from savegame.stores.postgres.pool import Link, Patience
+from savegame.stores.postgres.link import Link, Patience
 from savegame.testing.faults import PATIENCE_S
 from tests.stores.test_sqlite import interrupted_at_every_step
 
@@ -105,7 +105,7 @@ def test_ctrl_c_at_any_step_of_a_save_inside_a_transaction_leaves_it_whole_or_un
         with contextlib.suppress(UnavailableError), store.connection(), contextlib.suppress(KeyboardInterrupt):
             store.commit([PutRecord(A, "kind", "name", b"%d" % saves), Append(A, f"save {saves}", 1, b"meta", b"2.")])
 
-    assert interrupted_at_every_step(save, "_postgres_work", "_postgres_changes", "_postgres_pool") > 50
+    assert interrupted_at_every_step(save, "postgres/work", "postgres/changes", "postgres/pool", "postgres/link") > 50
     assert store.frames(A)[-1].id == f"save {saves}"
     assert list(store.check("default")) == []
 
@@ -197,7 +197,7 @@ def test_ctrl_c_at_any_step_of_a_read_is_what_the_caller_sees(store: PostgresSto
             seen += 1
             raise
 
-    steps = interrupted_at_every_step(read, "_postgres_pool", "_postgres_work", "postgres")
+    steps = interrupted_at_every_step(read, "postgres/pool", "postgres/link", "postgres/work", "postgres/store")
     assert steps == seen > 50
     assert busy(store) == []
 

@@ -327,7 +327,7 @@ def test_a_group_of_any_size_is_written_by_one_statement(
     for key in keys:
         store.commit([frame(key, f"first of {key.id}")])
     group: Jobs = [Pending([following(store, key)._replace(delta=f"of {key.id}".encode())]) for key in keys]
-    monkeypatch.setattr(store._changes, "apply", None)  # which writes one after the other
+    monkeypatch.setattr(sqlite_changes.SQLiteTransaction, "make", None)  # which writes one after the other
     run, ran = store._connections.writer().run, []
     monkeypatch.setattr(store._connections.writer(), "run", lambda *statement: (ran.append(statement), run(*statement)))
     store._flush(group)
@@ -379,7 +379,7 @@ def test_a_frame_that_is_in_the_way_is_damage_of_its_thread_alone(store: SQLiteS
         db.execute(f"INSERT INTO frame SELECT (key >> 32 << 32) | 2, {columns} FROM frame WHERE id = 'of damaged'")
     for key in (keys[0], keys[2]):
         store.commit([following(store, key)])
-    with pytest.raises(CorruptionError, match="frame 2 is there already"):
+    with pytest.raises(CorruptionError, match="frame 2 exists already"):
         store.commit([following(store, keys[1])])
     group: Jobs = [Pending([following(store, key)]) for key in keys]
     store._flush(group)
@@ -707,11 +707,10 @@ def test_an_interrupted_refusal_leaves_nothing_open_and_nothing_remembered(store
         writer = store._connections._writer
         assert writer is not None
         assert not writer.in_transaction
-        assert not store._changes._new_rows
         with pytest.raises(AlreadyExistsError):
             store.commit([MoveHead(key, 1), PutRecord(key, "kind", "name", b"y", absent=True)])
 
-    assert interrupted_at_every_step(refused, "sqlite/store", "sqlite/connections", "sqlite/changes", "stores/row_changes") > 20
+    assert interrupted_at_every_step(refused, "sqlite/store", "sqlite/connections", "sqlite/changes", "stores/rules") > 20
     assert moments > 20
     row = store.thread(key)
     assert row is not None

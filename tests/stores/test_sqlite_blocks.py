@@ -151,20 +151,26 @@ def test_a_block_that_ends_the_transaction_all_the_same_is_told(statement: str, 
     vault.thread("t").update(append={"items": [1]})
 
 
-def test_a_block_that_closes_its_connection_keeps_nothing_and_harms_nothing(vault: savegame.Vault) -> None:
-    def close() -> None:
+def test_a_block_cannot_close_its_connection(vault: savegame.Vault) -> None:
+    with vault.connection() as db:
+        db.execute("INSERT INTO app_own VALUES (1)")
+        for force in (False, True):
+            with pytest.raises(InvalidInputError, match=r"close\(\) inside the block"):
+                db.close(force)
+        vault.thread("t").save({"items": ["kept"]})
+    assert own_rows(vault) == [1]
+    assert vault.thread("t").state() == {"items": ["kept"]}
+
+
+def test_a_block_that_interrupts_its_own_end_raises_an_error_of_ours(vault: savegame.Vault) -> None:
+    def interrupt() -> None:
         with vault.connection() as db:
             db.execute("INSERT INTO app_own VALUES (1)")
-            vault.thread("t").save({"items": ["gone"]})
-            db.close()
-            with pytest.raises(InvalidInputError, match="closed its connection"):
-                vault.thread("t").state()
+            db.set_progress_handler(lambda: True, 1)
 
-    with pytest.raises(InvalidInputError, match="closed its connection"):
-        close()
+    with pytest.raises(savegame.UnavailableError, match="interrupted"):
+        interrupt()
     assert own_rows(vault) == []
-    assert vault.thread("t").state() == {"items": []}
-    vault.thread("t").save({"items": ["goes on"]})
 
 
 def test_rows_that_a_writing_statement_still_has_are_told(vault: savegame.Vault) -> None:

@@ -136,13 +136,13 @@ def test_versions_that_grow_at_the_same_moment() -> None:
     codec, grown = Codec(), dict[tuple[int, int], List]()
     versions = [List([(1, codec.encode([0]))])]
     for number in range(200):
-        versions.append(versions[-1].grown(codec.encode([number])))
+        versions.append(versions[-1].with_items(codec.encode([number])))
     start = threading.Barrier(4)
 
     def grow(worker: int) -> None:
         start.wait()
         for number, version in enumerate(versions):
-            grown[worker, number] = version.grown(codec.encode([-worker]))
+            grown[worker, number] = version.with_items(codec.encode([-worker]))
 
     before, interval = [to_bytes(version) for version in versions], sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

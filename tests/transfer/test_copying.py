@@ -13,8 +13,8 @@ from kept import filled, kept
 
 import savegame
 from savegame import Busy, ConflictError, CorruptionError, InvalidInputError, SavegameError, Toolbox
-from savegame.encoding.codec import pack_raw, unpack_raw
 from savegame.encoding.frames import PLAIN, unwrap
+from savegame.encoding.raw import pack_raw, unpack_raw
 from savegame.model import Frame, ThreadKey
 from savegame.store import Append, MoveHead, PutRecord, Store, StoreChange
 from savegame.stores.memory import MemoryStore

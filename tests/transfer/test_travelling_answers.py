@@ -218,6 +218,24 @@ def test_what_a_person_was_shown_is_not_replaced(opened: Opener, path: Path) -> 
     assert agent.made == []
 
 
+def test_a_person_is_shown_the_call_itself(opened: Opener, path: Path) -> None:
+    """Whatever the file says that they are asked."""
+    source, target = opened("a.db"), opened("b.db")
+    agent = Agent()
+    agent.asked(source)
+    source.export(path)
+
+    def change(line: Line) -> Line:
+        if line["kind"] == "call":
+            line["value"]["value"]["asked"] = "wire({'iban': 'HARMLESS'})"
+        return line
+
+    forged(path, change)
+    target.import_(path)
+    shown = agent.asked(target)
+    assert shown.asked == next(target.calls("t")).asked == "wire({'iban': 'GOOD'})"
+
+
 def test_an_entry_under_the_key_of_another_call_is_refused(opened: Opener, path: Path) -> None:
     source, target = opened("a.db"), opened("b.db")
     agent = Agent()

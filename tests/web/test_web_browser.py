@@ -287,7 +287,7 @@ def test_a_thread_that_is_deleted_meanwhile_is_said_to_be_and_stays_to_be_read(
         page.wait_for_url("**/threads")
         go(page, server, "thread?id=support-42")
         vault.thread("support-42").delete()
-        expect(page.locator("#lost")).to_contain_text("there is no thread 'support-42': it was deleted")
+        expect(page.locator("#lost")).to_contain_text("thread 'support-42' does not exist; it was deleted")
         expect(page.locator("#timeline")).to_contain_text("A new parcel is on its way.")
         expect(page.locator(".actions")).to_have_count(0)
         expect(page.locator(".live")).to_have_count(0)

@@ -14,7 +14,7 @@ from savegame.errors import InvalidInputError, UnavailableError
 from savegame.opening import shown_address
 from savegame.vault import Vault
 from savegame.web import Server, serve
-from savegame.web.app import PAGES, STATIC, Page
+from savegame.web.app import PAGES, STATIC, PageRoute
 from savegame.web.guard import HEADERS, MOST_BODY
 
 GOOD: dict[str, dict[str, str]] = {
@@ -76,7 +76,7 @@ FORMS: dict[str, Callable[[Site], dict[str, str]]] = {
 }
 
 
-def name_of(page: Page) -> str:
+def name_of(page: PageRoute) -> str:
     return f"{page.method} {page.path}"
 
 
@@ -91,7 +91,7 @@ def guarded() -> Iterator[tuple[Site, Vault]]:
             yield site, vault
 
 
-def fields_of(page: Page, vault: Vault) -> dict[str, str]:
+def fields_of(page: PageRoute, vault: Vault) -> dict[str, str]:
     """Good fields, with what is only known now."""
     fields = dict(GOOD[name_of(page)])
     if page.path == "rewind":
@@ -101,7 +101,7 @@ def fields_of(page: Page, vault: Vault) -> dict[str, str]:
     return fields
 
 
-def request(site: Site, page: Page, fields: dict[str, str], headers: dict[str, str]) -> Answer:
+def request(site: Site, page: PageRoute, fields: dict[str, str], headers: dict[str, str]) -> Answer:
     if page.method == "GET":
         return site.ask("GET", site.path(page.path, dict(fields)), None, {"Cookie": site.cookie} | headers)
     return site.ask("POST", site.path(page.path, {}), urlencode(fields), site.own_headers() | headers)
@@ -129,7 +129,7 @@ def test_every_page_has_a_request_that_succeeds() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_hostile_requests_are_refused_without_data_or_change(guarded: tuple[Site, Vault], page: Page) -> None:
+def test_hostile_requests_are_refused_without_data_or_change(guarded: tuple[Site, Vault], page: PageRoute) -> None:
     site, vault = guarded
     kinds = HOSTILE | WITHOUT_SESSION | (FORMS if page.method == "POST" else {})
     fields, before = fields_of(page, vault), vault.fingerprints()
@@ -139,7 +139,7 @@ def test_hostile_requests_are_refused_without_data_or_change(guarded: tuple[Site
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_other_methods_are_refused(guarded: tuple[Site, Vault], page: Page) -> None:
+def test_other_methods_are_refused(guarded: tuple[Site, Vault], page: PageRoute) -> None:
     site, vault = guarded
     before = vault.fingerprints()
     own = {other.method for other in PAGES if other.path == page.path}
@@ -151,7 +151,7 @@ def test_other_methods_are_refused(guarded: tuple[Site, Vault], page: Page) -> N
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.method == "GET"], ids=name_of)
-def test_a_page_is_shown_to_its_session_and_changes_nothing(guarded: tuple[Site, Vault], page: Page) -> None:
+def test_a_page_is_shown_to_its_session_and_changes_nothing(guarded: tuple[Site, Vault], page: PageRoute) -> None:
     site, vault = guarded
     before = vault.fingerprints()
     answer = request(site, page, fields_of(page, vault), {"Sec-Fetch-Site": "same-origin"})
@@ -161,7 +161,7 @@ def test_a_page_is_shown_to_its_session_and_changes_nothing(guarded: tuple[Site,
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.method == "POST"], ids=name_of)
-def test_an_action_of_our_own_page_happens(quick_vault: Vault, quick_site: Site, page: Page) -> None:
+def test_an_action_of_our_own_page_happens(quick_vault: Vault, quick_site: Site, page: PageRoute) -> None:
     before = quick_vault.fingerprints()
     answer = request(quick_site, page, fields_of(page, quick_vault), {})
     assert answer.status == 303
@@ -170,7 +170,7 @@ def test_an_action_of_our_own_page_happens(quick_vault: Vault, quick_site: Site,
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.method == "POST" and page.path != "check"], ids=name_of)
-def test_read_only_refuses_every_action(quick_vault: Vault, page: Page) -> None:
+def test_read_only_refuses_every_action(quick_vault: Vault, page: PageRoute) -> None:
     fill(quick_vault)
     before = quick_vault.fingerprints()
     with site_on(quick_vault, read_only=True) as site:

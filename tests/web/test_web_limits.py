@@ -17,7 +17,7 @@ import pytest
 from pages_site import Site, fill
 
 import savegame
-from savegame.web.connections import MOST, Connections
+from savegame.web.connections import MOST, PageConnections
 from savegame.web.guard import MOST_FIELDS, MOST_HEADER
 
 DESCRIPTORS = 256
@@ -158,7 +158,7 @@ def test_whoever_leaves_in_the_middle_of_a_form_leaves_no_traceback(page: Page) 
 
 
 def test_fewer_connections_than_descriptors() -> None:
-    connections = Connections()
+    connections = PageConnections()
     assert 0 < connections.backlog < connections.most <= MOST
 
 

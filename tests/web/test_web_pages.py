@@ -83,7 +83,7 @@ def test_messages_are_searched(site: Site, vault: Vault) -> None:
     assert "<mark>parcel</mark>" in hits
     assert "support-42" in hits
     nothing = site.get("hits", q="voucher").text  # said on a branch only
-    assert "No message says that. Searched are the messages at the head of every thread" in nothing
+    assert "No matches. Only the messages at the head of each thread are searched" in nothing
 
 
 def test_a_thread_shows_its_timeline_and_the_conversation_at_its_head(site: Site) -> None:
@@ -170,8 +170,8 @@ def test_of_a_very_long_text_the_page_says_how_much_it_shows(quick_vault: Vault,
     quick_vault.thread("long").save({"messages": [{"role": "assistant", "content": "x" * 500_000, "tool_calls": calls}]})
     page = quick_site.get("thread", id="long").text
     assert "Show the first 100,000 of 500,000 characters" in page
-    assert "… and 400,000 characters more; Export has all" in page
-    assert "… and 200,000 characters more; Export has all" in page
+    assert "… and 400,000 more characters; use Export to get all" in page
+    assert "… and 200,000 more characters; use Export to get all" in page
 
 
 def test_keys_that_are_no_text_are_shown(site: Site, vault: Vault) -> None:
@@ -344,7 +344,7 @@ def test_pages_of_what_is_not_there_say_so(quick_site: Site) -> None:
     for asked in ({"id": "nobody"}, {"id": "plain", "at": "nothing-like-that"}):
         page = quick_site.get("thread", **asked)
         assert page.status == 404
-        assert "there is no" in page.text
+        assert "does not exist" in page.text
         assert "history()" not in page.text
         assert "Nothing was changed" not in page.text
     assert quick_site.get("thread").status == 400
@@ -357,7 +357,7 @@ def test_runs_are_listed_with_who_holds_them(site: Site, vault: Vault) -> None:
         run.user("go on")
         until(lambda: "held" in texts(site.get("runs").text.partition("Running now")[2]))
         assert "running" in texts(site.get("thread", id="held").text)
-    until(lambda: "Nobody holds a thread" in texts(site.get("runs").text))
+    until(lambda: "No runs at the moment" in texts(site.get("runs").text))
 
 
 def test_calls_are_drawn_as_a_waterfall(site: Site) -> None:
@@ -380,7 +380,7 @@ def test_an_exported_thread_can_be_imported(site: Site, vault: Vault, tmp_path: 
 def test_the_store_shows_sizes_counts_and_plots(site: Site) -> None:
     while "Still counting" in (page := site.get("store").text):
         pass
-    for expected in ("Checkpoints a day", "Tokens a day", "Cost a day", "Biggest states", "support-42", "3.6k", "0.75"):
+    for expected in ("Checkpoints per day", "Tokens per day", "Cost per day", "Largest states", "support-42", "3.6k", "0.75"):
         assert expected in texts(page)
 
 
@@ -388,7 +388,7 @@ def test_the_search_index_is_told_beside_the_size_of_the_store(vault: Vault, sit
     vault.search("parcel")
     while "Still counting" in (page := site.get("store").text):
         pass
-    assert ("Beside it: the search index" in page) == bool(vault.stats().sizes.get("search"))
+    assert ("Plus the search index" in page) == bool(vault.stats().sizes.get("search"))
     assert ">search</th>" not in page
 
 
@@ -443,7 +443,7 @@ def test_a_branch_that_is_damaged_leaves_the_line_of_the_head(tmp_path: Path) ->
         page = site.get("thread", id="support-42")
         assert page.status == 200
         said = texts(page.text)
-        assert "Branches are left out: " in said
+        assert "Shown without branches: " in said
         assert "other" in [used.key for used in vault.usage()]
         assert "assistant: A new parcel is on its way." in said
         assert "before the voucher" in said
@@ -461,7 +461,7 @@ def test_a_line_that_is_damaged_is_shown_as_far_as_it_can_be_read_and_left_by_a_
         assert "step 4 head" in page
         assert "step 3 manual" in page
         asked = {"id": "hurt", "at": saved[0].id}
-        assert "It cannot be counted" in texts(site.get("thread", **asked, do="rewind").text)
+        assert "They cannot be counted" in texts(site.get("thread", **asked, do="rewind").text)
         assert site.post("rewind", **asked, head=saved[3].id).status == 303
         assert "number 0" in site.get("thread", id="hurt").text
 
@@ -477,7 +477,7 @@ def test_the_store_is_counted_past_a_damaged_thread(tmp_path: Path) -> None:
             pass
         assert "1 thread is damaged and not counted" in page
         assert vault.stats().threads == threads - 1
-        assert "Checkpoints a day" in page
+        assert "Checkpoints per day" in page
 
 
 def test_a_page_that_is_known_already_is_not_sent_again(quick_site: Site, quick_vault: Vault) -> None:

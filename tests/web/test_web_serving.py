@@ -54,7 +54,7 @@ def test_a_vault_that_is_only_read_is_shown(store: str, tmp_path: Path) -> None:
             assert site.get(page, **asked).status == 200
         while "Still counting" in (text := site.get("store").text):
             pass
-        assert "Checkpoints a day" in text
+        assert "Checkpoints per day" in text
 
 
 class CountingStore(MemoryStore):

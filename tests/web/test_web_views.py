@@ -10,10 +10,10 @@ import savegame
 from savegame.encoding.text import plain_text
 from savegame.errors import InvalidInputError
 from savegame.model import Change
-from savegame.present.lanes import MOST_LANES, start
+from savegame.present.lanes import MOST_LANES, start_lanes
 from savegame.present.text import ago, size_text
 from savegame.vault import Vault
-from savegame.web import messages, plots, shown, timeline, values
+from savegame.web import formatting, messages, plots, timeline, values
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
@@ -21,7 +21,7 @@ NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 def drawn(vault: Vault, *, page: int = 100) -> list[tuple[int, int]]:
     """Step and lane of each checkpoint of a thread, newest first, drawn page by page."""
     thread = vault.thread("t")
-    waiting = start(vault.info("t").head)  # type: ignore[union-attr]
+    waiting = start_lanes(vault.info("t").head)  # type: ignore[union-attr]
     points = list(thread.history(branches=True))
     found = []
     for first in range(0, len(points), page):
@@ -49,7 +49,7 @@ def test_lines_join_where_branches_began(quick_vault: Vault) -> None:
         thread.save(number)
     thread.rewind(1)
     thread.save("other")
-    rows = timeline.draw(thread.history(branches=True), start(thread.head)).rows
+    rows = timeline.draw(thread.history(branches=True), start_lanes(thread.head)).rows
     assert [len(row.lines) for row in rows] == [1, 2, 2]
     assert "C" in rows[2].lines[1].path
     assert not rows[2].lines[0].path.endswith(f"V{timeline.HEIGHT}"), "nothing leads on below the first checkpoint"
@@ -71,7 +71,7 @@ def test_messages_of_other_frameworks_are_read() -> None:
         {"role": "tool", "tool_call_id": "1", "content": "result", "is_error": True},
         {"role": "assistant", "tool_calls": [{"id": "2", "function": {"name": "g", "arguments": '{"x": 1}'}}]},
     ]
-    views = messages.viewed(said, 0, 4)
+    views = messages.view_messages(said, 0, 4)
     assert [(view.role, view.text) for view in views] == [("user", "hello"), ("assistant", "a"), ("assistant", "")]
     assert views[1].calls == (messages.CallView("1", "f", "{}", "result", failed=True),)
     assert views[2].calls == (messages.CallView("2", "g", '{"x": 1}'),)
@@ -81,14 +81,14 @@ def test_messages_of_other_frameworks_are_read() -> None:
 def test_results_stand_at_their_calls_also_where_ids_return() -> None:
     call = {"role": "assistant", "tool_calls": [{"id": "1", "name": "f", "arguments": {}}]}
     result = [{"role": "tool", "tool_call_id": "1", "content": text} for text in ("first", "second", "late")]
-    views = messages.viewed([call, result[0], call, result[1], result[2]], 0, 5)
+    views = messages.view_messages([call, result[0], call, result[1], result[2]], 0, 5)
     assert [[call.result for call in view.calls] for view in views] == [["first"], ["second"], []]
     assert views[2].answers == "1"
 
 
 @pytest.mark.parametrize("state", [None, 7, "x", [], {}, {"messages": 7}, {"messages": {"a": 1}}, {"channel_values": []}])
 def test_states_without_messages_have_no_conversation(state: object) -> None:
-    assert messages.messages_in(state) is None
+    assert messages.find_messages(state) is None
     assert messages.preview(state) is None
 
 
@@ -99,16 +99,16 @@ def test_states_without_messages_have_no_conversation(state: object) -> None:
      {"content": [1, 2]}, {"metadata": 7, "timestamp": NOW, "tokens": "x"}],
 )  # fmt: skip
 def test_whatever_is_in_a_list_of_messages_is_shown(message: object) -> None:
-    assert len(messages.viewed([message], 0, 1)) == 1
+    assert len(messages.view_messages([message], 0, 1)) == 1
     assert messages.preview({"messages": [message]}) is not None
-    assert messages.attached([message], 0, 0) is None
+    assert messages.get_attachment([message], 0, 0) is None
 
 
 def test_places_in_values_are_found_by_number() -> None:
     value = {"a": [1, {"b": "deep"}], ("tuple", 1): {2, 3}}
     assert values.at_place(value, "0.1") == {"b": "deep"}
     for wrong in ("0.1.0", "2", "9" * 5000):
-        with pytest.raises(InvalidInputError, match="nothing to open"):
+        with pytest.raises(InvalidInputError, match="has no container"):
             values.at_place(value, wrong)
     assert [branch.name for branch in values.branches(value)] == ["a", "('tuple', 1)"]
     assert [leaf.text for leaf in values.branches([True, 1.5, "x", b"12", NOW])] == [
@@ -117,7 +117,7 @@ def test_places_in_values_are_found_by_number() -> None:
 
 
 def test_changed_words_are_marked() -> None:
-    (one,) = values.differences([Change(("a", 0), "the quick fox", "the slow fox")])
+    (one,) = values.change_views([Change(("a", 0), "the quick fox", "the slow fox")])
     assert one.path == "a[0]"
     assert [piece.text for piece in one.old or [] if piece.marked] == ["quick"]
     assert [piece.text for piece in one.new or [] if piece.marked] == ["slow"]
@@ -136,17 +136,17 @@ def test_numbers_are_told_as_people_do() -> None:
     assert [size_text(n) for n in (0, 999, 1200, 34_567, 999_600, 10**13)] == [
         "0 B", "999 B", "1.20 kB", "34.6 kB", "1.00 MB", "10.0 TB",
     ]  # fmt: skip
-    assert [shown.brief(n) for n in (0, 950, 1234, 34_567, 1_500_000)] == ["0", "950", "1.2k", "35k", "1.5M"]
-    assert [shown.money(n) for n in (0, 12.5, 0.0042, 0.00001)] == ["0.00", "12.50", "0.0042", "1.0e-05"]
-    assert [shown.lasting(n) for n in (0.012, 3.44, 75, 7500)] == ["12 ms", "3.4 s", "1 min 15 s", "2 h 5 min"]
+    assert [formatting.short_number(n) for n in (0, 950, 1234, 34_567, 1_500_000)] == ["0", "950", "1.2k", "35k", "1.5M"]
+    assert [formatting.money_text(n) for n in (0, 12.5, 0.0042, 0.00001)] == ["0.00", "12.50", "0.0042", "1.0e-05"]
+    assert [formatting.duration(n) for n in (0.012, 3.44, 75, 7500)] == ["12 ms", "3.4 s", "1 min 15 s", "2 h 5 min"]
 
 
 def test_a_plot_shows_the_newest_days_and_what_grew() -> None:
     numbers = {NOW.date() - dt.timedelta(days=back): 10.0 for back in (0, 1, 200)}
-    bars = plots.by_day("n", numbers, NOW.date(), shown.brief)
+    bars = plots.by_day("n", numbers, NOW.date(), formatting.short_number)
     assert len(bars.bars) == plots.MOST_DAYS
     assert [bar.height > 0 for bar in bars.bars[-3:]] == [False, True, True]
-    assert plots.by_day("n", numbers, NOW.date(), shown.brief, growing=True).total == "30"
+    assert plots.by_day("n", numbers, NOW.date(), formatting.short_number, growing=True).total == "30"
 
 
 def test_a_waterfall_spans_from_the_first_call_to_the_last() -> None:
@@ -171,7 +171,7 @@ def test_any_key_has_a_text_and_hides_no_other() -> None:
 
 def test_what_texts_begin_and_end_with_is_not_marked_however_long() -> None:
     same = "word " * 5000
-    (one,) = values.differences([Change(("a",), f"{same}quick {same}", f"{same}slow {same}")])
+    (one,) = values.change_views([Change(("a",), f"{same}quick {same}", f"{same}slow {same}")])
     assert [piece.text for piece in one.old or [] if piece.marked] == ["quick"]
 
 
@@ -180,12 +180,12 @@ def test_a_page_marks_words_only_as_far_as_its_work_allows() -> None:
         (" ".join(f"w{n * step % 701}" for n in range(700)), " ".join(f"w{n * step % 699}" for n in range(700)))
         for step in range(1, 201)
     ]
-    found = values.differences([Change((step,), old, new) for step, (old, new) in enumerate(texts)])
+    found = values.change_views([Change((step,), old, new) for step, (old, new) in enumerate(texts)])
     marked = [any(piece.marked for piece in one.old or []) for one in found]
     assert marked[0]
     assert sum(marked) < values.MOST_ON_A_PAGE // 1400
     assert [
         ("".join(piece.text for piece in one.old or []), "".join(piece.text for piece in one.new or [])) for one in found
     ] == texts
-    repeated = values.differences([Change(("a",), "a b " * 500, "b a " * 501)])
+    repeated = values.change_views([Change(("a",), "a b " * 500, "b a " * 501)])
     assert not any(piece.marked for piece in repeated[0].old or []), "what would take too long is shown as it is"

@@ -1,10 +1,10 @@
-"""LangGraph on a vault: `graph.compile(checkpointer=SavegameSaver(vault))`. Needs `pip install "savegame[langgraph]"`.
+"""LangGraph on a vault: `graph.compile(checkpointer=SavegameSaver(vault))`. (Over 500 lines: LangGraph asks for one class.)
 
-A LangGraph thread is a thread of the vault, and each subgraph namespace of it a child thread. A checkpoint's state is
-LangGraph's own dict with every item of a list or dict channel as a leaf of its own: plain data as it is, everything else
-as LangGraph's serializer wrote it. So a growing `messages` channel costs what is new, and people without LangGraph can
-read it. Pending writes are records beside the thread. Touches the vault, aio, derived, beside, foreign,
-errors and `_langgraph_messages.py`; never a store.
+Needs `pip install "savegame[langgraph]"`.
+A LangGraph thread is a thread of the vault, each of its subgraph namespaces a child thread. The state of a checkpoint is
+LangGraph's dict with every item of a list or dict channel as a separate leaf: plain data unchanged, other values as
+LangGraph's serializer wrote them. So a growing `messages` channel costs only what is new, and is readable without LangGraph.
+Pending writes are records of the thread.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
-import blake3
 import ormsgpack
 
 from savegame.aio import AsyncVault
@@ -34,14 +33,13 @@ from savegame.errors import (
 from savegame.model import Kind, checked_limit
 from savegame.thread import Thread
 from savegame.timeline.companions import CHILD
-from savegame.timeline.derived import NOTED, SEPARATOR, framework_id, unescaped
+from savegame.timeline.derived import NOTED
 from savegame.vault import Vault
 
 try:
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import (
         WRITES_IDX_MAP,
-        BaseCheckpointSaver,
         ChannelVersions,
         Checkpoint,
         CheckpointMetadata,
@@ -52,110 +50,45 @@ try:
     )
     from langgraph.checkpoint.serde.base import SerializerProtocol
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-    from pydantic import BaseModel
 
-    from savegame.adapters._langgraph_messages import message
+    from savegame.adapters._langgraph_async import PAGE, AsyncMethods
+    from savegame.adapters._langgraph_messages import read_message
+    from savegame.adapters._langgraph_places import GraphPlace
+    from savegame.adapters._langgraph_slices import Hashes, has_grown, hash_slices, is_plain, is_simple
 except ImportError as error:
     raise UnsupportedError('LangGraph is not installed: pip install "savegame[langgraph]"') from error
 
-with contextlib.suppress(ImportError):  # there may be the checkpoint package alone
+with contextlib.suppress(ImportError):  # the checkpoint package may be installed alone
     from langgraph._internal import _serde
 
-    # Graphs tell a saver which types their schemas name only if this is set; by default it is not. Serializers that allow
-    # everything, as those of the stock savers do, do not listen: nothing changes for them.
-    setattr(_serde, "STRICT_MSGPACK_ENABLED", True)  # noqa: B010 - not exported, and there is no other way to ask
+    # Graphs pass the types of their schemas to a saver only if this is set. Serializers that allow all types, such as
+    # those of the stock savers, ignore them, so nothing changes for these.
+    setattr(_serde, "STRICT_MSGPACK_ENABLED", True)  # noqa: B010 - not exported; there is no other way
 
-SLICE: Final = 64
-"""Items of a list channel that are compared at once."""
-
-PAGE: Final = 50
 REMEMBERED: Final = 1024
 _OURS: Final = ("thread_id", "checkpoint_ns", "parent_id")
-"""What a state holds besides LangGraph's checkpoint."""
+"""Fields of a state besides LangGraph's checkpoint."""
 
 _KINDS: Final = frozenset(("msgpack", "null", "bytes", "bytearray"))
-"""What LangGraph's default serializer writes; its older forms could name any callable and are not read."""
-
-_EXACT: Final = (
-    ormsgpack.OPT_PASSTHROUGH_DATACLASS
-    | ormsgpack.OPT_PASSTHROUGH_DATETIME
-    | ormsgpack.OPT_PASSTHROUGH_ENUM
-    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
-    | ormsgpack.OPT_PASSTHROUGH_TUPLE
-    | ormsgpack.OPT_PASSTHROUGH_UUID
-)
+"""Formats of LangGraph's default serializer. Its older ones could name any callable, and are refused."""
 
 
-class Place(NamedTuple):
-    """A LangGraph thread and a checkpoint namespace in it ("" for the graph itself)."""
-
-    thread_id: str
-    namespace: str
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Place:
-        """The place that a config names. Raises InvalidInputError."""
-        found = config.get("configurable", {})
-        if "thread_id" not in found:
-            raise InvalidInputError('the config names no thread; give {"configurable": {"thread_id": "..."}}')
-        return cls(str(found["thread_id"]), found.get("checkpoint_ns") or "")
-
-    @classmethod
-    def from_id(cls, thread_id: str) -> Place:
-        """The opposite of `id`."""
-        root, _, namespace = thread_id.partition(SEPARATOR)
-        return cls(unescaped(root), namespace)
-
-    @property
-    def root(self) -> str:
-        """The id of the vault's thread for the graph itself."""
-        return self.thread_id.replace("\u241b", "\u241b0").replace(SEPARATOR, "\u241b1")
-
-    @property
-    def id(self) -> str:
-        """The id of the vault's thread."""
-        return f"{self.root}{SEPARATOR}{self.namespace}" if self.namespace else self.root
-
-    @property
-    def parent(self) -> str | None:
-        """The id of the vault's thread that this one is a child of."""
-        return self.root if self.namespace else None
-
-    def checkpoint(self, external_id: str) -> str:
-        """Our id for a checkpoint of LangGraph's: the same for the same, so that a retry is found out."""
-        return framework_id(self.thread_id, self.namespace, external_id)
-
-    def made(self, found: Saved) -> bool:
-        """Whether a checkpoint is one of LangGraph's, and of this place."""
-        return found.external_id is not None and found.id == self.checkpoint(found.external_id)
-
-    def config(self, external_id: str | None) -> RunnableConfig:
-        """The config that names a checkpoint here."""
-        return {
-            "configurable": {
-                "thread_id": self.thread_id,
-                "checkpoint_ns": self.namespace,
-                **({} if external_id is None else {"checkpoint_id": external_id}),
-            }
-        }
-
-
-class Known(NamedTuple):
-    """What was put last at a place: enough to see what the next checkpoint changes without reading it back."""
+class LastPut(NamedTuple):
+    """What was last put at a place: enough to find the changes of the next checkpoint without reading it back."""
 
     external_id: str
     fields: frozenset[str]
     channels: frozenset[str]
     versions: dict[str, Any]
-    faces: dict[str, tuple[int, list[bytes]]]
-    """For list channels: how many items there were, and a hash of each slice of them."""
+    hashes: dict[str, Hashes]
+    """For list channels: their length and the hashes of their slices."""
 
 
-class SavegameSaver(BaseCheckpointSaver[Any]):
-    """Keeps LangGraph's checkpoints in a vault, in both colours. May be shared between threads.
+class SavegameSaver(AsyncMethods):
+    """Stores LangGraph's checkpoints in a vault, synchronously and asynchronously. Thread-safe.
 
-    Only classes on LangGraph's safe list, those that the graph's own schemas name, and those in `allow` come back as
-    objects; everything else comes back as the data inside. Another `serde` makes its own rules.
+    Only classes on LangGraph's safe list, in the graph's own schemas and in `allow` are loaded as objects; others are loaded
+    as the data inside. Another `serde` has its own rules.
     """
 
     def __init__(self, vault: Vault, *, serde: SerializerProtocol | None = None, allow: Iterable[type] = ()) -> None:
@@ -165,24 +98,24 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         self._own = serde is None
         self.vault = vault
         self._aio = AsyncVault(vault)
-        self._latest: OrderedDict[Place, Known] = OrderedDict()
-        self._chosen: OrderedDict[tuple[Place, str], None] = OrderedDict()
-        self._empty: OrderedDict[Place, None] = OrderedDict()
+        self._latest: OrderedDict[GraphPlace, LastPut] = OrderedDict()
+        self._chosen: OrderedDict[tuple[GraphPlace, str], None] = OrderedDict()
+        self._empty: OrderedDict[GraphPlace, None] = OrderedDict()
 
     # -- putting -----------------------------------------------------------------------------------
 
     def put(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
-        """Save a checkpoint on top of the one that the config names; only what changed is written.
+        """Save a checkpoint after the one in the config; writes only what changed.
 
-        Raises ConflictError if somebody else has gone on from there meanwhile, unless that checkpoint was asked for by
-        its id: then it is a branch.
+        Raises ConflictError if another writer has continued from there, unless that checkpoint was requested by its id: then
+        this starts a branch.
         """
-        place, external_id = Place.of(config), checkpoint["id"]
+        place, external_id = GraphPlace.of(config), checkpoint["id"]
         parent = config["configurable"].get("checkpoint_id")
         thread = self._thread(place, Foreign)
-        known = self._known(place, thread, parent) if parent else None
+        known = self._last_put(place, thread, parent) if parent else None
         details: dict[str, Any] = {
             "id": place.checkpoint(external_id),
             "external_id": external_id,
@@ -191,43 +124,45 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         }
         try:
             if known is None:
-                faces = self._begin(thread, place, parent, checkpoint, details)
+                hashes = self._begin(thread, place, parent, checkpoint, details)
             else:
                 branch = (place, known.external_id) in self._chosen
                 base = place.checkpoint(known.external_id)
                 details |= {"parent": base, "force": True} if branch else {"expect": base}
-                faces = self._update(thread, known, parent, checkpoint, new_versions, details)
+                hashes = self._update(thread, known, parent, checkpoint, new_versions, details)
         except AlreadyExistsError:
-            if self._is_there(place, config, checkpoint, metadata):  # a retry, after a reply that was lost
+            if self._is_same_put(place, config, checkpoint, metadata):  # a retry after a lost reply
                 return place.config(external_id)
             raise
         values = frozenset(checkpoint["channel_values"])
-        self._remember(place, Known(external_id, frozenset(checkpoint), values, dict(checkpoint["channel_versions"]), faces))
+        self._remember(place, LastPut(external_id, frozenset(checkpoint), values, dict(checkpoint["channel_versions"]), hashes))
         return place.config(external_id)
 
     def _begin(
-        self, thread: Thread, place: Place, parent: str | None, checkpoint: Checkpoint, details: dict[str, Any]
-    ) -> dict[str, tuple[int, list[bytes]]]:
-        """Save a checkpoint that continues none that is here; gives the faces of its lists.
+        self, thread: Thread, place: GraphPlace, parent: str | None, checkpoint: Checkpoint, details: dict[str, Any]
+    ) -> dict[str, Hashes]:
+        """Save a checkpoint without a parent in the vault; returns the hashes of its lists.
 
-        Who has looked and found the thread empty expects it to be so still.
+        A saver that has seen the thread empty expects it to be still empty.
         """
-        faces: dict[str, tuple[int, list[bytes]]] = {}
-        whole = self._whole(place, parent, checkpoint, faces)
+        hashes: dict[str, Hashes] = {}
+        whole = self.full_state(place, parent, checkpoint, hashes)
         if place in self._empty and parent is None:
             found = thread.latest()
             if found is not None and found.id != details["id"]:
                 raise ConflictError(
-                    f"thread {place.id!r} was empty and has been begun by somebody else meanwhile; read it again and retry",
+                    f"thread {place.id!r} was empty, and another writer has started it; read it again and retry",
                     found=found.id,
                 )
             thread.save(whole, **details)
         else:
             thread.save(whole, force=True, **details)
-        return faces
+        return hashes
 
-    def _is_there(self, place: Place, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> bool:
-        """Whether the checkpoint with this id is the one that is being put."""
+    def _is_same_put(
+        self, place: GraphPlace, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> bool:
+        """Whether the stored checkpoint with this id equals the one that is being put."""
         thread = self._thread(place, self._revive())
         saved = self._find(thread, place, checkpoint["id"])
         found = None if saved is None else self._tuple(thread, place, saved)
@@ -237,14 +172,15 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     def _round_trip(self, value: Any) -> Any:
         return self.serde.loads_typed(self.serde.dumps_typed(value))
 
-    def _whole(
-        self, place: Place, parent: str | None, checkpoint: Checkpoint, faces: dict[str, tuple[int, list[bytes]]]
+    def full_state(
+        self, place: GraphPlace, parent: str | None, checkpoint: Checkpoint, hashes: dict[str, Hashes]
     ) -> dict[str, Any]:
+        """The state of a checkpoint in the vault; adds the hashes of its lists to `hashes`. For the importer."""
         values = checkpoint["channel_values"]
         for channel, value in values.items():
-            seen = _faces(value, None)
+            seen = hash_slices(value, None)
             if seen is not None:
-                faces[channel] = seen
+                hashes[channel] = seen
         state = {"thread_id": place.thread_id, "checkpoint_ns": place.namespace, "parent_id": parent}
         fields = {key: self._leaves(value) for key, value in checkpoint.items() if key != "channel_values"}
         return {**state, **fields, "channel_values": {channel: self._leaves(value) for channel, value in values.items()}}
@@ -252,15 +188,15 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     def _update(
         self,
         thread: Thread,
-        known: Known,
+        known: LastPut,
         parent: str | None,
         checkpoint: Checkpoint,
         new_versions: ChannelVersions,
         details: dict[str, Any],
-    ) -> dict[str, tuple[int, list[bytes]]]:
-        """Save what differs from what was put before; gives the faces of its lists."""
+    ) -> dict[str, Hashes]:
+        """Save the changes since the last put; returns the hashes of the lists."""
         values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-        faces = {channel: seen for channel, seen in known.faces.items() if channel in values}
+        hashes = {channel: seen for channel, seen in known.hashes.items() if channel in values}
         append: dict[Any, list[Any]] = {}
         change: dict[Any, Any] = {"parent_id": parent}
         change |= {key: self._leaves(value) for key, value in checkpoint.items() if key != "channel_values"}
@@ -269,11 +205,11 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             if channel in known.channels and channel not in new_versions and same_version:
                 continue
             path = ("channel_values", channel)
-            before = faces.pop(channel, None)
-            seen = _faces(value, before)
+            before = hashes.pop(channel, None)
+            seen = hash_slices(value, before)
             if seen is not None:
-                faces[channel] = seen
-            if before is not None and seen is not None and _grew(before, seen):
+                hashes[channel] = seen
+            if before is not None and seen is not None and has_grown(before, seen):
                 new = [self._leaf(item) for item in value[before[0] :]]
                 append |= {path: new} if new else {}
             else:
@@ -281,10 +217,10 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         gone: list[Any] = [("channel_values", channel) for channel in known.channels if channel not in values]
         gone += [field for field in known.fields if field not in checkpoint]
         thread.update(append=append, set=change, delete=gone, **details)
-        return faces
+        return hashes
 
-    def _known(self, place: Place, thread: Thread, parent: str) -> Known | None:
-        """What the parent of a new checkpoint holds, remembered or read back; None if there is no such checkpoint."""
+    def _last_put(self, place: GraphPlace, thread: Thread, parent: str) -> LastPut | None:
+        """The parent of a new checkpoint, remembered or read back; None if it does not exist."""
         known = self._latest.get(place)
         if known is not None and known.external_id == parent:
             return known
@@ -293,10 +229,10 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             return None
         state = found.state
         fields = frozenset(state) - frozenset(_OURS)
-        return Known(parent, fields, frozenset(state["channel_values"]), dict(state["channel_versions"]), {})
+        return LastPut(parent, fields, frozenset(state["channel_values"]), dict(state["channel_versions"]), {})
 
     def _leaves(self, value: Any) -> Any:
-        """A value with each item of a list, or of a dict with text keys, as a leaf of its own."""
+        """A value with each item of a list, or of a dict with text keys, as a separate leaf."""
         if type(value) is list:
             return [self._leaf(item) for item in value]
         if type(value) is dict and all(type(key) is str for key in value):
@@ -304,39 +240,39 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         return self._leaf(value)
 
     def _leaf(self, value: Any) -> Any:
-        """A value as LangGraph's serializer writes it: as plain data where it is that, else as a foreign leaf."""
-        if self._stock and _is_simple(value):  # another serializer may encrypt it
+        """A value as LangGraph's serializer writes it: plain data if possible, otherwise a foreign leaf."""
+        if self._stock and is_simple(value):  # another serializer may encrypt it
             return value
         kind, data = self.serde.dumps_typed(value)
-        return ormsgpack.Fragment(data) if kind == "msgpack" and _is_plain(data) else Foreign(kind, bytes(data))
+        return ormsgpack.Fragment(data) if kind == "msgpack" and is_plain(data) else Foreign(kind, bytes(data))
 
     def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
-        """Keep what a task wrote beside a checkpoint. A write that is there already stays, unless it is a special one."""
-        place, kind = Place.of(config), _writes_kind(config["configurable"]["checkpoint_id"])
+        """Store the writes of a task for a checkpoint. Existing writes stay, except special ones, which are replaced."""
+        place, kind = GraphPlace.of(config), _writes_kind(config["configurable"]["checkpoint_id"])
         thread = self._thread(place, Foreign)
         plain = {number: write for number, write in enumerate(writes) if write[0] not in WRITES_IDX_MAP}
         special = {WRITES_IDX_MAP[channel]: (channel, value) for channel, value in writes if channel in WRITES_IDX_MAP}
         records = {
-            (kind, f"{task_id} {index}"): self._written(task_id, task_path, {index: special[index]}) for index in special
+            (kind, f"{task_id} {index}"): self._task_record(task_id, task_path, {index: special[index]}) for index in special
         }
         if plain:
-            there = thread.records(kind).get(task_id)
-            new = self._written(task_id, task_path, plain)
-            if there is not None:
-                new[2] = there[2] + [write for write in new[2] if write[0] not in {kept[0] for kept in there[2]}]
+            old = thread.records(kind).get(task_id)
+            new = self._task_record(task_id, task_path, plain)
+            if old is not None:
+                new[2] = old[2] + [write for write in new[2] if write[0] not in {existing[0] for existing in old[2]}]
             records[kind, task_id] = new
         if records:
             thread.put_records(records)
 
-    def _written(self, task_id: str, task_path: str, writes: Mapping[int, tuple[str, Any]]) -> list[Any]:
-        """The record of what one task wrote."""
+    def _task_record(self, task_id: str, task_path: str, writes: Mapping[int, tuple[str, Any]]) -> list[Any]:
+        """The record of the writes of one task."""
         return [task_id, task_path, [[index, channel, self._leaf(value)] for index, (channel, value) in writes.items()]]
 
     # -- reading -----------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint that the config names by its id, else the newest; with its pending writes in order."""
-        place = Place.of(config)
+        """The checkpoint with the id in the config, or the newest one; with its pending writes in order."""
+        place = GraphPlace.of(config)
         thread = self._thread(place, self._revive())
         wanted = config["configurable"].get("checkpoint_id")
         heads = [entry.id for entry in thread.history(limit=1)] if wanted else []
@@ -346,9 +282,9 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             _bound(self._empty)
         elif not wanted:
             self._empty.pop(place, None)
-        if found is None or not place.made(found):
+        if found is None or not place.owns(found):
             return None
-        if wanted and found.id not in heads:  # somebody goes back on purpose: what is put on top is a branch
+        if wanted and found.id not in heads:  # an older one was requested: the next put there starts a branch
             self._chosen[place, wanted] = None
             _bound(self._chosen)
         else:
@@ -363,7 +299,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, newest first, that fit metadata, `before` and the config; equal messages are decoded once."""
+        """Checkpoints that match the config, `filter` and `before`, newest first; equal messages are decoded once."""
         wanted = config["configurable"].get("checkpoint_id") if config else None
         newest = before["configurable"].get("checkpoint_id") if before else None
         shared: dict[tuple[str, bytes], Any] = {}
@@ -372,7 +308,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             thread = self._thread(place, self._revive(shared))
             entries = (
                 entry
-                for entry in self._made(thread, place)
+                for entry in self._own_checkpoints(thread, place)
                 if (wanted is None or entry.external_id == wanted)
                 and (newest is None or cast(str, entry.external_id) < newest)
                 and all(entry.metadata.get(key) == value for key, value in (filter or {}).items())
@@ -384,7 +320,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
                     break
                 yield from [self._tuple(thread, place, found) for found in thread.replay(page)][::-1]
 
-    def _tuple(self, thread: Thread, place: Place, found: Saved) -> CheckpointTuple:
+    def _tuple(self, thread: Thread, place: GraphPlace, found: Saved) -> CheckpointTuple:
         state = found.state
         checkpoint = cast(Checkpoint, {key: value for key, value in state.items() if key not in _OURS})
         parent = state["parent_id"]
@@ -407,8 +343,8 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What each channel got on the way to a checkpoint since its value was last stored, and that value."""
-        place = Place.of(config)
+        """The writes to each channel before a checkpoint since its value was last stored, and that value."""
+        place = GraphPlace.of(config)
         thread = self._thread(place, self._revive())
         wanted = config["configurable"].get("checkpoint_id")
         target = self._find(thread, place, wanted) if wanted else thread.latest()
@@ -422,7 +358,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
                 break
             for found in list(thread.replay(page))[::-1]:
                 if found.external_id != parent or len(seeds) == len(writes):
-                    continue  # not on the way that LangGraph went
+                    continue  # not an ancestor in LangGraph's sense
                 item = self._tuple(thread, place, found)
                 for write in reversed(item.pending_writes or []):
                     if write[1] in writes and write[1] not in seeds:
@@ -441,24 +377,26 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
     # -- removing and copying ----------------------------------------------------------------------
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread with all its namespaces and pending writes, all or none."""
-        root = Place(str(thread_id), "")
+        """Delete a thread with all its namespaces and pending writes, all or nothing."""
+        root = GraphPlace(str(thread_id), "")
         places = list(self._places(root.config(None), everything=True))
         self._thread(root, Foreign).delete()
         for place in places:
             self._forget(place)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints that these runs made, in every thread, with their pending writes."""
+        """Delete the checkpoints of these runs in all threads, with their pending writes."""
         runs = set(run_ids)
         for place in self._places(None) if runs else ():
             thread = self._thread(place, Foreign)
-            self._remove(place, thread, [entry for entry in self._made(thread, place) if entry.metadata.get("run_id") in runs])
+            self._remove(
+                place, thread, [entry for entry in self._own_checkpoints(thread, place) if entry.metadata.get("run_id") in runs]
+            )
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep only the newest checkpoint of each namespace (and what its delta channels need), or with "delete" none.
 
-        What others than LangGraph saved last stays as it is, with all that is below it.
+        Threads whose newest checkpoint was not saved by LangGraph are not pruned.
         """
         if strategy not in ("keep_latest", "delete"):
             raise InvalidInputError(f'strategy {strategy!r} is unknown; one of: "keep_latest", "delete"')
@@ -466,21 +404,23 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             if strategy == "delete":
                 self.delete_thread(thread_id)
                 continue
-            for place in self._places(Place(str(thread_id), "").config(None), everything=True):
+            for place in self._places(GraphPlace(str(thread_id), "").config(None), everything=True):
                 thread = self._thread(place, Foreign)
                 newest = thread.latest()
-                if newest is not None and place.made(newest):
-                    keep = {newest.id, *self._needed(thread, place, newest)}
-                    self._remove(place, thread, [entry for entry in self._made(thread, place) if entry.id not in keep])
+                if newest is not None and place.owns(newest):
+                    keep = {newest.id, *self._delta_ancestors(thread, place, newest)}
+                    self._remove(
+                        place, thread, [entry for entry in self._own_checkpoints(thread, place) if entry.id not in keep]
+                    )
 
-    def _made(self, thread: Thread, place: Place) -> Iterator[Saved]:
-        """The checkpoints of a thread that LangGraph made, branches too, newest first."""
-        return (entry for entry in thread.history(branches=True) if place.made(entry))
+    def _own_checkpoints(self, thread: Thread, place: GraphPlace) -> Iterator[Saved]:
+        """The checkpoints of a thread that LangGraph made, with branches, newest first."""
+        return (entry for entry in thread.history(branches=True) if place.owns(entry))
 
-    def _needed(self, thread: Thread, place: Place, newest: Saved) -> Iterator[str]:
+    def _delta_ancestors(self, thread: Thread, place: GraphPlace, newest: Saved) -> Iterator[str]:
         """The ancestors from which the delta channels of a checkpoint are rebuilt."""
         missing = set(newest.metadata.get("counters_since_delta_snapshot") or {}) - set(newest.state["channel_values"])
-        ancestors = (entry for entry in thread.history(before=newest.id) if place.made(entry))
+        ancestors = (entry for entry in thread.history(before=newest.id) if place.owns(entry))
         while missing and (page := list(islice(ancestors, PAGE))):
             for found in list(thread.replay(page))[::-1]:
                 if missing:
@@ -488,11 +428,11 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
                     missing -= set(found.state["channel_values"])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy every checkpoint, namespace and pending write of a thread to another, which erasing the first erases."""
-        for place in self._places(Place(str(source_thread_id), "").config(None), everything=True):
-            source, target = self._thread(place, Foreign), Place(str(target_thread_id), place.namespace)
+        """Copy all checkpoints, namespaces and pending writes of a thread; erasing the source also erases the copy."""
+        for place in self._places(GraphPlace(str(source_thread_id), "").config(None), everything=True):
+            source, target = self._thread(place, Foreign), GraphPlace(str(target_thread_id), place.namespace)
             copy = self.vault.thread(target.id, foreign=Foreign, child_of=target.parent, copy_of=place.id)
-            for found in source.replay(self._made(source, place)):
+            for found in source.replay(self._own_checkpoints(source, place)):
                 state = {**found.state, "thread_id": target.thread_id}
                 parent = target.checkpoint(state["parent_id"]) if state["parent_id"] else None
                 external_id = cast(str, found.external_id)
@@ -510,7 +450,7 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
                 if writes:
                     copy.put_records(writes)
 
-    def _remove(self, place: Place, thread: Thread, entries: Sequence[Saved]) -> None:
+    def _remove(self, place: GraphPlace, thread: Thread, entries: Sequence[Saved]) -> None:
         if entries:
             thread.remove(*[entry.id for entry in entries])
             self._forget(place)
@@ -519,124 +459,68 @@ class SavegameSaver(BaseCheckpointSaver[Any]):
             if records:
                 thread.put_records(records)
 
-    # -- both colours --------------------------------------------------------------------------------
-
-    async def aput(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
-    ) -> RunnableConfig:
-        """`put`, awaited."""
-        return await self._aio.call(lambda _: self.put(config, checkpoint, metadata, new_versions))
-
-    async def aput_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        """`put_writes`, awaited."""
-        await self._aio.call(lambda _: self.put_writes(config, writes, task_id, task_path))
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """`get_tuple`, awaited."""
-        return await self._aio.call(lambda _: self.get_tuple(config))
-
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        """`list`, awaited page by page."""
-        found = self.list(config, filter=filter, before=before, limit=limit)
-        while page := await self._aio.call(lambda _: list(islice(found, PAGE))):
-            for item in page:
-                yield item
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """`delete_thread`, awaited."""
-        await self._aio.call(lambda _: self.delete_thread(thread_id))
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """`delete_for_runs`, awaited."""
-        await self._aio.call(lambda _: self.delete_for_runs(run_ids))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """`copy_thread`, awaited."""
-        await self._aio.call(lambda _: self.copy_thread(source_thread_id, target_thread_id))
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """`prune`, awaited."""
-        await self._aio.call(lambda _: self.prune(thread_ids, strategy=strategy))
-
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """`get_delta_channel_history`, awaited."""
-        return await self._aio.call(lambda _: self.get_delta_channel_history(config=config, channels=channels))
-
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """Whole numbers; where a thread was imported from a stock saver, texts as that saver makes them."""
+        """Whole numbers; for threads imported from a stock saver, texts in that saver's format."""
         if not isinstance(current, str):
             return 1 if current is None else current + 1
-        return f"{int(current.split('.')[0]) + 1:032}.{random.random():016}"  # noqa: S311 - LangGraph's form, no secret
+        return f"{int(current.split('.')[0]) + 1:032}.{random.random():016}"  # noqa: S311 - LangGraph's format, no secret
 
     # -- helpers -----------------------------------------------------------------------------------
 
-    def _thread(self, place: Place, foreign: Callable[[str, bytes], Any]) -> Thread:
+    def _thread(self, place: GraphPlace, foreign: Callable[[str, bytes], Any]) -> Thread:
         return self.vault.thread(place.id, foreign=foreign, child_of=place.parent)
 
-    def _find(self, thread: Thread, place: Place, external_id: str) -> Saved | None:
+    def _find(self, thread: Thread, place: GraphPlace, external_id: str) -> Saved | None:
         try:
             return thread.load(place.checkpoint(external_id))
         except (CheckpointNotFound, ThreadNotFound):
             return None
 
     def _revive(self, shared: dict[tuple[str, bytes], Any] | None = None) -> Callable[[str, bytes], Any]:
-        """How leaves become objects; with `shared`, equal ones become the same object.
+        """A decoder of leaves; with `shared`, equal leaves become the same object.
 
-        What the serializer can never have written is damage, or an attack, and is not touched.
+        Formats that the serializer never writes mean damage or an attack, and are refused.
         """
         loads, own = self.serde.loads_typed, self._own
         ours = self._stock and not cast(JsonPlusSerializer, self.serde).pickle_fallback
 
         def revive(kind: str, data: bytes) -> Any:
             if ours and kind not in _KINDS:
-                raise CorruptionError(
-                    f"a stored value claims to be {kind!r}, which this saver never writes; it was not touched"
-                )
-            found = message(data) if own and kind == "msgpack" else None
-            return loads((kind, data)) if found is None else found
+                raise CorruptionError(f"a stored value has the format {kind!r}, which this saver never writes; it was not read")
+            message = read_message(data) if own and kind == "msgpack" else None
+            return loads((kind, data)) if message is None else message
 
         def revive_once(kind: str, data: bytes) -> Any:
-            if (kind, data) not in kept:
-                kept[kind, data] = revive(kind, data)
-            return kept[kind, data]
+            if (kind, data) not in cache:
+                cache[kind, data] = revive(kind, data)
+            return cache[kind, data]
 
-        kept = {} if shared is None else shared
+        cache = {} if shared is None else shared
         return revive if shared is None else revive_once
 
-    def _places(self, config: RunnableConfig | None, *, everything: bool = False) -> Iterator[Place]:
-        """The places that a config means: one, all of a thread, or all there are."""
+    def _places(self, config: RunnableConfig | None, *, everything: bool = False) -> Iterator[GraphPlace]:
+        """The places of a config: one, all of a thread, or all of the vault."""
         if config is None:
             for info in self.vault.threads(limit=None):
-                yield Place.from_id(info.id)
+                yield GraphPlace.from_id(info.id)
             return
-        place = Place.of(config)
+        place = GraphPlace.of(config)
         if "checkpoint_ns" in config["configurable"] and not everything:
             yield place
             return
-        root = Place(place.thread_id, "")
+        root = GraphPlace(place.thread_id, "")
         thread = self._thread(root, Foreign)
-        children = {Place.from_id(child) for child in thread.records(CHILD)}
-        noted = {Place(root.thread_id, name) for name in thread.records(NOTED)}
+        children = {GraphPlace.from_id(child) for child in thread.records(CHILD)}
+        noted = {GraphPlace(root.thread_id, name) for name in thread.records(NOTED)}
         yield from sorted(one for one in children | noted if one.thread_id == root.thread_id and one.namespace)
         yield root
 
-    def _remember(self, place: Place, known: Known) -> None:
+    def _remember(self, place: GraphPlace, known: LastPut) -> None:
         self._latest.pop(place, None)
         self._latest[place] = known
         _bound(self._latest)
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: GraphPlace) -> None:
         self._latest.pop(place, None)
         self._empty.pop(place, None)
 
@@ -648,58 +532,3 @@ def _bound(remembered: OrderedDict[Any, Any]) -> None:
 
 def _writes_kind(external_id: str) -> str:
     return f"writes {external_id}"
-
-
-def _is_simple(value: Any) -> bool:
-    """Whether LangGraph's serializer and our codec are sure to do the same with a value."""
-    if type(value) is int:
-        return -(2**63) <= value < 2**63
-    return value is None or type(value) in (bool, float) or (type(value) is str and value.isascii())
-
-
-def _is_plain(data: bytes) -> bool:
-    """Whether encoded data has nothing but what everybody decodes in the same way."""
-    try:
-        ormsgpack.unpackb(data)
-    except ValueError:
-        return False
-    return True
-
-
-def _faces(value: Any, before: tuple[int, list[bytes]] | None) -> tuple[int, list[bytes]] | None:
-    """The length of a list and a hash of each slice; None for what cannot be compared without serialising it.
-
-    Where it is longer than it was, the slice in which it ended then is hashed as far as it went too, at the end.
-    """
-    if type(value) is not list:
-        return None
-    try:
-        faces = [_face(value[at : at + SLICE]) for at in range(0, len(value), SLICE)]
-        if before is not None and before[0] % SLICE and len(value) > before[0]:
-            start = before[0] - before[0] % SLICE
-            faces.append(_face(value[start : before[0]]))
-    except (TypeError, ormsgpack.MsgpackEncodeError):
-        return None
-    return len(value), faces
-
-
-def _grew(before: tuple[int, list[bytes]], after: tuple[int, list[bytes]]) -> bool:
-    """Whether a list is what it was, perhaps with more at the end."""
-    count, faces = before
-    if after[0] < count:
-        return False
-    whole, rest = divmod(count, SLICE)
-    if faces[:whole] != after[1][:whole]:
-        return False
-    return not rest or faces[whole] == after[1][-1 if after[0] > count else whole]
-
-
-def _face(items: list[Any]) -> bytes:
-    return blake3.blake3(ormsgpack.packb(items, _shown, _EXACT)).digest(length=16)
-
-
-def _shown(value: Any) -> Any:
-    """A model by its class and fields, which is all that LangGraph's serializer keeps of it. TypeError for others."""
-    if isinstance(value, BaseModel):
-        return [type(value).__module__, type(value).__qualname__, value.__dict__, value.__pydantic_extra__]
-    raise TypeError(f"{type(value).__qualname__} has to be serialised to be compared")

@@ -1,9 +1,8 @@
-"""Old files of LangGraph's stock SqliteSaver into a vault: `import_file(path, vault)`. Prints nothing.
+"""Imports files of LangGraph's stock SqliteSaver into a vault: `import_file(path, vault)`. Prints nothing.
 
-The old file is opened read-only and read in one snapshot. No object in it is brought to life: what LangGraph's serializer
-wrote for a value goes over as those bytes. A thread is checked whole before anything of it is saved, saved oldest first,
-then read back and compared; what is there already is passed over, so a killed import is simply run again.
-Touches the vault, errors, its sibling langgraph, and the old file through SQLite.
+The old file is opened read-only and read in one snapshot. No object in it is loaded: values are copied as the bytes that
+LangGraph's serializer wrote. Each thread is checked completely before any of it is saved, saved oldest first, then read back
+and compared. Existing checkpoints are skipped, so a killed import can be run again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from urllib.parse import quote
 import apsw
 import ormsgpack
 
-from savegame.adapters.langgraph import Place, SavegameSaver
+from savegame.adapters._langgraph_places import GraphPlace
+from savegame.adapters.langgraph import SavegameSaver
 from savegame.errors import (
     ConflictError,
     CorruptionError,
@@ -39,7 +39,7 @@ from savegame.vault import Vault
 
 BUSY_MS: Final = 30_000
 PHASES: Final = 3
-"""Each checkpoint is looked at three times: checked, saved, compared."""
+"""Each checkpoint is checked, saved and compared."""
 
 _COLUMNS: Final = "SELECT name FROM pragma_table_info(?)"
 _PLACES: Final = "SELECT thread_id, checkpoint_ns, count(*) FROM checkpoints GROUP BY 1, 2 ORDER BY 1, 2"
@@ -63,15 +63,15 @@ _NEEDED: Final = {
 _KINDS: Final = ("msgpack", "null", "bytes", "bytearray")
 _PARTS: Final = ("channel_values", "channel_versions", "versions_seen")
 _OF_ONE_THREAD: Final = (CorruptionError, UnsupportedError, ConflictError, InvalidInputError)
-"""What is wrong with one thread and does not keep the others from being imported."""
+"""Errors of one thread, which do not stop the import of the others."""
 
 _Progress = Callable[[int, int], None]
 
 
-class Outcome(NamedTuple):
-    """What became of one thread or subgraph namespace; with an error it is not to be used."""
+class ImportOutcome(NamedTuple):
+    """The result for one thread or subgraph namespace; with an error, do not use it."""
 
-    place: Place
+    place: GraphPlace
     checkpoints: int
     new: int
     error: SavegameError | None
@@ -79,30 +79,31 @@ class Outcome(NamedTuple):
 
 def import_file(
     path: str | os.PathLike[str], vault: Vault, progress: _Progress = lambda done, total: None
-) -> Iterator[Outcome]:
-    """Import every thread of an old file, one outcome per thread and namespace; `progress(done, total)` in between.
+) -> Iterator[ImportOutcome]:
+    """Import all threads of a file, and yield an outcome per thread and namespace. Calls `progress(done, total)`.
 
-    Raises StoreNotFound or UnsupportedError if it is not such a file, UnavailableError if it or the vault cannot be reached.
+    Raises StoreNotFound or UnsupportedError if it is not a SqliteSaver file, UnavailableError if it or the vault cannot be
+    read.
     """
     with OldFile(path) as old:
         places = old.places()
-        work = _Work(PHASES * sum(count for _, count in places), progress)
+        work = _WorkCounter(PHASES * sum(count for _, count in places), progress)
         mover = _Mover(old, vault, work)
         for place, count in places:
             goal = work.done + PHASES * count
             try:
-                outcome = Outcome(place, count, mover.move(place), None)
+                outcome = ImportOutcome(place, count, mover.move(place), None)
             except _OF_ONE_THREAD as error:
-                outcome = Outcome(place, count, 0, error)
+                outcome = ImportOutcome(place, count, 0, error)
             work.step(goal - work.done)
             yield outcome
 
 
 class Sealed:
-    """A serializer that opens nothing: extensions, in which LangGraph names classes, stay the bytes that they are."""
+    """A serializer that loads no objects: extensions, in which LangGraph names classes, stay bytes."""
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """What LangGraph's serializer wrote for this value."""
+        """The bytes that LangGraph's serializer wrote for this value."""
         if obj is None:
             return "null", b""
         if isinstance(obj, (bytes, bytearray)):
@@ -110,7 +111,7 @@ class Sealed:
         return "msgpack", ormsgpack.packb(obj, option=ormsgpack.OPT_NON_STR_KEYS)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """The value with every object in it closed. Raises ValueError for bytes that do not decode."""
+        """The value with its objects as extensions. Raises ValueError for bytes that do not decode."""
         kind, body = data
         if kind == "msgpack":
             return ormsgpack.unpackb(body, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)
@@ -123,7 +124,7 @@ SEALED: Final = Sealed()
 
 
 class Write(NamedTuple):
-    """What a task wrote beside a checkpoint."""
+    """A pending write of a task."""
 
     task_id: str
     task_path: str
@@ -133,7 +134,7 @@ class Write(NamedTuple):
 
 
 class OldCheckpoint(NamedTuple):
-    """A checkpoint of the old file, its objects closed, with its pending writes in order."""
+    """A checkpoint of the old file, without loaded objects, and its pending writes in order."""
 
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
@@ -142,17 +143,17 @@ class OldCheckpoint(NamedTuple):
 
 
 class OldFile:
-    """A file of the stock SqliteSaver, read-only, as it is at this moment. Closed by leaving the `with` block."""
+    """A read-only snapshot of a file of the stock SqliteSaver. Leaving the `with` block closes it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         if "://" in self.path:
             raise UnsupportedError(
-                f"{shown_address(self.path)}: is no file, and only files of LangGraph's SqliteSaver are read; first copy the "
-                f"threads into one: put and put_writes what the list of the other saver gives"
+                f"{shown_address(self.path)} is not a file, and only files of LangGraph's SqliteSaver can be imported; first "
+                f"copy the threads into one, with put and put_writes for everything that list of the other saver returns"
             )
         if not Path(self.path).is_file():
-            raise StoreNotFound(f"{self.path}: there is no such file; give the path of a file of LangGraph's SqliteSaver")
+            raise StoreNotFound(f"{self.path} is not an existing file; pass the path of one of LangGraph's SqliteSaver")
         with self._errors("the file"):
             self._db = self._open()
             self._writes = _WRITES if "task_path" in self._columns("writes") else _WRITES_WITHOUT_PATH
@@ -163,18 +164,18 @@ class OldFile:
     def __exit__(self, *_: object) -> None:
         self._db.close()
 
-    def places(self) -> list[tuple[Place, int]]:
-        """Every thread and namespace, with its number of checkpoints."""
+    def places(self) -> list[tuple[GraphPlace, int]]:
+        """All threads and namespaces, with their numbers of checkpoints."""
         with self._errors("the list of threads"):
-            return [(Place(thread, namespace), count) for thread, namespace, count in self._db.execute(_PLACES)]
+            return [(GraphPlace(thread, namespace), count) for thread, namespace, count in self._db.execute(_PLACES)]
 
-    def ids(self, place: Place) -> list[str]:
-        """LangGraph's ids of the checkpoints at a place, oldest first."""
+    def ids(self, place: GraphPlace) -> list[str]:
+        """LangGraph's checkpoint ids at a place, oldest first."""
         with self._errors(_name(place)):
             return [row[0] for row in self._db.execute(_IDS, place)]
 
-    def read(self, place: Place, external_id: str) -> OldCheckpoint:
-        """One checkpoint. Raises CorruptionError if it is damaged, UnsupportedError if it is of a form that is not read."""
+    def read(self, place: GraphPlace, external_id: str) -> OldCheckpoint:
+        """One checkpoint. Raises CorruptionError if it is damaged, UnsupportedError if its format cannot be read safely."""
         where, statement = _name(place, external_id), self._writes
         with self._errors(where):
             row: tuple[Any, ...] = self._db.execute(_CHECKPOINT, (*place, external_id)).fetchall()[0]
@@ -182,10 +183,10 @@ class OldFile:
         parent, kind, data, metadata = row
         checkpoint = self._value(where, kind, data)
         if type(checkpoint) is not dict or checkpoint.get("id") != external_id:
-            raise self._damaged(where, "the row holds another checkpoint, or none")
+            raise self._damage(where, "the row does not contain this checkpoint")
         for part in _PARTS:
             if type(checkpoint.get(part)) is not dict:
-                raise self._damaged(where, f"it has no {part}")
+                raise self._damage(where, f"it has no {part}")
         writes = [
             Write(task, path, number, channel, self._value(f"{where}, write {number} of task {task!r}", form, value))
             for task, path, number, channel, form, value in rows
@@ -200,12 +201,12 @@ class OldFile:
             wal = Path(f"{self.path}-wal")
             if wal.exists() and wal.stat().st_size:
                 raise
-        # Where SQLite may not make its files beside it, and there are none, nobody has the file open: it can be read without.
+        # SQLite may not create its files here, and there are none, so no process has the file open: read it without them.
         url = f"file:{quote(os.path.abspath(self.path))}?immutable=1"
         return self._snapshot(apsw.Connection(url, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI))
 
     def _snapshot(self, db: apsw.Connection) -> apsw.Connection:
-        """Begin to read: what others write from now on is not seen."""
+        """Start a read transaction: later writes of others are invisible."""
         self._db = db
         try:
             db.set_busy_timeout(BUSY_MS)
@@ -213,10 +214,10 @@ class OldFile:
             for table, needed in _NEEDED.items():
                 if missing := needed - self._columns(table):
                     raise UnsupportedError(
-                        f"{self.path}: not a file of LangGraph's SqliteSaver, or one of before 2024: table {table!r} has no "
+                        f"{self.path} is not a file of LangGraph's SqliteSaver, or older than 2024: table {table!r} has no "
                         f"{', '.join(sorted(missing))}"
                     )
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nothing else would close it
             db.close()
             raise
         return db
@@ -227,30 +228,30 @@ class OldFile:
     def _value(self, where: str, kind: str | None, data: Any) -> Any:
         if kind not in _KINDS:
             raise UnsupportedError(
-                f"{self.path}: {where}: written as {kind!r}, which is not read: such rows can name any class or function. "
-                f"If you trust the file, copy it with the stock SqliteSaver (put and put_writes of what list gives, into a new "
-                f"file: that writes 'msgpack'), then import the copy"
+                f"{self.path}: {where}: the format {kind!r} is not supported, because it can name any class or function. If "
+                f"you trust the file, copy it with the stock SqliteSaver (put and put_writes for all that list returns, into a "
+                f"new file, which then has 'msgpack'), and import the copy"
             )
         if not isinstance(data, bytes):
-            raise self._damaged(where, f"the value is {type(data).__name__}, not bytes")
+            raise self._damage(where, f"the value is {type(data).__name__}, not bytes")
         try:
             return SEALED.loads_typed((kind, data))
         except (ValueError, TypeError, RecursionError) as error:
-            raise self._damaged(where, f"the value does not decode ({error})") from error
+            raise self._damage(where, f"the value does not decode ({error})") from error
 
     def _metadata(self, where: str, data: Any) -> dict[str, Any]:
         try:
             found = {} if data is None else json.loads(data)
         except (ValueError, TypeError, RecursionError) as error:
-            raise self._damaged(where, f"the metadata do not decode ({error})") from error
+            raise self._damage(where, f"the metadata does not decode ({error})") from error
         if type(found) is not dict:
-            raise self._damaged(where, "the metadata are not a JSON object")
+            raise self._damage(where, "the metadata is not a JSON object")
         return found
 
-    def _damaged(self, where: str, what: str) -> CorruptionError:
+    def _damage(self, where: str, what: str) -> CorruptionError:
         return CorruptionError(
-            f"{self.path}: {where}: {what}; nothing of this thread was imported now. "
-            f"Restore a backup, or delete the row in a copy and import that"
+            f"{self.path}: {where}: {what}; nothing of this thread was imported. "
+            f"Restore a backup, or delete the row in a copy of the file and import that"
         )
 
     @contextlib.contextmanager
@@ -258,19 +259,19 @@ class OldFile:
         try:
             yield
         except apsw.NotADBError as error:
-            raise UnsupportedError(f"{self.path}: not an SQLite file; give one that LangGraph's SqliteSaver wrote") from error
+            raise UnsupportedError(f"{self.path} is not an SQLite file; pass a file of LangGraph's SqliteSaver") from error
         except (apsw.CorruptError, UnicodeDecodeError) as error:
             raise CorruptionError(f"{self.path}: {where}: the file is damaged ({error}); restore a backup") from error
         except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
             raise UnavailableError(
-                f"{self.path}: it cannot be opened ({error}); copy it, with the -wal file beside it, to where you may write"
+                f"cannot open {self.path} ({error}); copy it with its -wal file to a directory that you can write to"
             ) from error
         except apsw.Error as error:
-            raise UnavailableError(f"{self.path}: {where}: it cannot be read ({error}); try again") from error
+            raise UnavailableError(f"{self.path}: {where}: cannot be read ({error}); try again") from error
 
 
-class _Work:
-    """How much is done."""
+class _WorkCounter:
+    """Counts steps and reports progress."""
 
     def __init__(self, total: int, progress: _Progress) -> None:
         self.done = 0
@@ -283,16 +284,16 @@ class _Work:
 
 
 class _Mover:
-    """Brings places of an old file into a vault."""
+    """Imports places of an old file into a vault."""
 
-    def __init__(self, old: OldFile, vault: Vault, work: _Work) -> None:
+    def __init__(self, old: OldFile, vault: Vault, work: _WorkCounter) -> None:
         self._old = old
         self._vault = vault
         self._work = work
         self._saver = SavegameSaver(vault, serde=SEALED)
 
-    def move(self, place: Place) -> int:
-        """Import one place and compare it; the number of checkpoints that were not there before."""
+    def move(self, place: GraphPlace) -> int:
+        """Import one place and compare it. Returns the number of new checkpoints."""
         thread = self._vault.thread(
             place.id, foreign=lambda kind, data: SEALED.loads_typed((kind, data)), child_of=place.parent
         )
@@ -302,11 +303,11 @@ class _Mover:
         new = [external_id for external_id in wanted if external_id not in there]
         if new and (gone_on or there != set(wanted[: len(there)])):
             raise ConflictError(
-                f"{self._old.path}: {_name(place)}: the vault and the old file have gone different ways "
-                f"(carried on or pruned in the vault, carried on in the file); import into another store"
+                f"{self._old.path}: {_name(place)}: the vault and the old file have diverged "
+                f"(continued or pruned in the vault, and continued in the file); import into another store"
             )
         for external_id in new:
-            self._old.read(place, external_id)  # a thread with a damaged row is not begun
+            self._old.read(place, external_id)  # so that a thread with a damaged row is not imported at all
             self._work.step()
         for external_id in new:
             try:
@@ -318,12 +319,12 @@ class _Mover:
         self._compare(place, set(wanted), set(wanted) - set(new), gone_on=gone_on)
         return len(new)
 
-    def _put(self, thread: Thread, place: Place, external_id: str, there: set[str | None]) -> None:
-        """Save a checkpoint. Its writes come first: a checkpoint that is there has all of its writes."""
+    def _put(self, thread: Thread, place: GraphPlace, external_id: str, there: set[str | None]) -> None:
+        """Save a checkpoint after its writes, so that an existing checkpoint has all of them."""
         found = self._old.read(place, external_id)
         self._put_writes(place, external_id, found.writes)
         thread.save(
-            self._saver._whole(place, found.parent, cast(Any, found.checkpoint), {}),
+            self._saver.full_state(place, found.parent, cast(Any, found.checkpoint), {}),
             id=place.checkpoint(external_id),
             external_id=external_id,
             kind=Kind.ITERATION,
@@ -333,11 +334,11 @@ class _Mover:
             created_at=_time_of(found.checkpoint),
         )
 
-    def _put_writes(self, place: Place, external_id: str, writes: list[Write]) -> None:
-        """Put the writes of each task at the numbers that they had.
+    def _put_writes(self, place: GraphPlace, external_id: str, writes: list[Write]) -> None:
+        """Put the writes of each task with their old numbers.
 
-        A saver numbers writes by their position and keeps special ones apart, under negative numbers. So where a number
-        is missing there stood a special one, and any of them will do there.
+        A saver numbers writes by their position, but stores special ones under negative numbers. So each missing number
+        belonged to a special write, and any of these can fill the gap.
         """
         config = place.config(external_id)
         for (path, task), group in groupby(writes, key=lambda write: (write.task_path, write.task_id)):
@@ -350,8 +351,8 @@ class _Mover:
                 filled = [numbered.get(number, special[0] if special else None) for number in range(last + 1)]
                 self._saver.put_writes(config, [write for write in filled if write is not None], task, path)
 
-    def _compare(self, place: Place, wanted: set[str], before: set[str], *, gone_on: bool) -> None:
-        """Read everything back, as the saver gives it to a graph. Raises CorruptionError naming the first that differs."""
+    def _compare(self, place: GraphPlace, wanted: set[str], before: set[str], *, gone_on: bool) -> None:
+        """Read everything back as a graph would. Raises CorruptionError for the first checkpoint that differs."""
         left = set(wanted)
         for found in self._saver.list(place.config(None)):
             external_id = found.checkpoint["id"]
@@ -369,31 +370,31 @@ class _Mover:
             differs = [what for what, a, b in pairs if not _same(a, b)]
             writes = [[write.task_id, write.channel, write.value] for write in old.writes if write.number >= 0 or not gone_on]
             if not gone_on and external_id in before and not _among(writes, found.pending_writes, more=True):
-                self._put_writes(place, external_id, old.writes)  # the old file went on after the last import
+                self._put_writes(place, external_id, old.writes)  # the old file has new writes since the last import
                 found = self._saver.get_tuple(found.config) or found
             if not _among(writes, found.pending_writes, more=external_id in before):
                 differs.append("the pending writes")
             if differs:
                 raise CorruptionError(
-                    f"{_name(place, external_id)}: what was read back is not what {self._old.path} has: {', '.join(differs)} "
-                    f"differ; do not use this thread of the vault, import into another store"
+                    f"{_name(place, external_id)}: the imported checkpoint differs from {self._old.path} in "
+                    f"{', '.join(differs)}; do not use this thread of the vault, and import into another store"
                 )
             self._work.step()
         if left:
-            raise CorruptionError(f"{_name(place, min(left))}: it cannot be read back; import into another store")
+            raise CorruptionError(f"{_name(place, min(left))}: cannot be read back; import into another store")
 
 
 def _time_of(checkpoint: Mapping[str, Any]) -> dt.datetime | None:
-    """When LangGraph made a checkpoint; None if it does not tell, or not in which time zone."""
+    """When LangGraph made a checkpoint; None if the time or its zone is unknown."""
     try:
-        made = dt.datetime.fromisoformat(checkpoint["ts"])
-        return made.astimezone(dt.UTC) if made.tzinfo is not None else None
+        time = dt.datetime.fromisoformat(checkpoint["ts"])
+        return time.astimezone(dt.UTC) if time.tzinfo is not None else None
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
 def _among(wanted: Sequence[Any], found: Sequence[Any] | None, *, more: bool) -> bool:
-    """Whether all wanted writes are there, in order; with `more`, others may stand between them."""
+    """Whether all wanted writes were found, in order; with `more`, others may be between them."""
     found = found or ()
     if not more and len(wanted) != len(found):
         return False
@@ -402,7 +403,7 @@ def _among(wanted: Sequence[Any], found: Sequence[Any] | None, *, more: bool) ->
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two sealed values are equal, types too; the order of a dict's keys does not matter."""
+    """Whether two sealed values are equal and of the same types; the order of dict keys does not matter."""
     try:
         if SEALED.dumps_typed(a) == SEALED.dumps_typed(b):
             return True
@@ -417,8 +418,8 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is int and a == b
 
 
-def _name(place: Place, external_id: str | None = None) -> str:
-    """A place, or a checkpoint there, for people."""
+def _name(place: GraphPlace, external_id: str | None = None) -> str:
+    """The name of a place, or of a checkpoint there, in messages."""
     namespace = f" (namespace {place.namespace!r})" if place.namespace else ""
     checkpoint = "" if external_id is None else f", checkpoint {external_id!r}"
     return f"thread {place.thread_id!r}{namespace}{checkpoint}"

@@ -1,6 +1,6 @@
-"""The command `savegame`. The one room that reads the environment, prints and exits. Touches opening, vault, errors.
+"""The command `savegame`: the only room that reads the environment, prints and exits.
 
-Nothing is imported before `main` is called: somebody may press Ctrl-C meanwhile.
+Nothing is imported before `main` is called, so that Ctrl-C during an import ends quietly too.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ INTERRUPTED: Final = 130
 
 
 def main() -> None:
-    """Run the command line; interrupted, it ends without a word."""
+    """Run the command line; an interrupt ends it without a traceback."""
     try:
         with open(os.devnull, "w") as nowhere:
-            sys.stdout = sys.stdout or nowhere  # None where whoever started us has closed it
+            sys.stdout = sys.stdout or nowhere  # None if the parent process closed it
             from savegame.cli.running import run
 
             run()

@@ -1,6 +1,6 @@
-"""The table of commands. Each is a function in the file of its family: its signature is its options, its docstring its help.
+"""The table of commands. Each is a function in the module of its family: its signature is its options, its docstring its help.
 
-Only the file of the command that is asked for is imported: whoever types one feels what an import takes.
+Only the module of the requested command is imported, because import time is felt at the prompt.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ COMMANDS: Final = {
     "Serve": "serving.ui serving.mcp",
     "Try": "trying.demo trying.bench",
 }
-"""By the panel of the help that they are shown in: the file, and the function that is the command."""
+"""Commands by panel of `savegame --help`: module and function."""
 
 PASSED_ON: Final[dict[str, Any]] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
-def made(asked: str | None = None) -> typer.Typer:
-    """The command line: with every command, or only with the one that is asked for, if there is such a one."""
+def build_app(command_name: str | None = None) -> typer.Typer:
+    """Return the command line with all commands, or with only the named one if it exists."""
     app = typer.Typer(
         name="savegame",
         help="Save games for AI agents: every step durable, rewindable, forkable, resumable.",
@@ -38,9 +38,9 @@ def made(asked: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(root)
-    listed = [(panel, *name.split(".")) for panel, names in COMMANDS.items() for name in names.split()]
-    for panel, file, name in [one for one in listed if one[2].rstrip("_") == asked] or listed:
-        command = getattr(import_module(f"savegame.cli.{file}"), name)
+    rows = [(panel, *name.split(".")) for panel, names in COMMANDS.items() for name in names.split()]
+    for panel, module, name in [row for row in rows if row[2].rstrip("_") == command_name] or rows:
+        command = getattr(import_module(f"savegame.cli.{module}"), name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name.rstrip("_"), rich_help_panel=panel)
         else:
@@ -48,21 +48,23 @@ def made(asked: str | None = None) -> typer.Typer:
     return app
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         say(f"savegame {version('savegame')}")
         raise typer.Exit
 
 
-def _misplaced(_: typer.Context, parameter: typer.CallbackParam, value: str | None) -> None:
+def _refuse_early(_: typer.Context, parameter: typer.CallbackParam, value: str | None) -> None:
     if value is not None:
         option = f"--{str(parameter.name).strip('_')}"
-        raise InvalidInputError(f"put {option} and what follows it after the command, as in: savegame ls {option} …")
+        raise InvalidInputError(f"{option} goes after the command: savegame ls {option} …")
 
 
 def root(
-    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")] = False,
-    _store: Annotated[str | None, typer.Option("--store", "-s", hidden=True, callback=_misplaced, is_eager=True)] = None,
-    _namespace: Annotated[str | None, typer.Option("--namespace", hidden=True, callback=_misplaced, is_eager=True)] = None,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    _store: Annotated[str | None, typer.Option("--store", "-s", hidden=True, callback=_refuse_early, is_eager=True)] = None,
+    _namespace: Annotated[str | None, typer.Option("--namespace", hidden=True, callback=_refuse_early, is_eager=True)] = None,
 ) -> None:
     """Save games for AI agents: every step durable, rewindable, forkable, resumable."""

@@ -1,4 +1,4 @@
-"""`savegame show` and `savegame diff`: one checkpoint with its state, and what differs between two. Touches vault."""
+"""`savegame show` and `savegame diff`: one checkpoint with its state, and the changes between two."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import typer
 from rich.text import Text
 
 from savegame.checkpoint import Checkpoint
-from savegame.cli import shapes
+from savegame.cli import json_output
 from savegame.cli.printing import ago, one_line, out, plural, print_json, print_lines, say
 from savegame.cli.rendering import (
-    SAID,
+    TEXT_COLUMN,
     change_lines,
     checkpoint_line,
-    costs,
+    cost_text,
     label_and_tags,
     message_text,
     state_tree,
@@ -26,13 +26,13 @@ from savegame.cli.vaults import (
     AsJson,
     Namespace,
     Store,
-    checkpoint_named,
     complete_ref,
     complete_thread,
-    opened,
+    get_checkpoint,
+    use_vault,
 )
 from savegame.errors import ThreadNotFound
-from savegame.messages.transcript import messages_in
+from savegame.messages.locate import find_messages
 from savegame.present.diffs import changes_between
 from savegame.present.text import size_text
 from savegame.vault import Vault
@@ -58,14 +58,14 @@ def show(
 
     Example: savegame show support-42 head~2
     """
-    with opened(store, namespace) as vault:
-        found = checkpoint_named(vault, thread, ref)
+    with use_vault(store, namespace) as vault:
+        found = get_checkpoint(vault, thread, ref)
         if as_json:
             print_json(found.to_dict(state=True))
             return
-        _details(found)
-        messages = messages_in(found.state)
-        print_lines((message_text(message, full=full) for message in messages or ()), hang=SAID)
+        _print_details(found)
+        messages = find_messages(found.state)
+        print_lines((message_text(message, full=full) for message in messages or ()), hang=TEXT_COLUMN)
         rest = not isinstance(found.state, dict) or set(found.state) - {"messages"}
         if not isinstance(found.state, (dict, list)):
             say(("state  ", "bold"), value_text(found.state, full=full))
@@ -73,7 +73,7 @@ def show(
             out.print(state_tree(found.state, full=full, without=("messages",) if messages else ()), soft_wrap=False)
 
 
-def _details(found: Checkpoint) -> None:
+def _print_details(found: Checkpoint) -> None:
     say((one_line(found.thread_id), "bold"), f"  step {found.step}  ", label_and_tags(found), hang=2)
     facts: list[tuple[str, str | Text]] = [
         ("id", found.id),
@@ -83,7 +83,7 @@ def _details(found: Checkpoint) -> None:
         ("saved", f"{found.created_at:%Y-%m-%d %H:%M:%S} UTC, {ago(found.created_at)}"),
         ("kind", found.kind + ("" if found.iteration is None else f", iteration {found.iteration}")),
         ("status", status_text(found.status)),
-        ("cost", costs(found)),
+        ("cost", cost_text(found)),
         ("description", found.description or ""),
         ("resume hint", found.resume_hint or ""),
         ("metadata", value_text(dict(found.metadata), full=False) if found.metadata else ""),
@@ -117,12 +117,12 @@ def diff(
 
     Example: savegame diff support-42 "before refund" head
     """
-    with opened(store, namespace) as vault:
-        before, after = _two(vault, thread, old, new)
+    with use_vault(store, namespace) as vault:
+        before, after = _get_both(vault, thread, old, new)
         changes = changes_between(vault.codec, before.state, after.state)
         if as_json:
-            listed = [shapes.changed(vault.codec, change) for change in changes]
-            print_json({"old": before.to_dict(), "new": after.to_dict(), "changes": listed})
+            items = [json_output.change_output(vault.codec, change) for change in changes]
+            print_json({"old": before.to_dict(), "new": after.to_dict(), "changes": items})
             return
         say(("--- ", "red"), checkpoint_line(before, head=False), f" {one_line(before.thread_id)}", hang=4)
         say(("+++ ", "green"), checkpoint_line(after, head=False), f" {one_line(after.thread_id)}", hang=4)
@@ -132,9 +132,10 @@ def diff(
         say((plural(len(changes), "change") if changes else "no changes", "dim"))
 
 
-def _two(vault: Vault, thread: str, old: str | None, new: str | None) -> tuple[Checkpoint, Checkpoint]:
+def _get_both(vault: Vault, thread: str, old: str | None, new: str | None) -> tuple[Checkpoint, Checkpoint]:
+    """Both checkpoints of a diff: of one thread, or of any two by full id."""
     try:
-        return checkpoint_named(vault, thread, old or "head~1"), checkpoint_named(vault, thread, new or "head")
+        return get_checkpoint(vault, thread, old or "head~1"), get_checkpoint(vault, thread, new or "head")
     except ThreadNotFound:
         one, other = vault.find(thread), vault.find(old) if old is not None and new is None else None
         if one is None or other is None:

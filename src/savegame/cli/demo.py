@@ -1,6 +1,6 @@
-"""`savegame demo`: an agent with a scripted model on a real SQLite file, killed inside a tool, carried on, rewound, forked.
+"""`savegame demo`: a scripted agent on a real SQLite file is killed inside a tool, resumed, rewound and forked.
 
-Every claim that it prints is checked; if one does not hold, it says so and the command fails.
+The demo checks every claim that it prints, and fails if one does not hold.
 """
 
 from __future__ import annotations
@@ -45,48 +45,46 @@ SCRIPT: list[dict[str, Any]] = [
 FIELDS = ("role", "content", "tool_calls", "tool_call_id")
 
 
-class Failed(Exception):
-    """Something that the demo promises did not happen."""
+class DemoFailed(Exception):
+    """A promise of the demo did not hold."""
 
 
 def play(keep: Path | None) -> int:
-    """Run the whole demo; the exit code."""
+    """Run the whole demo and return the exit code."""
     console = Console(highlight=False)
     with ExitStack() as stack:
         directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="savegame-demo-")))
         path = directory / "agents.db"
         for file in (path, bank_of(path)):
             if file.exists():
-                raise savegame.AlreadyExistsError(f"{file}: exists already; give another directory")
-        _make(path)
+                raise savegame.AlreadyExistsError(f"{file} exists already; choose another directory with --keep")
+        _create_vault(path)
         try:
             _crash(console, path)
             _carry_on(console, path)
             _time_travel(console, path)
-        except (Failed, savegame.SavegameError) as error:
+        except (DemoFailed, savegame.SavegameError) as error:
             console.print(f"[bold red]The demo failed:[/] {error}")
             return 1
     console.print(
-        "\n[bold green]All of it happened.[/] Next:", "the ten lines at the top of the README." if keep is None else ""
+        "\n[bold green]Every step was checked.[/] Next:", "the ten lines at the top of the README." if keep is None else ""
     )
     for look in ("log support-42 --graph", "ui") if keep is not None else ():
         console.print(Text(f"   savegame {look} --store {shlex.quote(str(path))}", "cyan"), soft_wrap=True)
     return 0
 
 
-def _make(path: Path) -> None:
-    """Make the vault, so that a place where none can be is told here, and not by the agent."""
+def _create_vault(path: Path) -> None:
+    """Create the vault, so that an unusable directory fails here and not inside the agent."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise savegame.InvalidInputError(f"{path.parent}: cannot be made ({error.strerror}); give another directory") from error
+        raise savegame.InvalidInputError(f"cannot create {path.parent} ({error.strerror}); choose another directory") from error
     savegame.open(path).close()
 
 
 def _crash(console: Console, path: Path) -> None:
-    console.print(
-        Panel("1. An agent works, every step saved into [bold]agents.db[/]. While it refunds, it is killed with SIGKILL.")
-    )
+    console.print(Panel("1. An agent saves every step to [bold]agents.db[/]. During a refund it is killed with SIGKILL."))
     with _agent(path, pause=True) as agent:
         assert agent.stdout is not None
         for line in agent.stdout:
@@ -96,14 +94,14 @@ def _crash(console: Console, path: Path) -> None:
                 break
         code = agent.wait(timeout=30)
     _claim(code == -signal.SIGKILL, f"the agent was killed (it ended with {code})")
-    console.print("   [bold red]✗ killed[/] (the money is on its way, and nobody could write that down)\n")
+    console.print("   [bold red]✗ killed[/] (the bank has paid, and the agent could not record it)\n")
 
 
 def _carry_on(console: Console, path: Path) -> None:
-    console.print(Panel("2. Started again, it finds the refund without a result, and asks the bank again with the same key."))
+    console.print(Panel("2. Restarted, it finds the refund without a result and retries it with the same idempotency key."))
     with savegame.open(path) as vault:
         found = vault.thread(THREAD).latest()
-        _claim(found is not None and _said(found.state) == SCRIPT[:4], "the reply that asks for the refund is there")
+        _claim(found is not None and _messages(found.state) == SCRIPT[:4], "the reply that asks for the refund was saved")
         _claim(vault.verify().ok, "every byte of the file is intact")
     with _agent(path, pause=False) as agent:
         assert agent.stdout is not None
@@ -112,46 +110,47 @@ def _carry_on(console: Console, path: Path) -> None:
         _claim(agent.wait(timeout=30) == 0, "the second agent finished")
     with savegame.open(path) as vault:
         thread = vault.thread(THREAD)
-        _claim(_said(thread.state()) == SCRIPT, "the conversation is whole, each message once")
+        _claim(_messages(thread.state()) == SCRIPT, "the conversation is complete, without duplicates")
         thread.label(3, "before refund")
-    asked = bank_of(path).read_text(encoding="utf-8").splitlines()
-    paid = [line for line in asked if line.startswith(PAID)]
-    keys = {line.split()[-1] for line in asked}
-    _claim((len(asked), len(keys), len(paid)) == (2, 1, 1), f"the bank was asked twice with one key and paid once: {asked}")
-    console.print(f"   [bold green]✓[/] times the bank was asked: {len(asked)}, keys: {len(keys)}, refunds paid: {len(paid)}")
-    console.print("   [bold green]✓[/] the conversation is whole, each message once\n")
+    requests = bank_of(path).read_text(encoding="utf-8").splitlines()
+    payments = [line for line in requests if line.startswith(PAID)]
+    keys = {line.split()[-1] for line in requests}
+    counts = (len(requests), len(keys), len(payments))
+    _claim(counts == (2, 1, 1), f"the bank got two requests with one key and paid once: {requests}")
+    console.print(f"   [bold green]✓[/] requests to the bank: {counts[0]}, keys: {counts[1]}, refunds paid: {counts[2]}")
+    console.print("   [bold green]✓[/] the conversation is complete, without duplicates\n")
 
 
-def _said(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The messages without what the run notes beside them."""
+def _messages(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The messages without the marks of the run."""
     return [{name: message[name] for name in FIELDS if name in message} for message in state["messages"]]
 
 
 def _time_travel(console: Console, path: Path) -> None:
-    console.print(Panel("3. Go back to before the refund, try something else, and compare."))
+    console.print(Panel("3. Rewind to before the refund, try two alternatives, and compare them."))
     with savegame.open(path) as vault:
         thread = vault.thread(THREAD)
         finished = thread.latest()
         assert finished is not None
         thread.rewind("before refund")
-        _claim(len(thread.state()["messages"]) == 3, "the state is that of before the refund")
+        _claim(len(thread.state()["messages"]) == 3, "the state is the one from before the refund")
         changed = thread.update(append={"messages": [{"role": "assistant", "content": "A new parcel is on its way."}]})
         thread.label(changed, "resend instead")
         fork = thread.fork("what-if", at="before refund")
         fork.update(append={"messages": [{"role": "assistant", "content": "May I offer you a voucher?"}]}, label="voucher")
         everything = list(thread.history(branches=True, newest_first=False))
-        _claim(finished in everything, "what came after the rewind is still there, as a branch")
+        _claim(finished in everything, "the checkpoints after the rewind are kept as a branch")
         difference = vault.diff(changed.id, fork.load("head").id)
         _claim(len(difference) == 1, "the two attempts differ in one message")
-        console.print(_tree(thread, fork, everything))
-        console.print("\n   What differs between [bold]resend instead[/] and [bold]voucher[/] (thread what-if):")
+        console.print(_build_tree(thread, fork, everything))
+        console.print("\n   Changes from [bold]resend instead[/] to [bold]voucher[/] (thread what-if):")
         for change in difference:
             console.print(Text("   " + line_of(change, 180)), soft_wrap=True)
         _claim(vault.verify().ok, "every byte of the file is intact")
 
 
-def _tree(thread: savegame.Thread, fork: savegame.Thread, everything: list[savegame.Checkpoint]) -> Tree:
-    """Checkpoints from top to bottom; a point that was continued in several ways opens into branches."""
+def _build_tree(thread: savegame.Thread, fork: savegame.Thread, everything: list[savegame.Checkpoint]) -> Tree:
+    """Checkpoints from top to bottom; one with several children opens into branches."""
     root = Tree(f"thread [bold]{thread.id}[/]")
     first = next(fork.history(newest_first=False))
 
@@ -186,13 +185,13 @@ def _last_message(checkpoint: savegame.Checkpoint) -> str:
 
 
 def bank_of(path: Path) -> Path:
-    """Where the bank keeps its book: no part of the vault, as the world outside is none."""
+    """The bank's ledger: a plain file outside the vault, like any other external system."""
     return path.with_name("bank.txt")
 
 
 @contextmanager
 def _agent(path: Path, *, pause: bool) -> Iterator[subprocess.Popen[str]]:
-    """The agent as a process of its own; it ends when the demo does, for whatever reason, and Ctrl-C is the demo's alone."""
+    """The agent as a separate process, which always ends with the demo. Ctrl-C reaches only the demo."""
     command = [sys.executable, "-m", "savegame.cli.demo_agent", str(path), "pause" if pause else "run"]
     with subprocess.Popen(  # noqa: S603 - our own module
         command, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True
@@ -205,4 +204,4 @@ def _agent(path: Path, *, pause: bool) -> Iterator[subprocess.Popen[str]]:
 
 def _claim(holds: bool, what: str) -> None:
     if not holds:
-        raise Failed(f"not true: {what}")
+        raise DemoFailed(f"not true: {what}")

@@ -1,4 +1,4 @@
-"""The agent that `savegame demo` starts and kills: a run on a scripted model, and a bank that counts what it does."""
+"""The agent that `savegame demo` starts and kills: a run on a scripted model, and a bank that logs its payments."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from savegame.cli.demo import ORDER, PAID, SCRIPT, THREAD, bank_of
 
 
 def scripted_model(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a model would say next."""
+    """The next reply of the script."""
     return SCRIPT[len(messages)]
 
 
 def toolbox(bank: Path, *, pause: bool) -> savegame.Toolbox:
-    """The agent's tools. With `pause`, the refund never comes back, so that the demo can kill it in there."""
+    """The agent's tools. With `pause` the refund never returns, so that the demo can kill the agent inside it."""
     tools = savegame.Toolbox()
 
     @tools.tool(read_only=True)
@@ -37,20 +37,20 @@ def toolbox(bank: Path, *, pause: bool) -> savegame.Toolbox:
 
 
 def pay(bank: Path, key: str) -> str:
-    """What a payment service does: it pays once for each key, however often it is asked. A line for each time."""
+    """Pay once per key, however often it is called, and log each request on a line. Returns what the bank did."""
     lines = bank.read_text(encoding="utf-8").splitlines() if bank.exists() else []
-    does = "has paid already" if f"{PAID} {key}" in lines else PAID
-    with bank.open("a", encoding="utf-8") as book:
-        book.write(f"{does} {key}\n")
-    return does
+    action = "has paid already" if f"{PAID} {key}" in lines else PAID
+    with bank.open("a", encoding="utf-8") as ledger:
+        ledger.write(f"{action} {key}\n")
+    return action
 
 
 def run(path: Path, *, pause: bool) -> None:
-    """Carry the conversation on from wherever it is."""
+    """Continue the conversation from its last saved step."""
     tools = toolbox(bank_of(path), pause=pause)
     with savegame.open(path) as vault, vault.run(THREAD, agent="helper", tools=tools, lease=dt.timedelta(seconds=3)) as held:
         if held.checkpoint is not None:
-            say(f"run    finds {held.checkpoint.step} saved steps, carries on")
+            say(f"run    resumes after {held.checkpoint.step} saved steps")
         held.user(SCRIPT[0]["content"], key="click-1")
         while not held.done:
             held.tools()
@@ -59,7 +59,7 @@ def run(path: Path, *, pause: bool) -> None:
 
 
 def run_when_free(path: Path, *, pause: bool) -> None:
-    """Where the system does not tell that the holder's process is gone, its lease has to run out first."""
+    """Where the system cannot tell that the holder's process died, wait until its lease expires."""
     while True:
         try:
             run(path, pause=pause)
@@ -70,7 +70,7 @@ def run_when_free(path: Path, *, pause: bool) -> None:
 
 
 def say(line: str) -> None:
-    """One line for whoever started us, at once, in the encoding that it reads."""
+    """Print one line for the parent process, unbuffered, in the encoding that it reads."""
     sys.stdout.buffer.write(f"{line}\n".encode())
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""`savegame doctor`: what `checkup` finds, with what to do about it."""
+"""`savegame doctor`: the findings of `present.checkup`, each with advice."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Final
 
 import typer
 
-from savegame.cli import shapes
+from savegame.cli import json_output
 from savegame.cli.printing import is_narrow, one_line, print_json, say
-from savegame.cli.vaults import AsJson, Namespace, Store, address, patient, shown
+from savegame.cli.vaults import AsJson, Namespace, Store, address, patient, store_name
 from savegame.present.checkup import Finding, Level, examine
 
 MARKS: Final = {Level.OK: ("✓ ", "green"), Level.NOTE: ("! ", "bold yellow"), Level.PROBLEM: ("✗ ", "bold red")}
@@ -22,24 +22,24 @@ def doctor(store: Store = None, namespace: Namespace = "default", as_json: AsJso
     Example: savegame doctor --store agents.db
     """
     if not as_json:
-        say((shown(store), "bold"))
+        say((store_name(store), "bold"))
     found: list[Finding] = []
     for finding in examine(patient(address(store)), namespace):
         found.append(finding)
         if not as_json:
-            _tell(finding)
+            _print_finding(finding)
     ok = all(finding.level != Level.PROBLEM for finding in found)
     if as_json:
-        findings: list[shapes.Advice] = [
+        findings: list[json_output.FindingOutput] = [
             {"check": one.check, "level": one.level.value, "found": one.found, "advice": one.advice} for one in found
         ]
-        shape: shapes.Doctor = {"store": shown(store), "ok": ok, "findings": findings}
-        print_json(shape)
+        output: json_output.DoctorOutput = {"store": store_name(store), "ok": ok, "findings": findings}
+        print_json(output)
     if not ok:
         raise typer.Exit(1)
 
 
-def _tell(finding: Finding) -> None:
+def _print_finding(finding: Finding) -> None:
     column = 4 if is_narrow() else 24
     say(
         MARKS[finding.level], (f"{finding.check:{column - 2}}", "dim"), "  " * is_narrow(), one_line(finding.found), hang=column

@@ -1,34 +1,34 @@
-"""The tree of a thread drawn with letters beside its checkpoints, as `git log --graph` draws it. Pure; touches lanes."""
+"""The tree of a thread in text, as `git log --graph` draws it. Pure; the lanes come from `present.lanes`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from savegame.present.lanes import Place, placed, start
+from savegame.present.lanes import LanePosition, place_checkpoint, start_lanes
 
 NODE: Final = "●"
 
 
-class Row(NamedTuple):
-    """What stands to the left of one checkpoint: lanes that join above it (empty if none do), and its own line."""
+class GraphRow(NamedTuple):
+    """The drawing left of one checkpoint: the line where lanes join above it (empty if none do), and its own line."""
 
     joins: str
     line: str
 
 
-def drawn(points: Sequence[tuple[str, str | None]], head: str | None = None) -> Iterator[Row]:
-    """A row for each checkpoint, given as (id, parent's id), newest first. A parent that is not there ends its lane."""
+def draw_rows(points: Sequence[tuple[str, str | None]], head: str | None = None) -> Iterator[GraphRow]:
+    """A row for each checkpoint, given as (id, parent id), newest first. A parent that is not among them ends its lane."""
     known = {id_ for id_, _ in points}
-    lanes = start(head if head in known else None)
+    lanes = start_lanes(head if head in known else None)
     for id_, parent in points:
-        place = placed(id_, parent if parent in known else None, lanes)
+        place = place_checkpoint(id_, parent if parent in known else None, lanes)
         marks = dict.fromkeys(place.passing, "│") | {place.lane: NODE}
-        yield Row(_joins(place), " ".join(marks.get(lane, " ") for lane in range(max(marks) + 1)))
+        yield GraphRow(_joins(place), " ".join(marks.get(lane, " ") for lane in range(max(marks) + 1)))
 
 
-def _joins(place: Place) -> str:
-    """The line on which lanes end in that of the checkpoint, to their left."""
+def _joins(place: LanePosition) -> str:
+    """The line on which lanes bend left and end in that of the checkpoint."""
     ends = [lane for lane in place.joining if lane != place.lane]
     if not ends:
         return ""

@@ -1,4 +1,4 @@
-"""`savegame stats`, `verify` and `repair`: how much there is, whether it is intact, and mending it. Touches vault."""
+"""`savegame stats`, `verify` and `repair`: counts and sizes, the integrity check, and repairing damage."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
-from savegame.cli import shapes
+from savegame.cli import json_output
 from savegame.cli.printing import ago, ask, bar, one_line, out, plural, print_json, print_table, say, warn
-from savegame.cli.vaults import AsJson, DryRun, Namespace, Store, Yes, command, complete_thread, opened, shown, thread_named
+from savegame.cli.vaults import (
+    AsJson,
+    DryRun,
+    Namespace,
+    Store,
+    Yes,
+    command,
+    complete_thread,
+    get_thread,
+    store_name,
+    use_vault,
+)
 from savegame.errors import CorruptionError, ThreadNotFound
 from savegame.model import Problem, Report
 from savegame.present.text import size_text
@@ -18,13 +29,13 @@ from savegame.vault import Stats
 
 BAR: Final = 24
 PARTS: Final = ("deltas", "keyframes", "blobs", "metadata", "notes", "records", "aside")
-"""The sizes that people look at; programs get all."""
+"""The sizes that people see; `--json` has all."""
 
 
 def stats(
     by: Annotated[
         str | None,
-        typer.Option(metavar="agent|day|thread", help="What it cost, too: tokens and money by agent, day (UTC) or thread."),
+        typer.Option(metavar="agent|day|thread", help="Also show tokens and cost by agent, day (UTC) or thread."),
     ] = None,
     store: Store = None,
     namespace: Namespace = "default",
@@ -36,47 +47,47 @@ def stats(
 
     Example: savegame stats --by agent
     """
-    with opened(store, namespace) as vault:
+    with use_vault(store, namespace) as vault:
         counted = vault.stats()
         used = [] if by is None else vault.usage(by=by)
     if as_json:
-        print_json(shapes.stats(counted, shown(store), used))
+        print_json(json_output.stats_output(counted, store_name(store), used))
         return
     search = counted.sizes.get("search", 0)
-    beside = f", and beside it a search index of {size_text(search)}" if search else ""
-    say((shown(store), "bold"), f"  {size_text(counted.total_bytes)}{beside}")
-    _counts(counted)
-    _sizes(counted)
+    index = f", plus a search index of {size_text(search)}" if search else ""
+    say((store_name(store), "bold"), f"  {size_text(counted.total_bytes)}{index}")
+    _print_counts(counted)
+    _print_sizes(counted)
     if by is not None:
-        _usage(used, by)
+        _print_usage(used, by)
 
 
-def _counts(counted: Stats) -> None:
+def _print_counts(counted: Stats) -> None:
     counts = [plural(counted.threads, "thread"), plural(counted.checkpoints, "checkpoint")]
-    if counted.agents:  # those that were saved as such, as with conversations: messages in other threads are not counted
+    if counted.agents:  # only those saved as agents or conversations: messages in other threads are not counted
         counts.append(plural(counted.agents, "agent"))
     if counted.conversations:
         counts.append(f"{plural(counted.conversations, 'conversation')} with {plural(counted.messages, 'message')}")
     say("  ", "   ".join(counts), hang=2)
     if counted.damaged:
-        warn(f"damaged and not counted: {plural(counted.damaged, 'thread')}; {one_line(command('verify'))} says more")
+        warn(f"not counted because damaged: {plural(counted.damaged, 'thread')}; run {one_line(command('verify'))}")
 
 
-def _sizes(counted: Stats) -> None:
+def _print_sizes(counted: Stats) -> None:
     parts = {name: counted.sizes[name] for name in PARTS if counted.sizes.get(name)}
     largest, longest = max(parts.values(), default=1), min(BAR, out.width - BAR)
     rows = [
         (f"  {name}", size_text(count), Text("█" * max(1, round(longest * count / largest)), "blue"))
         for name, count in sorted(parts.items(), key=lambda part: -part[1])
     ]
-    print_table(("part", ">size", "share"), rows, nothing="  nothing is kept yet", head=False)
+    print_table(("part", ">size", "share"), rows, nothing="  empty", head=False)
 
 
-def _usage(used: list[Usage], by: str) -> None:
+def _print_usage(used: list[Usage], by: str) -> None:
     say("")
     columns = (by, ">checkpoints", ">threads", ">tokens", ">cost", "last activity")
     print_table(
-        columns, map(_usage_cells, used), nothing="nothing was saved yet", spare=(">threads", ">checkpoints", "last activity")
+        columns, map(_usage_cells, used), nothing="nothing saved yet", spare=(">threads", ">checkpoints", "last activity")
     )
 
 
@@ -106,12 +117,12 @@ def verify(
 
     Example: savegame verify --store agents.db
     """
-    with opened(store, namespace) as vault, bar("verifying") as progress:
+    with use_vault(store, namespace) as vault, bar("verifying") as progress:
         try:
             report = vault.verify(thread, progress)
-        except ThreadNotFound:  # a beginning of an id, or an error that names the command
-            report = vault.verify(thread_named(vault, thread or "").id, progress)
-    _end(report, command("repair", "--dry-run"), as_json=as_json)
+        except ThreadNotFound:  # a prefix of an id, or no thread at all: then the error names the command to use
+            report = vault.verify(get_thread(vault, thread or "").id, progress)
+    _print_report(report, command("repair", "--dry-run"), as_json=as_json)
 
 
 def repair(
@@ -123,20 +134,21 @@ def repair(
 
     Example: savegame repair --dry-run
     """
-    with opened(store, namespace, change=not dry_run) as vault:
+    with use_vault(store, namespace, change=not dry_run) as vault:
         with bar("verifying") as progress:
             report = vault.verify(progress=progress)
         if not report.ok and not dry_run:
-            _problems(report)
-            ask(f"{plural(len(report.problems), 'damaged place')} will be set aside. Go on?", yes=yes)
+            _print_problems(report)
+            ask(f"{plural(len(report.problems), 'damaged place')} will be set aside. Continue?", yes=yes)
             with bar("repairing") as progress:
                 report = vault.repair(progress)
-    _end(report, command("repair") if dry_run else "restore a backup", as_json=as_json)
+    _print_report(report, command("repair") if dry_run else "restore a backup", as_json=as_json)
 
 
-def _end(report: Report, following: str, *, as_json: bool) -> None:
+def _print_report(report: Report, next_step: str, *, as_json: bool) -> None:
+    """Print what verify or repair found; exit with 8 if something is damaged."""
     if as_json:
-        print_json(shapes.checked(report))
+        print_json(json_output.verify_output(report))
     else:
         for what in report.repaired:
             say(("✓ ", "green"), one_line(what))
@@ -144,18 +156,18 @@ def _end(report: Report, following: str, *, as_json: bool) -> None:
             counts = f"{plural(report.checkpoints, 'checkpoint')} of {plural(report.threads, 'thread')}"
             say(("✓ intact  ", "bold green"), counts)
         else:
-            _problems(report)
-            say(("✗ damaged  ", "bold red"), f"{plural(len(report.problems), 'place')}; next: {one_line(following)}")
+            _print_problems(report)
+            say(("✗ damaged  ", "bold red"), f"{plural(len(report.problems), 'place')}; next: {one_line(next_step)}")
     if not report.ok:
         raise typer.Exit(CorruptionError.exit_code)
 
 
-def _problems(report: Report) -> None:
+def _print_problems(report: Report) -> None:
     for problem in report.problems:
-        warn(one_line(_problem(problem)))
+        warn(one_line(_problem_text(problem)))
 
 
-def _problem(problem: Problem) -> str:
-    """Where something is wrong, and what it is unless its place says so already."""
-    told = str(problem)
-    return told.removesuffix(f": {problem.message}") if f"({problem.place})" in problem.message else told
+def _problem_text(problem: Problem) -> str:
+    """The place of a problem and its message, without naming the place twice."""
+    text = str(problem)
+    return text.removesuffix(f": {problem.message}") if f"({problem.place})" in problem.message else text

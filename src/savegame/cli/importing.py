@@ -1,4 +1,4 @@
-"""`savegame import file` and `savegame import langgraph`: threads that come in. The vault and the adapter do the work."""
+"""`savegame import file` and `savegame import langgraph`. The vault and the LangGraph adapter do the work."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from savegame.cli import shapes
+from savegame.cli import json_output
 from savegame.cli.printing import bar, err, one_line, plural, print_json, say, warn
-from savegame.cli.vaults import AsJson, Namespace, Store, opened
+from savegame.cli.vaults import AsJson, Namespace, Store, use_vault
 from savegame.errors import SavegameError
 from savegame.transfer.importing import check_first_line
 
@@ -30,14 +30,14 @@ def import_file(
 
     Example: savegame import file all.jsonl --store elsewhere.db
     """
-    check_first_line(str(path))  # what is no export is refused before a new store is made
-    with opened(store, namespace, make=True) as vault, bar("importing") as progress:
+    check_first_line(str(path))  # before use_vault creates a store for a file that is no export
+    with use_vault(store, namespace, make=True) as vault, bar("importing") as progress:
         count = vault.import_(path, progress=progress)
-    done: shapes.Imported = {"path": str(path), "checkpoints": count}
+    done: json_output.ImportOutput = {"path": str(path), "checkpoints": count}
     if as_json:
         print_json(done)
     else:
-        say(f"{path}: {plural(count, 'checkpoint')} imported" + ("" if count else ", everything was there before"))
+        say(f"{path}: {plural(count, 'checkpoint')} imported" + ("" if count else ", all were imported before"))
 
 
 @import_.command("langgraph")
@@ -55,10 +55,10 @@ def import_langgraph(
     """
     adapter = import_module("savegame.adapters.langgraph_import")  # here, because the extra may not be installed
     with adapter.OldFile(old):
-        pass  # what is not such a file is refused before a new store is made
-    done: shapes.ImportedGraphs = {"path": old, "threads": 0, "checkpoints": 0, "imported": 0, "failed": []}
+        pass  # before use_vault creates a store for a file that is no SqliteSaver's
+    done: json_output.GraphImportOutput = {"path": old, "threads": 0, "checkpoints": 0, "imported": 0, "failed": []}
     failed: list[SavegameError] = []
-    with opened(store, namespace, make=True) as vault, bar("importing") as progress:
+    with use_vault(store, namespace, make=True) as vault, bar("importing") as progress:
         for outcome in adapter.import_file(old, vault, progress):
             if outcome.error is not None:
                 failed.append(outcome.error)
@@ -69,12 +69,12 @@ def import_langgraph(
             if not as_json and not err.is_terminal:
                 say(f"{_name(outcome.place)}: {outcome.checkpoints} checkpoints, {outcome.new} imported")
     done["failed"] = [str(error) for error in failed]
-    _end(done, as_json=as_json)
+    _print_result(done, as_json=as_json)
     if failed:
         raise typer.Exit(failed[0].exit_code)
 
 
-def _end(done: shapes.ImportedGraphs, *, as_json: bool) -> None:
+def _print_result(done: json_output.GraphImportOutput, *, as_json: bool) -> None:
     if as_json:
         print_json(done)
         return
@@ -82,11 +82,11 @@ def _end(done: shapes.ImportedGraphs, *, as_json: bool) -> None:
         warn(f"savegame: {one_line(message)}")
     before = done["checkpoints"] - done["imported"]
     counts = f"{done['checkpoints']} checkpoints of {done['threads']} threads and namespaces"
-    say(f"{counts}: {done['imported']} imported, {before} there before")
+    say(f"{counts}: {done['imported']} imported, {before} already in the vault")
     if done["failed"]:
         say((f"NOT imported, see above: {len(done['failed'])} threads or namespaces", "bold red"))
     else:
-        say("each was read back and is equal to the old one")
+        say("all were read back and equal their source")
 
 
 def _name(place: Any) -> str:

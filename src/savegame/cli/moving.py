@@ -1,4 +1,4 @@
-"""`savegame rewind`, `fork` and `label`: the head, new threads and notes. What they do is in the vault. Touches vault."""
+"""`savegame rewind`, `fork` and `label`: move the head, start new threads, annotate checkpoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from savegame.cli.printing import ask, one_line, plural, print_json, print_lines, refuse_other, say, short
-from savegame.cli.rendering import checkpoint_line, going_lines, label_and_tags
+from savegame.cli.rendering import checkpoint_line, deletion_lines, label_and_tags
 from savegame.cli.vaults import (
     REFERENCE,
     AsJson,
@@ -17,14 +17,14 @@ from savegame.cli.vaults import (
     Store,
     ThreadName,
     Yes,
-    by_reference,
     command,
     complete_ref,
-    opened,
-    thread_named,
+    get_thread,
+    resolve_reference,
+    use_vault,
 )
 from savegame.errors import InvalidInputError
-from savegame.present.completion import left_behind
+from savegame.present.completion import list_left_behind
 
 
 def rewind(
@@ -47,18 +47,20 @@ def rewind(
 
     Example: savegame rewind support-42 "before refund"
     """
-    with opened(store, namespace, change=True) as vault:
-        found = thread_named(vault, thread, whole=True)
+    with use_vault(store, namespace, change=True) as vault:
+        found = get_thread(vault, thread, whole=True)
         old = next(found.history(limit=1), None)
-        target = by_reference(found, ref, found.load)
-        going = list(left_behind(found, target, branches=discard))
+        target = resolve_reference(found, ref, found.load)
+        going = list(list_left_behind(found, target, branches=discard))
         left = len(going)
         if discard and not as_json and not yes:
-            print_lines(going_lines(going))
+            print_lines(deletion_lines(going))
         if discard and left and not dry_run:
-            ask(f"{plural(left, 'checkpoint')} of {one_line(found.id)} will be deleted for good. Go on?", yes=yes)
+            ask(f"{plural(left, 'checkpoint')} of {one_line(found.id)} will be deleted for good. Continue?", yes=yes)
             if not yes:
-                refuse_other([entry.id for entry in left_behind(found, target, branches=True)], [entry.id for entry in going])
+                refuse_other(
+                    [entry.id for entry in list_left_behind(found, target, branches=True)], [entry.id for entry in going]
+                )
         if not dry_run:
             target = found.rewind(target, discard=discard, rerun_tools=rerun_tools, expect=old)
         if as_json:
@@ -77,7 +79,7 @@ def rewind(
         say(
             f"{plural(left, 'checkpoint')} {_fate(left, discard=discard, dry_run=dry_run)}"
             if left
-            else "nothing is left behind"
+            else "no checkpoint is left behind"
         )
         if old is not None and left and not discard and not dry_run:
             say((f"undo: {one_line(command('rewind', found.id, short(old.id)))}", "dim"))
@@ -103,16 +105,15 @@ def fork(
 
     Example: savegame fork support-42 what-if --at "before refund"
     """
-    with opened(store, namespace, change=True) as vault:
-        source = thread_named(vault, thread, whole=True)
-        origin = by_reference(source, at, source.load)
-        begun = next(source.fork(new, at=origin).history())
+    with use_vault(store, namespace, change=True) as vault:
+        source = get_thread(vault, thread, whole=True)
+        origin = resolve_reference(source, at, source.load)
+        first = next(source.fork(new, at=origin).history())
         if as_json:
-            first = begun.to_dict()
-            print_json({"thread_id": new, "forked_from": source.id, "at": origin.id, "checkpoint": first})
+            print_json({"thread_id": new, "forked_from": source.id, "at": origin.id, "checkpoint": first.to_dict()})
             return
-        say((one_line(new), "bold"), f" begins with step {origin.step} of {one_line(source.id)}")
-        say(checkpoint_line(begun, head=True), hang=10)
+        say((one_line(new), "bold"), f" starts at step {origin.step} of {one_line(source.id)}")
+        say(checkpoint_line(first, head=True), hang=10)
 
 
 def label(
@@ -133,19 +134,19 @@ def label(
     Example: savegame label support-42 head~1 "before refund" --tag risky
     """
     if (name is None) == (not remove) and not tag and not untag:
-        raise InvalidInputError("nothing to do: give a label, --remove, --tag or --untag")
+        raise InvalidInputError("nothing to do; pass a label, --remove, --tag or --untag")
     if name is not None and remove:
-        raise InvalidInputError("give a label or --remove, not both")
-    with opened(store, namespace, change=True) as vault:
-        found = thread_named(vault, thread, whole=True)
+        raise InvalidInputError("pass a label or --remove, not both")
+    with use_vault(store, namespace, change=True) as vault:
+        found = get_thread(vault, thread, whole=True)
 
         def change(label: str | None, tags: tuple[str, ...]) -> tuple[str | None, list[str]]:
-            kept = [old for old in tags if old not in (untag or ())]
-            return name if name is not None or remove else label, [*kept, *(tag or ())]
+            rest = [old for old in tags if old not in (untag or ())]
+            return name if name is not None or remove else label, [*rest, *(tag or ())]
 
-        noted = by_reference(found, ref, lambda known: found.note(known, change))
+        changed = resolve_reference(found, ref, lambda checkpoint: found.note(checkpoint, change))
         if as_json:
-            print_json(noted.to_dict())
+            print_json(changed.to_dict())
         else:
-            notes = label_and_tags(noted)
-            say((short(noted.id), "yellow"), f"  step {noted.step}  ", notes if notes else ("no label, no tags", "dim"))
+            notes = label_and_tags(changed)
+            say((short(changed.id), "yellow"), f"  step {changed.step}  ", notes if notes else ("no label, no tags", "dim"))

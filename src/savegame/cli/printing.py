@@ -1,8 +1,8 @@
-"""What every command prints with: lines and tables for people, JSON for programs, bars, questions. Touches showing, errors.
+"""Output of all commands: lines and tables for people, JSON for programs, progress bars, questions.
 
-Stored text never reaches a terminal as it is: control characters, ends of lines other than the newline, and marks that turn
-the direction of writing are shown as escapes, for people and in JSON. Bars and questions go to standard error, so that
-standard output is only ever the answer.
+Stored text never reaches a terminal raw: control characters, line separators other than the newline, and marks that change
+the writing direction are escaped, for people and in JSON. Bars and questions go to standard error, so standard output holds
+only the answer.
 """
 
 from __future__ import annotations
@@ -24,79 +24,79 @@ from savegame.errors import ConflictError, InvalidInputError, SavegameError
 from savegame.present.text import ago as text_of_age
 
 PIPED_WIDTH: Final = 1000
-"""Trees are not wrapped for programs that read what people would."""
+"""Width of trees in a pipe, where nothing should wrap."""
 
-AT_ONCE: Final = 200
-"""Lines that are printed together: one by one is slow, all at once keeps people waiting."""
+BATCH_LINES: Final = 200
+"""Lines per print: one by one is slow, all at once keeps people waiting."""
 
-NARROWEST: Final = 12
-"""What is left of the first column of a table that has no room."""
+FIRST_COLUMN: Final = 12
+"""Minimum width of the first column of a table."""
 
-LAST: Final = 14
-"""What is left at least of the last one: a status."""
+LAST_COLUMN: Final = 14
+"""Minimum width of the last column: a status."""
 
 NARROW: Final = 64
-"""Terminals with fewer columns are told less of each checkpoint."""
+"""Terminals with fewer columns show less of each checkpoint."""
 
 _UNSAFE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tabs and newlines
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # what turns the direction of writing, or changes how letters are shaped
-    "\u2028\u2029\ufff9-\ufffb]"  # other ends of lines and paragraphs; notes between the lines
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # marks that change the writing direction or the shape of letters
+    "\u2028\u2029\ufff9-\ufffb]"  # line and paragraph separators, interlinear annotations
 )
 
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 err = Console(highlight=False, soft_wrap=True, stderr=True)
 
 
-def safe(text: object) -> str:
-    """A stored text as a terminal may show it: what would move the cursor, end a line or turn the text round, as an escape."""
+def escape(text: object) -> str:
+    """A stored text with everything escaped that would move the cursor, end a line or change the writing direction."""
     return _UNSAFE.sub(
         lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}", written(text)
     )
 
 
 def one_line(text: object, width: int = 0) -> str:
-    """A stored text on one line, cut at `width` characters if there is one."""
-    flat = safe(text).replace("\n", "⏎").replace("\t", " ")
+    """A stored text on one line, cut at `width` characters unless that is 0."""
+    flat = escape(text).replace("\n", "⏎").replace("\t", " ")
     return flat if not width or len(flat) <= width else f"{flat[: width - 1]}…"
 
 
-def clipped(text: object, width: int) -> str:
-    """A stored text on one line, for people cut at `width` characters; programs that read it get all of it."""
+def clip(text: object, width: int) -> str:
+    """A stored text on one line, cut at `width` characters on a terminal; a pipe gets all of it."""
     return one_line(text, width if out.is_terminal else 0)
 
 
 def say(*parts: str | Text | tuple[str, str], hang: int = 0) -> None:
-    """One line for people, of texts and (text, style); nothing in them is markup, and nothing moves the cursor."""
+    """Print one line of texts and (text, style). Markup is not interpreted, and nothing moves the cursor."""
     line = Text()
     for part in parts:
         if isinstance(part, Text):
             line.append_text(part)
         else:
             text, style = (part, "") if isinstance(part, str) else part
-            line.append(safe(text), style)
+            line.append(escape(text), style)
     print_lines([line], hang=hang)
 
 
 def warn(line: str) -> None:
-    """One line for people that is no part of the answer: on standard error."""
-    err.print(safe(line), style="yellow", markup=False)
+    """Print one line that is not part of the answer, on standard error."""
+    err.print(escape(line), style="yellow", markup=False)
 
 
 def print_lines(lines: Iterable[Text], *, cut: bool = False, hang: int = 0) -> None:
-    """Lines for people as they come, on a terminal cut at its width or else wrapped; in a pipe whole and without colours.
+    """Print lines as they arrive: wrapped or `cut` at the width of a terminal, or whole and without colours in a pipe.
 
-    With `hang`, what is wrapped goes on below so many characters.
+    Continuation lines are indented by `hang` characters.
     """
     if not out.is_terminal:
         sys.stdout.writelines(f"{line.plain}\n" for line in lines)
         return
-    waiting = (_hanging(line, hang) for line in lines) if hang else iter(lines)
-    while some := list(islice(waiting, AT_ONCE)):
-        out.print(Text("\n").join(some), soft_wrap=not cut, no_wrap=cut, overflow="ellipsis" if cut else None)
+    waiting = (_hang_indent(line, hang) for line in lines) if hang else iter(lines)
+    while batch := list(islice(waiting, BATCH_LINES)):
+        out.print(Text("\n").join(batch), soft_wrap=not cut, no_wrap=cut, overflow="ellipsis" if cut else None)
 
 
-def _hanging(text: Text, indent: int) -> Text:
+def _hang_indent(text: Text, indent: int) -> Text:
     below = Text(" " * indent)
     lines: list[Text] = []
     for line in text.split("\n", allow_blank=True):
@@ -104,13 +104,13 @@ def _hanging(text: Text, indent: int) -> Text:
             lines.append(line)
             continue
         start, rest = line.divide([indent])
-        first, *others = rest.wrap(out, max(out.width - indent, NARROWEST))
+        first, *others = rest.wrap(out, max(out.width - indent, FIRST_COLUMN))
         lines += [start + first, *(below + part for part in others)]
     return Text("\n").join(lines)
 
 
 def is_narrow() -> bool:
-    """Whether somebody looks on at less than fits on a line."""
+    """Whether the output is a terminal with few columns."""
     return out.is_terminal and out.width < NARROW
 
 
@@ -122,10 +122,10 @@ def print_table(
     head: bool = True,
     spare: Sequence[str] = (),
 ) -> None:
-    """Rows below the names of their columns, those with `>` to the right; or what is said where there are no rows.
+    """Print rows below their column names, those with `>` right-aligned; or the text `nothing` if there are no rows.
 
-    On a terminal that is too narrow the last column is cut; then the columns `spare` are left out, first things first; then
-    the first one is cut.
+    On a terminal that is too narrow the last column is cut, then the columns `spare` are dropped in order, then the first
+    column is cut.
     """
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
     if not cells:
@@ -136,26 +136,26 @@ def print_table(
     widths = [max(row[place].cell_len for row in cells) for place in range(len(columns))]
     shown = list(range(len(columns)))
     if spare and out.is_terminal:
-        widths[-1] = min(widths[-1], LAST)
-        shown = fitting(columns, widths, spare, out.width)
-        widths[0] = min(widths[0], max(NARROWEST, out.width - sum(widths[place] + 2 for place in shown[1:]) - 2))
+        widths[-1] = min(widths[-1], LAST_COLUMN)
+        shown = choose_columns(columns, widths, spare, out.width)
+        widths[0] = min(widths[0], max(FIRST_COLUMN, out.width - sum(widths[place] + 2 for place in shown[1:]) - 2))
         for row in cells:
             row[0].truncate(widths[0], overflow="ellipsis")
     names, widths = [columns[place] for place in shown], [widths[place] for place in shown]
-    print_lines((_in_columns([row[place] for place in shown], names, widths) for row in cells), cut=True)
+    print_lines((_join_cells([row[place] for place in shown], names, widths) for row in cells), cut=True)
 
 
-def fitting(columns: Sequence[str], widths: Sequence[int], spare: Sequence[str], room: int) -> list[int]:
-    """The places of the columns that are shown in so much room: of those that can be spared, as few as need be are left out."""
+def choose_columns(columns: Sequence[str], widths: Sequence[int], spare: Sequence[str], room: int) -> list[int]:
+    """Indexes of the columns that fit into `room`; drops as few of the `spare` ones as possible."""
     shown = list(range(len(columns)))
     for name in spare:
-        if min(widths[0], NARROWEST) + sum(widths[place] + 2 for place in shown[1:]) <= room:
+        if min(widths[0], FIRST_COLUMN) + sum(widths[place] + 2 for place in shown[1:]) <= room:
             break
         shown.remove(columns.index(name))
     return shown
 
 
-def _in_columns(row: Sequence[Text], columns: Sequence[str], widths: Sequence[int]) -> Text:
+def _join_cells(row: Sequence[Text], columns: Sequence[str], widths: Sequence[int]) -> Text:
     line = Text()
     for cell, column, width in zip(row, columns, widths, strict=True):
         space = " " * (width - cell.cell_len)
@@ -169,17 +169,17 @@ def _in_columns(row: Sequence[Text], columns: Sequence[str], widths: Sequence[in
 
 
 def short(id: str | None) -> str:  # noqa: A002 - one word per idea
-    """An id of ours as people read it; one that somebody chose stays whole."""
+    """The first 8 characters of a generated id; an id chosen by the user stays whole."""
     return "" if id is None else id[:8] if re.fullmatch(r"[0-9a-f]{32}", id) else one_line(id)
 
 
 def ago(then: dt.datetime) -> str:
-    """How long ago something was."""
+    """How long ago something happened."""
     return text_of_age(then, dt.datetime.now(dt.UTC))
 
 
 def plural(count: int, one: str) -> str:
-    """A number of things."""
+    """A count with its noun."""
     return f"{count:,} {one}" + ("" if count == 1 else "es" if one.endswith("s") else "s")
 
 
@@ -187,18 +187,18 @@ def plural(count: int, one: str) -> str:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON in which nothing can move a cursor; without `indent`, one line for every reader, whatever it takes to end a line."""
+    """JSON with unsafe characters escaped; without `indent`, on one line whatever a reader takes for the end of a line."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def print_json(value: Any) -> None:
-    """One document."""
+    """Print one document."""
     sys.stdout.write(f"{json_text(value, 2)}\n")
 
 
 def print_json_list(values: Iterable[Any]) -> None:
-    """A list, an item on each line as they come."""
+    """Print a list, one item per line as they arrive."""
     before = "["
     for value in values:
         sys.stdout.write(before + json_text(value))
@@ -207,27 +207,27 @@ def print_json_list(values: Iterable[Any]) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """One document on a line of its own, at once."""
+    """Print one document on its own line, and flush."""
     sys.stdout.write(f"{json_text(value)}\n")
     sys.stdout.flush()
 
 
-# -- meanwhile and beforehand ----------------------------------------------------------------------
+# -- progress and questions ------------------------------------------------------------------------
 
 
 @contextmanager
 def bar(what: str, unit: str | None = None) -> Iterator[Callable[[int, int], None]]:
-    """Progress of long work on standard error: a bar if a person watches; else, with a unit, a line for every tenth done."""
+    """Show progress on standard error: a bar on a terminal; elsewhere, with a unit, one line per tenth."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # few commands need it
 
     columns = (TextColumn(what, markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     tenths = 0
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as shown:
-        task = shown.add_task(what, total=None)
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
+        task = display.add_task(what, total=None)
 
         def progress(done: int, total: int) -> None:
             nonlocal tenths
-            shown.update(task, completed=done, total=total)
+            display.update(task, completed=done, total=total)
             if unit is not None and not err.is_terminal and total and done * 10 // total > tenths:
                 tenths = done * 10 // total
                 err.print(f"{what}: {done} of {total} {unit}", markup=False)
@@ -236,20 +236,17 @@ def bar(what: str, unit: str | None = None) -> Iterator[Callable[[int, int], Non
 
 
 def ask(question: str, *, yes: bool) -> None:
-    """Go on only if a person agrees, or said so with `--yes`; else SavegameError. Where nobody can be asked, InvalidInputError.
-
-    Ctrl-C at the question interrupts the command, as it does anywhere else.
-    """
+    """Return if the user agrees, or passed `--yes`; raise SavegameError otherwise, InvalidInputError without a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidInputError(f"{question} Nobody is there to answer: give --yes to do it, or --dry-run to look only")
-    err.print(f"{safe(question)} [y/N] ", end="", markup=False)
+        raise InvalidInputError(f"{question} Cannot ask without a terminal; pass --yes to confirm or --dry-run to preview")
+    err.print(f"{escape(question)} [y/N] ", end="", markup=False)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise SavegameError("you did not say yes: nothing was done")
+        raise SavegameError("not confirmed; nothing was changed")
 
 
-def refuse_other(now: object, shown: object) -> None:
-    """What a person agreed to is what is done: ConflictError if it is something else by now."""
-    if now != shown:
-        raise ConflictError("something changed since you were shown what goes: nothing was deleted; look again")
+def refuse_other(now: object, confirmed: object) -> None:
+    """Raise ConflictError if what would happen now is not what the user confirmed."""
+    if now != confirmed:
+        raise ConflictError("the data changed while you were asked, and nothing was deleted; run the command again")

@@ -1,6 +1,6 @@
-"""Checkpoints, conversations, states and differences as people read them. Pure: gives texts that the commands print.
+"""Checkpoints, conversations, states and changes as rich texts that the commands print. Pure.
 
-Whatever was stored passes through `safe` or `one_line`. Touches printing, showing, transcript, codec, model.
+All stored text passes through `escape` or `one_line`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from rich.text import Text
 from rich.tree import Tree
 
 from savegame.checkpoint import Checkpoint
-from savegame.cli.printing import ago, clipped, is_narrow, one_line, plural, safe, short
-from savegame.encoding.codec import format_path
-from savegame.encoding.text import plain_text, written
-from savegame.messages.transcript import Call, file_kind, file_name, said_in
+from savegame.cli.printing import ago, clip, escape, is_narrow, one_line, plural, short
+from savegame.encoding.text import format_path, plain_text, written
+from savegame.messages.transcript import MessageCall, file_kind, file_name, read_message
 from savegame.model import MISSING, Change, Status
 
 WIDTH: Final = 100
-"""Where values on one line are cut."""
+"""Maximum length of a value on one line."""
 
 LINES: Final = 12
-"""Lines of a text, and items of a list, that are shown unless everything is asked for."""
+"""Maximum number of lines of a text, and of items of a list, without --full."""
 
-SAID: Final = 12
-"""The column in which messages say something."""
+TEXT_COLUMN: Final = 12
+"""The column in which the text of a message starts."""
 
-GOING: Final = 20
-"""How much of what is about to be deleted is listed."""
+MAX_LISTED: Final = 20
+"""Maximum number of listed checkpoints that are about to be deleted."""
 
 ROLES: Final = {"user": "bold cyan", "assistant": "bold green", "tool": "magenta", "system": "dim"}
 STATUSES: Final = {"completed": ("✓ completed", "green"), "failed": ("✗ failed", "red"), "halted": ("■ halted", "yellow")}
@@ -39,13 +38,13 @@ SIGNS: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def status_text(status: Status) -> Text:
-    """How far the work is, and why it ended."""
-    said, style = STATUSES.get(str.__str__(status), ("… in progress", "dim"))
-    return Text(said + (f": {one_line(status.reason, 60)}" if status.reason else ""), style)
+    """A status with its reason."""
+    text, style = STATUSES.get(str.__str__(status), ("… in progress", "dim"))
+    return Text(text + (f": {one_line(status.reason, 60)}" if status.reason else ""), style)
 
 
 def checkpoint_line(found: Checkpoint, *, head: bool) -> Text:
-    """A checkpoint on one line; where that is short, without its kind."""
+    """A checkpoint on one line; on narrow terminals without its kind."""
     line = Text.assemble((f"{short(found.id):8}  ", "yellow"))
     if is_narrow():
         line.append(f"{found.step:<4}", "bold").append(f"{ago(found.created_at):12}", "dim")
@@ -57,33 +56,33 @@ def checkpoint_line(found: Checkpoint, *, head: bool) -> Text:
     line.append(label_and_tags(found))
     if found.status != "in_progress":
         line.append_text(Text.assemble(status_text(found.status), " "))
-    if spent := costs(found):
+    if spent := cost_text(found):
         line.append(f"{spent} ", "dim")
     if found.forked_from is not None:
-        line.append(f"forked from {clipped(found.forked_from, 40)}", "cyan")
+        line.append(f"forked from {clip(found.forked_from, 40)}", "cyan")
     line.rstrip()
     return line
 
 
-def going_lines(entries: Sequence[Checkpoint]) -> Iterator[Text]:
-    """What is about to be deleted, of many only the first."""
-    yield from (Text("  ").append_text(checkpoint_line(entry, head=False)) for entry in entries[:GOING])
-    if len(entries) > GOING:
-        yield Text(f"  … {len(entries) - GOING:,} more", "dim")
+def deletion_lines(entries: Sequence[Checkpoint]) -> Iterator[Text]:
+    """The first of the checkpoints that are about to be deleted, and how many more there are."""
+    yield from (Text("  ").append_text(checkpoint_line(entry, head=False)) for entry in entries[:MAX_LISTED])
+    if len(entries) > MAX_LISTED:
+        yield Text(f"  … {len(entries) - MAX_LISTED:,} more", "dim")
 
 
 def label_and_tags(found: Checkpoint) -> Text:
-    """The notes pinned on a checkpoint, each followed by a space."""
+    """Label and tags of a checkpoint, each followed by a space."""
     text = Text()
     if found.label:
-        text.append(f"«{clipped(found.label, 60)}» ", "bold yellow")
+        text.append(f"«{clip(found.label, 60)}» ", "bold yellow")
     for tag in found.tags:
-        text.append(f"#{clipped(tag, 30)} ", "blue")
+        text.append(f"#{clip(tag, 30)} ", "blue")
     return text
 
 
-def costs(found: Checkpoint) -> str:
-    """What a checkpoint cost, if it says so."""
+def cost_text(found: Checkpoint) -> str:
+    """Tokens and cost of a checkpoint, as far as known."""
     parts = [] if found.tokens_used is None else [f"{found.tokens_used:,} tokens"]
     return ", ".join(parts if found.cost is None else [*parts, f"${found.cost:.4f}"])
 
@@ -92,22 +91,22 @@ def costs(found: Checkpoint) -> str:
 
 
 def message_text(message: Any, *, full: bool) -> Text:
-    """One message: who, what, which calls with what outcome, which files."""
-    said = said_in(message)
-    role = one_line(said.role, 20)
-    text = Text.assemble((f"{role:>{SAID - 2}}  ", ROLES.get(role, "bold")))
-    lines = [(value_text(part, full=full), "red" if said.failed else "") for part in said.parts]
-    lines += [(f"→ {call_text(call, full=full)}", "red" if call.failed else "magenta") for call in said.calls]
-    names = [f"{file_name(file, place)} ({file_kind(file)})" for place, file in enumerate(said.files)]
+    """One message: role, text, tool calls with their results, files."""
+    transcript = read_message(message)
+    role = one_line(transcript.role, 20)
+    text = Text.assemble((f"{role:>{TEXT_COLUMN - 2}}  ", ROLES.get(role, "bold")))
+    lines = [(value_text(part, full=full), "red" if transcript.failed else "") for part in transcript.parts]
+    lines += [(f"→ {call_text(call, full=full)}", "red" if call.failed else "magenta") for call in transcript.calls]
+    names = [f"{file_name(file, place)} ({file_kind(file)})" for place, file in enumerate(transcript.files)]
     lines += [(f"+ {one_line(name, 0 if full else WIDTH)}", "blue") for name in names]
-    below = "\n" + " " * SAID
+    below = "\n" + " " * TEXT_COLUMN
     for place, (line, style) in enumerate(lines):
         text.append((below if place else "") + line.replace("\n", below), style)
     return text
 
 
-def call_text(call: Call, *, full: bool) -> str:
-    """A tool call as a function call, and what it gave."""
+def call_text(call: MessageCall, *, full: bool) -> str:
+    """A tool call written as a function call, with its result."""
     given = {} if call.arguments is None else call.arguments
     each = (
         [f"{written(key)}={value_text(value, full=full)}" for key, value in given.items()]
@@ -119,9 +118,9 @@ def call_text(call: Call, *, full: bool) -> str:
 
 
 def value_text(value: Any, *, full: bool) -> str:
-    """A value: text as it is, other things as JSON where that can be; cut unless everything is asked for."""
+    """A value: text unquoted, anything else as JSON where possible; cut unless `full`."""
     if isinstance(value, str):
-        return safe(value) if full else _cut_lines(safe(value))
+        return escape(value) if full else _cut_lines(escape(value))
     if isinstance(value, (bytes, bytearray)):
         return f"({plural(len(value), 'byte')})"
     return one_line(plain_text(value), 0 if full else WIDTH)
@@ -137,7 +136,7 @@ def _cut_lines(text: str) -> str:
 
 
 def state_tree(state: Any, *, full: bool, without: tuple[str, ...] = ()) -> Tree:
-    """A state as a tree; of long lists and deep places only the beginning, unless everything is asked for."""
+    """A state as a tree; long lists and deep branches are cut unless `full`."""
     tree = Tree(Text("state", "bold"), guide_style="dim")
     shown = {name: value for name, value in state.items() if name not in without} if isinstance(state, dict) else state
     _grow(tree, shown, 0, full=full)
@@ -161,7 +160,7 @@ def _grow(tree: Tree, value: Any, depth: int, *, full: bool) -> None:
 
 
 def change_lines(change: Change, *, full: bool) -> Iterator[Text]:
-    """One difference: its place and what is gone or new there; of long texts only the lines that differ."""
+    """One change: its path with the old and the new value; of long texts only the lines that differ."""
     path = one_line(format_path(change.path) or "(the state)")
     if change.old is MISSING:
         yield Text.assemble(("+ ", "bold green"), (path, "bold"), (f"  {_side(change.new, full=full)}", "green"))
@@ -184,6 +183,6 @@ def _side(value: Any, *, full: bool) -> str:
 
 
 def _text_lines(old: str, new: str) -> Iterator[Text]:
-    lines = difflib.unified_diff(safe(old).splitlines(), safe(new).splitlines(), lineterm="", n=2)
+    lines = difflib.unified_diff(escape(old).splitlines(), escape(new).splitlines(), lineterm="", n=2)
     for line in list(lines)[2:]:
         yield Text(f"    {line}", SIGNS.get(line[:1], "dim"))

@@ -1,4 +1,4 @@
-"""`savegame stale`, `calls`, `answer` and `resolve`: runs that a person has to look at. Touches vault."""
+"""`savegame stale`, `calls`, `answer` and `resolve`: crashed runs, and tool calls that need a person."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final
 import typer
 from rich.text import Text
 
-from savegame.cli import shapes
-from savegame.cli.printing import ago, clipped, one_line, print_json, print_json_list, print_lines, print_table, safe, say, warn
+from savegame.cli import json_output
+from savegame.cli.printing import ago, clip, escape, one_line, print_json, print_json_list, print_lines, print_table, say, warn
 from savegame.cli.rendering import call_text, value_text
-from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, command, complete_thread, opened, thread_named
+from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, command, complete_thread, get_thread, use_vault
 from savegame.encoding.text import plain_text
 from savegame.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
-from savegame.messages.transcript import Call
+from savegame.messages.transcript import MessageCall
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.runner import StaleRun
 from savegame.vault import Vault
@@ -25,11 +25,11 @@ STYLES: Final = {
     "done": "green", "failed": "red", "answered": "green",
     "waiting": "bold yellow", "unknown": "bold red", "started": "bold red",
 }  # fmt: skip
-HOW: Final = {
+NEEDS: Final = {
     "answer": (" for an answer", "answer", "--approve, or --reject WHY"),
-    "outcome": (": nobody knows whether it happened", "resolve", "--result JSON, or --error TEXT"),
+    "outcome": (": the outcome is unknown", "resolve", "--result JSON, or --error TEXT"),
 }
-"""By what a call needs of a person: what that means, the command, and what is said with it."""
+"""By what a call needs from a person: a description, the command, and its options."""
 
 CallKey = Annotated[
     str | None,
@@ -44,18 +44,18 @@ def stale(store: Store = None, namespace: Namespace = "default", as_json: AsJson
 
     Example: savegame stale --json | jq -r '.[].thread_id'
     """
-    with opened(store, namespace) as vault:
+    with use_vault(store, namespace) as vault:
         if as_json:
-            print_json_list(map(shapes.stale, vault.stale()))
+            print_json_list(map(json_output.stale_output, vault.stale()))
             return
         columns = ("thread", "agent", "expired", ">takeovers", "held by")
         print_table(columns, map(_cells, vault.stale()), nothing="no stale runs", spare=("agent", ">takeovers"))
 
 
 def _cells(run: StaleRun) -> tuple[str | Text, ...]:
-    name = Text(clipped(run.thread_id, 60), "bold")
+    name = Text(clip(run.thread_id, 60), "bold")
     takeovers = str(run.takeovers) if run.damage is None else Text("✗ damaged", "bold red")
-    return name, clipped(run.agent_id or "", 30), ago(run.expired_at), takeovers, clipped(run.owner, 60)
+    return name, clip(run.agent_id or "", 30), ago(run.expired_at), takeovers, clip(run.owner, 60)
 
 
 def calls(
@@ -72,59 +72,59 @@ def calls(
 
     Example: savegame calls support-42
     """
-    with opened(store, namespace) as vault:
+    with use_vault(store, namespace) as vault:
         held = {run.thread_id for run in vault.runs() if not run.stale}
-        found = _open_calls(vault, held) if thread is None else _calls(vault, thread_named(vault, thread).id)
+        found = _list_open(vault, held) if thread is None else _list_all(vault, get_thread(vault, thread).id)
         if as_json:
-            print_json_list(shapes.called(vault.codec, thread_id, entry) for thread_id, entry in found)
+            print_json_list(json_output.call_output(vault.codec, thread_id, entry) for thread_id, entry in found)
             return
         calls = list(found)
-    settled = [_settled(entry) for _, entry in calls if entry.settled]
+    settled = [_settled_line(entry) for _, entry in calls if entry.settled]
     print_lines(settled, hang=8)
     others = [(thread_id, entry, entry.needs(held=thread_id in held)) for thread_id, entry in calls if not entry.settled]
     count = Counter((thread_id, need) for thread_id, _, need in others)
     for place, (thread_id, entry, need) in enumerate(others):
         if place or settled:
             say("")
-        _tell(thread_id, entry, need, alone=count[thread_id, need] == 1)
+        _print_open(thread_id, entry, need, alone=count[thread_id, need] == 1)
     if not calls:
-        say(("no call waits" if thread is None else "no calls", "dim"))
+        say(("no open calls" if thread is None else "no calls", "dim"))
 
 
-def _settled(entry: CallEntry) -> Text:
-    """A call that ended: how, what it was, what it gave, and its key, by which others may know it."""
-    call = Call(entry.key, entry.name, entry.arguments, entry.error or entry.result, failed=entry.error is not None)
+def _settled_line(entry: CallEntry) -> Text:
+    """A call that ended: status, call, result and key."""
+    call = MessageCall(entry.key, entry.name, entry.arguments, entry.error or entry.result, failed=entry.error is not None)
     status = (f"{entry.status.value:8}", STYLES.get(entry.status, ""))
     return Text.assemble(status, call_text(call, full=False), (f"  {one_line(entry.key)}", "dim"))
 
 
-def _tell(thread_id: str, entry: CallEntry, need: str | None, *, alone: bool) -> None:
-    """A call that is not settled: everything that somebody needs to decide, and how to say it."""
-    means, verb, how = HOW[need] if need else ("", "", "")
+def _print_open(thread_id: str, entry: CallEntry, need: str | None, *, alone: bool) -> None:
+    """Print an unsettled call: everything that a person needs to decide, and the command to enter the decision."""
+    means, verb, how = NEEDS[need] if need else ("", "", "")
     status = "answered" if entry.answered else entry.status.value
     name = (one_line(entry.name), "bold cyan")
     say((one_line(thread_id), "bold"), "  ", name, "  ", (status, STYLES[status]), (means, "dim"), hang=4)
     if entry.asked:
         say("    ", ("asks: ", "cyan"), value_text(entry.asked, full=True).replace("\n", "\n    "), hang=4)
     for argument, value in entry.arguments.items():
-        shown = safe(plain_text(value, indent=2)).replace("\n", "\n    ")
+        shown = escape(plain_text(value, indent=2)).replace("\n", "\n    ")
         say("    ", (f"{one_line(argument)}: ", "cyan"), shown, hang=4)
-    said = f"{one_line(command(verb, thread_id, *([] if alone else [entry.key])))} {how}"
-    after = "it is being made" if entry.status == CallStatus.STARTED else "call the agent again: it goes on"
-    say((f"    {said if need else after}", "dim"))
+    decide = f"{one_line(command(verb, thread_id, *([] if alone else [entry.key])))} {how}"
+    wait = "the call is running" if entry.status == CallStatus.STARTED else "call the agent again to continue"
+    say((f"    {decide if need else wait}", "dim"))
 
 
-def _calls(vault: Vault, thread_id: str) -> Iterator[tuple[str, CallEntry]]:
+def _list_all(vault: Vault, thread_id: str) -> Iterator[tuple[str, CallEntry]]:
     return ((thread_id, entry) for entry in vault.calls(thread_id))
 
 
-def _open_calls(vault: Vault, held: Container[str]) -> Iterator[tuple[str, CallEntry]]:
-    """Calls that are not settled, without those that a live run is making."""
+def _list_open(vault: Vault, held: Container[str]) -> Iterator[tuple[str, CallEntry]]:
+    """Unsettled calls, without those that a live run is making."""
     for info in vault.threads(status="in_progress"):
         try:
             found = vault.calls(info.id)
-        except CorruptionError as error:  # the others are listed
-            warn(f"{one_line(info.id)} is left out, because it is damaged: {one_line(error)}")
+        except CorruptionError as error:  # list the others
+            warn(f"skipped {one_line(info.id)}, which is damaged: {one_line(error)}")
             continue
         for entry in found:
             if entry.answered or entry.needs(held=info.id in held):
@@ -148,13 +148,13 @@ def answer(
     Example: savegame answer invoice-7 --reject "not before Friday"
     """
     if approve == (reject is not None):
-        raise InvalidInputError("say --approve or --reject WHY")
-    with opened(store, namespace, change=True) as vault:
-        name = thread_named(vault, thread, whole=True).id
-        entry = _chosen(vault, name, call, (CallStatus.WAITING,))
+        raise InvalidInputError("pass either --approve or --reject WHY")
+    with use_vault(store, namespace, change=True) as vault:
+        name = get_thread(vault, thread, whole=True).id
+        entry = _choose_call(vault, name, call, (CallStatus.WAITING,))
         if not vault.answer(name, entry, True if reject is None else reject or False, comment=comment):
-            raise AlreadyExistsError(f"call {entry.key} of {entry.name!r} waits for no answer any more; the first one counts")
-    _told(name, entry, "refused" if reject is not None else "approved", as_json=as_json)
+            raise AlreadyExistsError(f"call {entry.key} of {entry.name!r} was already answered; the first answer counts")
+    _print_decision(name, entry, "rejected" if reject is not None else "approved", as_json=as_json)
 
 
 def resolve(
@@ -175,40 +175,43 @@ def resolve(
     Example: savegame resolve support-42 --result '{"refunded": 4900}'
     """
     if (result is None) == (error is None):
-        raise InvalidInputError("say --result JSON or --error TEXT")
-    value = None if result is None else _json(result)
-    with opened(store, namespace, change=True) as vault:
-        name = thread_named(vault, thread, whole=True).id
-        entry = _chosen(vault, name, call, (CallStatus.UNKNOWN, CallStatus.STARTED))
+        raise InvalidInputError("pass either --result JSON or --error TEXT")
+    value = None if result is None else _parse_json(result)
+    with use_vault(store, namespace, change=True) as vault:
+        name = get_thread(vault, thread, whole=True).id
+        entry = _choose_call(vault, name, call, (CallStatus.UNKNOWN, CallStatus.STARTED))
         vault.resolve(name, entry, value, error=error)
-    _told(name, entry, "resolved", as_json=as_json)
+    _print_decision(name, entry, "resolved", as_json=as_json)
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidInputError(f"--result is not JSON ({error}); a text needs quotes: --result '\"done\"'") from error
+        raise InvalidInputError(f"--result is not JSON ({error}); quote a string: --result '\"done\"'") from error
 
 
-def _chosen(vault: Vault, thread_id: str, key: str | None, statuses: tuple[CallStatus, ...]) -> CallEntry:
-    """The call that a key, its beginning, or nothing at all means. Raises NotFoundError, InvalidInputError."""
-    known = list(vault.calls(thread_id))
+def _choose_call(vault: Vault, thread_id: str, key: str | None, statuses: tuple[CallStatus, ...]) -> CallEntry:
+    """The call with this key or key prefix; without a key, the only one with such a status.
+
+    Raises NotFoundError, and InvalidInputError if several match.
+    """
+    entries = list(vault.calls(thread_id))
     if key is not None:
-        found = [entry for entry in known if entry.key == key] or [entry for entry in known if entry.key.startswith(key)]
+        found = [entry for entry in entries if entry.key == key] or [entry for entry in entries if entry.key.startswith(key)]
     else:
-        found = [entry for entry in known if entry.status in statuses]
+        found = [entry for entry in entries if entry.status in statuses]
         found = [entry for entry in found if not entry.answered] or found
     if len(found) == 1:
         return found[0]
     if not found:
-        wanted = f"call {key!r}" if key is not None else f"call that is {' or '.join(statuses)}"
-        raise NotFoundError(f"there is no {wanted}; {command('calls', thread_id)} lists them")
+        missing = f"call {key!r}" if key is not None else f"call that is {' or '.join(statuses)}"
+        raise NotFoundError(f"thread {thread_id!r} has no {missing}; list its calls with {command('calls', thread_id)}")
     several = ", ".join(f"{entry.key} ({entry.name})" for entry in found[:5])
-    raise InvalidInputError(f"which of them? {several}; give the key or more of it")
+    raise InvalidInputError(f"several calls match: {several}; pass the key of one, or a longer prefix")
 
 
-def _told(thread_id: str, entry: CallEntry, what: str, *, as_json: bool) -> None:
+def _print_decision(thread_id: str, entry: CallEntry, what: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"thread_id": thread_id, "call": entry.key, "name": entry.name})
     else:

@@ -1,4 +1,4 @@
-"""`savegame ui` and `savegame mcp`: the two servers, on a vault that is opened here. They are only imported when asked for."""
+"""`savegame ui` and `savegame mcp`: the two servers. Each is imported only when its command runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from savegame.cli.printing import err, out
-from savegame.cli.vaults import Namespace, Store, opened, shown
+from savegame.cli.vaults import Namespace, Store, store_name, use_vault
 
 ReadOnly = Annotated[bool, typer.Option("--read-only", help="Disable everything that makes changes.")]
 
@@ -24,26 +24,26 @@ def ui(
 ) -> None:
     """Open the vault as a web page on this machine.
 
-    Runs until Ctrl-C. Needs the web extra: pip install 'savegame[web]'.
+    Runs until Ctrl-C. Needs the extra web.
 
     Example: savegame ui --store agents.db
     """
     serve = import_module("savegame.web").serve
-    hints = chain(["Open this, it works once. Ctrl-C stops."], repeat("Opened. The next one needs another link:"))
-    with opened(store, namespace, change=not read_only) as vault:
+    hints = chain(["Open this link, which works once. Ctrl-C stops."], repeat("The link was used. To open another browser:"))
+    with use_vault(store, namespace, change=not read_only) as vault:
         serve(
             vault,
-            say=lambda link: _tell(next(hints), link),
+            say=lambda link: _print_link(next(hints), link),
             host=host,
             port=port,
-            name=shown(store),
+            name=store_name(store),
             read_only=read_only,
             open_browser=browser,
         )
 
 
-def _tell(hint: str, link: str) -> None:
-    """A link is the answer; what to do with it is for people only."""
+def _print_link(hint: str, link: str) -> None:
+    """Print a link on standard output, and the hint on standard error."""
     err.print(hint, style="dim")
     out.print(link, markup=False, style="bold cyan")
 
@@ -56,10 +56,10 @@ def mcp(
 ) -> None:
     """Serve the vault to an MCP client.
 
-    Uses standard input and output; creates the vault if missing. Needs the mcp extra: pip install 'savegame[mcp]'.
+    Uses standard input and output; creates the vault if missing. Needs the extra mcp.
 
     Example: savegame mcp --store agents.db
     """
     serve = import_module("savegame.mcp").serve
-    with opened(store, namespace, make=not read_only) as vault:
+    with use_vault(store, namespace, make=not read_only) as vault:
         serve(vault, read_only=read_only, answer_chars=answer_chars)

@@ -1,4 +1,4 @@
-"""`savegame ls` and `savegame search`: which threads there are, and which say something. Touches vault."""
+"""`savegame ls` and `savegame search`: list threads, and find them by the text of their messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
-from savegame.cli import shapes
+from savegame.cli import json_output
 from savegame.cli.printing import (
     ago,
     bar,
-    clipped,
+    clip,
     one_line,
     out,
     plural,
@@ -25,14 +25,14 @@ from savegame.cli.printing import (
     warn,
 )
 from savegame.cli.rendering import status_text
-from savegame.cli.vaults import AsJson, Namespace, Store, command, opened
+from savegame.cli.vaults import AsJson, Namespace, Store, command, use_vault
 from savegame.model import ThreadInfo, checked_limit
 from savegame.present.text import size_text
 
 MARKS: Final = ("\ue000", "\ue001")
-"""What stands around found words until they are coloured: for private use, so no text that people search holds them."""
+"""Marks around matches until they are coloured: private-use characters, so no searched text contains them."""
 
-NOTHING: Final = "nothing found in the messages at the head of any thread; earlier checkpoints and branches are not searched"
+NO_HITS: Final = "no messages found; only the messages at the head of each thread are searched"
 
 Agent = Annotated[str | None, typer.Option(help="Filter by agent.")]
 
@@ -55,28 +55,28 @@ def ls(
 
     Example: savegame ls --agent helper --recent -n 10
     """
-    with opened(store, namespace) as vault:
+    with use_vault(store, namespace) as vault:
         found: Iterable[ThreadInfo] = vault.threads(agent=agent, status=status, tag=tag, limit=None if recent else number)
         if recent:
             found = islice(sorted(found, key=lambda info: info.updated_at, reverse=True), checked_limit(number))
         if as_json:
-            print_json_list(map(shapes.thread, found))
+            print_json_list(map(json_output.thread_output, found))
             return
         columns = ("thread", "agent", ">steps", ">saved", ">state", "last activity", "status")
         shown = list(found)
-        nothing = "no threads" if agent is status is tag is None else "no thread fits"
+        nothing = "no threads" if agent is status is tag is None else "no thread matches the filters"
         print_table(columns, map(_cells, shown), nothing=nothing, spare=(">state", ">saved", "agent", ">steps"))
         if any(info.damage is not None for info in shown):
-            warn(f"{command('verify')} says what is damaged")
+            warn(f"some threads are damaged; run {command('verify')}")
 
 
 def _cells(info: ThreadInfo) -> list[str | Text]:
-    name = Text(clipped(info.id, 60), "bold")
+    name = Text(clip(info.id, 60), "bold")
     if info.damage is not None:
         return [name, "", "", "", "", "", Text("✗ damaged", "bold red")]
     return [
         name,
-        clipped(info.agent_id or "", 30),
+        clip(info.agent_id or "", 30),
         f"{info.step:,}",
         f"{info.checkpoints:,}",
         size_text(info.size_bytes),
@@ -86,7 +86,7 @@ def _cells(info: ThreadInfo) -> list[str | Text]:
 
 
 def search(
-    query: Annotated[str, typer.Argument(metavar="WORDS", help='Words or word prefixes; "quoted words" stand together.')],
+    query: Annotated[str, typer.Argument(metavar="WORDS", help='Words or word prefixes; "quoted words" match as a phrase.')],
     match: Annotated[
         str, typer.Option(metavar="words|substring", help="Match whole words and prefixes, or the text anywhere.")
     ] = "words",
@@ -102,26 +102,26 @@ def search(
 
     Example: savegame search "refund parcel"
     """
-    logging.getLogger("savegame").addFilter(lambda record: "not searched" not in str(record.msg))  # it is said below
-    with opened(store, namespace, change=True) as vault:  # the index is kept
+    logging.getLogger("savegame").addFilter(lambda record: "not searched" not in str(record.msg))  # printed below
+    with use_vault(store, namespace, change=True) as vault:  # to write the index
         with bar("indexing") as progress:
             marks = ("[", "]") if as_json else MARKS
             hits = vault.search(query, agent=agent, limit=number, match=match, markers=marks, progress=progress)
         if as_json:
-            print_json({"hits": [shapes.hit(hit) for hit in hits], "skipped": list(hits.skipped)})
+            print_json({"hits": [json_output.hit_output(hit) for hit in hits], "skipped": list(hits.skipped)})
             return
         for hit in hits:
             more = f"  {plural(hit.matches, 'message')}" if hit.matches > 1 else ""
             say((one_line(hit.thread_id), "bold"), (f"  message {hit.message + 1}  {one_line(hit.role or '')}{more}", "dim"))
-            say("    ", _coloured(hit.snippet), hang=4)
+            say("    ", _colour(hit.snippet), hang=4)
         if not hits:
-            say((NOTHING, "dim"))
+            say((NO_HITS, "dim"))
         for thread_id in hits.skipped:
-            warn(f"not searched, because it is damaged: {one_line(thread_id)}; {one_line(command('verify'))} says more")
+            warn(f"not searched because damaged: {one_line(thread_id)}; run {one_line(command('verify'))}")
 
 
-def _coloured(snippet: str) -> Text:
-    """A snippet whose found words stand out; between marks when nobody would see colours."""
+def _colour(snippet: str) -> Text:
+    """A snippet with its matches coloured, or in brackets where the output is no terminal."""
     begin, end = MARKS
     if not out.is_terminal:
         return Text(one_line(snippet.replace(begin, "[").replace(end, "]")))

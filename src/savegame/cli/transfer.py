@@ -1,4 +1,4 @@
-"""`savegame export`, `copy` and `migrate`: threads that go elsewhere, and layouts that change. Touches vault, opening."""
+"""`savegame export`, `copy` and `migrate`: write threads to a file or another store, upgrade a store's tables."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 import savegame
-from savegame.cli import shapes
+from savegame.cli import json_output
 from savegame.cli.printing import bar, plural, print_json, say
-from savegame.cli.vaults import ENVIRONMENT, AsJson, Namespace, Store, complete_thread, new_file, opened
+from savegame.cli.vaults import ENVIRONMENT, AsJson, Namespace, Store, complete_thread, new_file, use_vault
 from savegame.opening import open_store
 from savegame.present.text import size_text
 from savegame.vault import Vault
@@ -33,9 +33,9 @@ def export(
 
     Example: savegame export all.jsonl --store agents.db
     """
-    with opened(store, namespace) as vault, bar("exporting") as progress:
+    with use_vault(store, namespace) as vault, bar("exporting") as progress:
         count = vault.export(new_file(path), threads=thread or None, agent=agent, progress=progress)
-    done: shapes.Written = {"path": str(path), "size_bytes": path.stat().st_size, "checkpoints": count}
+    done: json_output.FileOutput = {"path": str(path), "size_bytes": path.stat().st_size, "checkpoints": count}
     if as_json:
         print_json(done)
     else:
@@ -45,9 +45,7 @@ def export(
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="Source vault: a path or URL; opened read-only.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="Target vault, on any store; created if missing.")],
-    namespace: Annotated[
-        list[str] | None, typer.Option(help="A namespace to copy; may be given several times. [default: default]")
-    ] = None,
+    namespace: Annotated[list[str] | None, typer.Option(help="Namespace to copy; repeatable.", show_default="default")] = None,
     into: Annotated[str | None, typer.Option(help="Namespace in the target.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Compare everything again, not only new data.")] = False,
     as_json: AsJson = False,
@@ -60,24 +58,23 @@ def copy(
     """
     names = namespace or ["default"]
     if into is not None and len(names) > 1:
-        raise savegame.InvalidInputError("--into takes one namespace; leave it out, and each keeps its name")
+        raise savegame.InvalidInputError("--into needs a single --namespace; without it, each namespace keeps its name")
     copied: dict[str, int] = {}
-    with opened(source, "default") as old, savegame.open(target) as new:
+    with use_vault(source, "default") as old, savegame.open(target) as new:
         for name in names:
             with bar(f"copying {name!r}", "threads") as progress:
-                there = Vault(new.store, namespace=into or name)
-                copied[name] = Vault(old.store, namespace=name).copy_to(there, progress, full=full)
+                destination = Vault(new.store, namespace=into or name)
+                copied[name] = Vault(old.store, namespace=name).copy_to(destination, progress, full=full)
             if not as_json:
-                came = f"{plural(copied[name], 'checkpoint')} copied" if copied[name] else "nothing new"
-                same = "all of it" if full else "what came"
-                say(f"namespace {name!r}: {came}; {same} is the same as in the source")
-    done: shapes.Copied = {"namespaces": copied}
+                count = f"{plural(copied[name], 'checkpoint')} copied" if copied[name] else "nothing new"
+                say(f"namespace {name!r}: {count}; {'everything' if full else 'new data'} compared with the source")
+    done: json_output.CopyOutput = {"namespaces": copied}
     if as_json:
         print_json(done)
 
 
 def migrate(
-    address: Annotated[str, typer.Argument(metavar="STORE", envvar=ENVIRONMENT, help="A path or URL.")],
+    address: Annotated[str, typer.Argument(metavar="STORE", envvar=ENVIRONMENT, help="Path or URL of the store.")],
     as_json: AsJson = False,
 ) -> None:
     """Create or upgrade the tables of a store.
@@ -89,14 +86,12 @@ def migrate(
     store = open_store(address)
     store.close()
     found, now = store.layout or (None, None)
-    done: shapes.Migrated = {"scheme": store.scheme, "found": found, "now": now}
+    done: json_output.MigrateOutput = {"scheme": store.scheme, "found": found, "now": now}
     if as_json:
         print_json(done)
     elif found is None:
-        say(f"a {store.scheme} store has no numbered layout: nothing to do")
+        say(f"nothing to do: {store.scheme} stores have no layout version")
     elif found == now:
-        say(f"the layout is up to date: version {now}")
+        say(f"up to date: layout version {now}")
     else:
-        say(
-            f"the layout was brought from version {found} to version {now}" if found else f"the tables were made: version {now}"
-        )
+        say(f"upgraded from layout version {found} to {now}" if found else f"tables created: layout version {now}")

@@ -1,6 +1,6 @@
-"""`savegame prune`, `erase`, `compact` and `backup`: what takes something away, or makes a copy. Touches vault.
+"""`savegame prune`, `erase`, `compact` and `backup`.
 
-What deletes says first how much, and asks; `--dry-run` says it only. The vault counts and deletes.
+Commands that delete list first what would go, and ask; with `--dry-run` they only list. The vault counts and deletes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from savegame.checkpoint import Checkpoint
-from savegame.cli import shapes
+from savegame.cli import json_output
 from savegame.cli.printing import (
     ago,
     ask,
@@ -28,7 +28,7 @@ from savegame.cli.printing import (
     say,
     warn,
 )
-from savegame.cli.rendering import GOING, going_lines
+from savegame.cli.rendering import MAX_LISTED, deletion_lines
 from savegame.cli.vaults import (
     AsJson,
     DryRun,
@@ -36,13 +36,14 @@ from savegame.cli.vaults import (
     Store,
     Yes,
     complete_thread,
+    get_thread,
     new_file,
-    opened,
-    shown,
-    thread_named,
+    store_name,
+    use_vault,
 )
 from savegame.errors import CorruptionError, InvalidInputError
 from savegame.opening import BUILT_IN
+from savegame.present.checkup import bytes_on_disk
 from savegame.present.text import size_text
 from savegame.thread import Thread
 from savegame.vault import Vault
@@ -51,14 +52,14 @@ UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def duration(text: str) -> dt.timedelta:
-    """A length of time: 45s, 30min, 12h, 30d, 2w. Raises InvalidInputError."""
+    """Parse a duration: 45s, 30min, 12h, 30d, 2w. Raises InvalidInputError."""
     found = re.fullmatch(r"(\d{1,9})(s|min|h|d|w)", text)
     if found is None:
-        raise InvalidInputError(f"{text!r} is no length of time; a number and a unit, for example 30min, 12h, 30d or 2w")
+        raise InvalidInputError(f"{text!r} is not a duration; write a number with a unit, such as 30min, 12h, 30d or 2w")
     try:
         return dt.timedelta(seconds=int(found[1]) * UNITS[found[2]])
     except OverflowError as error:
-        raise InvalidInputError(f"{text!r} is longer than can be reckoned with; a thousand years are 52000w") from error
+        raise InvalidInputError(f"duration {text!r} is too long; a thousand years are 52000w") from error
 
 
 def prune(
@@ -82,28 +83,28 @@ def prune(
 ) -> None:
     """Delete old checkpoints.
 
-    Keeps the head, the newest --keep, recent and labelled checkpoints, with their full states. Lists what goes and asks first.
+    Keeps the head, the newest --keep, recent and labelled checkpoints with their states. Lists the others and asks first.
 
     Example: savegame prune --keep 50 --older-than 30d --dry-run
     """
     if keep is None and older_than is None:
-        raise InvalidInputError("say what may go: --keep, --older-than or both")
+        raise InvalidInputError("pass --keep, --older-than or both to choose what to delete")
     rule = _Rule(keep, None if older_than is None else duration(older_than), include_labelled)
-    with opened(store, namespace, change=True) as vault:
-        found = None if thread is None else thread_named(vault, thread, whole=True)
-        going = _going(vault, found, rule)
+    with use_vault(store, namespace, change=True) as vault:
+        found = None if thread is None else get_thread(vault, thread, whole=True)
+        going = _list_prunable(vault, found, rule)
         count = sum(map(len, going.values()))
         where = "of all threads" if found is None else f"of {one_line(found.id)}"
         if not as_json and not yes:
-            _show(going, one=found is not None)
+            _print_prunable(going, one=found is not None)
         if count and not dry_run:
-            asked = dt.datetime.now(dt.UTC)
-            ask(f"{plural(count, 'checkpoint')} {where} will be deleted for good. Go on?", yes=yes)
+            asked_at = dt.datetime.now(dt.UTC)
+            ask(f"{plural(count, 'checkpoint')} {where} will be deleted for good. Continue?", yes=yes)
             if not yes:
-                rule = rule.later(dt.datetime.now(dt.UTC) - asked)
-                refuse_other(_ids(_going(vault, found, rule)), _ids(going))
+                rule = rule.later(dt.datetime.now(dt.UTC) - asked_at)
+                refuse_other(_ids(_list_prunable(vault, found, rule)), _ids(going))
             count = (found or vault).prune(**rule._asdict())
-    done: shapes.Pruned = {
+    done: json_output.PruneOutput = {
         "removed": count,
         "threads": {name: len(entries) for name, entries in going.items()},
         "done": not dry_run,
@@ -115,26 +116,26 @@ def prune(
 
 
 class _Rule(NamedTuple):
-    """What `Thread.prune` takes."""
+    """Parameters of `Thread.prune`."""
 
     keep: int | None
     older_than: dt.timedelta | None
     include_labelled: bool
 
     def later(self, waited: dt.timedelta) -> _Rule:
-        """The same after a while: what was too young when it was shown still is."""
+        """The rule after a wait: checkpoints that were too young when listed still are."""
         return self if self.older_than is None else self._replace(older_than=self.older_than + waited)
 
 
-def _going(vault: Vault, one: Thread | None, rule: _Rule) -> dict[str, list[Checkpoint]]:
-    """What would go, by thread. A damaged one is left, as when it is done."""
+def _list_prunable(vault: Vault, one: Thread | None, rule: _Rule) -> dict[str, list[Checkpoint]]:
+    """The checkpoints that prune would delete, by thread. Skips damaged threads, as prune does."""
     threads = [one] if one is not None else [vault.thread(name) for name, _ in vault.store.heads(vault.namespace)]
     going: dict[str, list[Checkpoint]] = {}
     for thread in threads:
         try:
             going[thread.id] = thread.prunable(**rule._asdict())
         except CorruptionError as error:
-            warn(f"{one_line(thread.id)} is left, because it is damaged: {one_line(error)}")
+            warn(f"skipped {one_line(thread.id)}, which is damaged: {one_line(error)}")
     return {name: entries for name, entries in going.items() if entries}
 
 
@@ -142,26 +143,26 @@ def _ids(going: dict[str, list[Checkpoint]]) -> set[str]:
     return {entry.id for entries in going.values() for entry in entries}
 
 
-def _show(going: dict[str, list[Checkpoint]], *, one: bool) -> None:
-    """What goes: of one thread each, of several how many of each and of which steps and ages."""
+def _print_prunable(going: dict[str, list[Checkpoint]], *, one: bool) -> None:
+    """Print each checkpoint of one thread; of several threads, the count, steps and ages of each."""
     if one:
-        print_lines(going_lines([entry for entries in going.values() for entry in entries]))
+        print_lines(deletion_lines([entry for entries in going.values() for entry in entries]))
         return
     rows = [_cells(name, entries) for name, entries in going.items()]
     if rows:
-        print_table(("thread", ">goes", "steps", "from", "until"), rows[:GOING], spare=("steps", "from"))
-    if len(rows) > GOING:
-        say((f"… and of {plural(len(rows) - GOING, 'other thread')}", "dim"))
+        print_table(("thread", ">delete", "steps", "from", "until"), rows[:MAX_LISTED], spare=("steps", "from"))
+    if len(rows) > MAX_LISTED:
+        say((f"… and checkpoints of {plural(len(rows) - MAX_LISTED, 'other thread')}", "dim"))
 
 
 def _cells(name: str, entries: list[Checkpoint]) -> tuple[str | Text, ...]:
     steps = sorted(entry.step for entry in entries)
-    said = f"{steps[0]} to {steps[-1]}" if steps[0] != steps[-1] else str(steps[0])
-    return Text(one_line(name, 60), "bold"), f"{len(entries):,}", said, ago(entries[-1].created_at), ago(entries[0].created_at)
+    span = f"{steps[0]} to {steps[-1]}" if steps[0] != steps[-1] else str(steps[0])
+    return Text(one_line(name, 60), "bold"), f"{len(entries):,}", span, ago(entries[-1].created_at), ago(entries[0].created_at)
 
 
 def erase(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject (person, customer) attached to threads.")],
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject of the threads: a person or customer.")],
     yes: Yes = False,
     dry_run: DryRun = False,
     store: Store = None,
@@ -170,23 +171,22 @@ def erase(
 ) -> None:
     """Delete everything about a person.
 
-    Every thread of the subject, and all that derive from them: forks, copies, subgraphs. Lists them and asks first; says
-    what is out of reach.
+    Deletes all threads of the subject with derived forks, copies and subgraphs. Asks first; reports what it cannot reach.
 
     Example: savegame erase customer-7 --dry-run
     """
-    with opened(store, namespace, change=True) as vault:
+    with use_vault(store, namespace, change=True) as vault:
         erased = vault.erase(subject, dry_run=True)
         if not as_json:
             for thread_id in erased.threads:
                 say("  ", (one_line(thread_id), "red"))
         if erased.threads and not dry_run:
-            ask(f"{plural(len(erased.threads), 'thread')} of {one_line(subject)} will be deleted for good. Go on?", yes=yes)
+            ask(f"{plural(len(erased.threads), 'thread')} of {one_line(subject)} will be deleted for good. Continue?", yes=yes)
             if not yes:
                 refuse_other(vault.erase(subject, dry_run=True).threads, erased.threads)
-        if not dry_run and (erased.threads or yes):  # without threads, too: it frees what a killed call has left
+        if not dry_run and (erased.threads or yes):  # without threads too: it removes leftovers of a killed erase
             erased = vault.erase(subject)
-    done: shapes.Erased = {
+    done: json_output.EraseOutput = {
         "subject": subject,
         "threads": list(erased.threads),
         "unreached": list(erased.unreached),
@@ -199,9 +199,9 @@ def erase(
     say(f"{plural(len(erased.threads), 'thread')} of {one_line(subject)} {'would be deleted' if dry_run else 'deleted'}")
     if erased.emptied:
         names = ", ".join(erased.emptied)
-        say(f"agents' checkpoints that {'would lose' if dry_run else 'lost'} something of it: {names}")
+        say(f"agent checkpoints that {'would lose' if dry_run else 'lost'} conversations: {names}")
     for what in erased.unreached:
-        warn(f"not reached: {what}")
+        warn(f"not erased: {what}")
 
 
 def compact(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
@@ -211,16 +211,16 @@ def compact(store: Store = None, namespace: Namespace = "default", as_json: AsJs
 
     Example: savegame compact --store agents.db
     """
-    with opened(store, namespace, change=True) as vault:
+    with use_vault(store, namespace, change=True) as vault:
         before = vault.store.sizes()["total"]
         with bar("compacting") as progress:
             vault.compact(progress)
         after = vault.store.sizes()["total"]
-    done: shapes.Sizes = {"before_bytes": before, "after_bytes": after}
+    done: json_output.CompactOutput = {"before_bytes": before, "after_bytes": after}
     if as_json:
         print_json(done)
     else:
-        say(f"{shown(store)}: {size_text(before)} → {size_text(after)}")
+        say(f"{store_name(store)}: {size_text(before)} → {size_text(after)}")
 
 
 def backup(
@@ -235,10 +235,10 @@ def backup(
 
     Example: savegame backup /backups/agents-monday.db
     """
-    with opened(store, namespace) as vault, bar("backing up") as progress:
+    with use_vault(store, namespace) as vault, bar("backing up") as progress:
         target = new_file(_path_in(path, vault.store.scheme))
         vault.backup(str(target), progress)
-    done: shapes.Written = {"path": str(target), "size_bytes": written_bytes(target), "checkpoints": None}
+    done: json_output.FileOutput = {"path": str(target), "size_bytes": bytes_on_disk(target), "checkpoints": None}
     if as_json:
         print_json(done)
     else:
@@ -246,16 +246,10 @@ def backup(
 
 
 def _path_in(text: str, kind: str) -> Path:
-    """The path of a backup, which may be given as the address under which it will open. Raises InvalidInputError."""
+    """The path of a backup, which may be written as the address that opens it. Raises InvalidInputError."""
     scheme, colon, rest = text.partition(":")
     if not colon or scheme not in BUILT_IN:
         return Path(text)
     if scheme != kind:
-        raise InvalidInputError(f"a backup of a {kind} store is one too, not {scheme}; savegame copy goes to any other")
+        raise InvalidInputError(f"cannot back up a {kind} store as {scheme}; use savegame copy to change the kind of store")
     return Path(rest)
-
-
-def written_bytes(path: Path) -> int:
-    """The size of a file, or of all files in a directory."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())

@@ -1,7 +1,7 @@
-"""Which vault, thread and checkpoint a command is about, from what people type; completion of it. Touches opening, vault.
+"""Finds the vault, thread and checkpoint that the arguments of a command name, and completes them in shells.
 
-A thread is named by its id; where nothing is changed, also by a unique beginning of it. A script that changes something
-never hits another thread because the one it meant is gone.
+A thread is named by its id. Commands that change nothing also take a unique prefix; the others do not, so that a script
+never changes a different thread because the one it names is gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from savegame.errors import (
     ThreadNotFound,
 )
 from savegame.opening import shown_address
-from savegame.present.completion import checkpoints_named, threads_named
+from savegame.present.completion import matching_checkpoints, matching_threads
 from savegame.thread import Thread
 from savegame.timeline.lineage import Ref, by_text
 from savegame.vault import Vault
@@ -39,23 +39,22 @@ T = TypeVar("T")
 
 ENVIRONMENT: Final = "SAVEGAME_STORE"
 PATIENCE_S: Final = 5.0
-"""How long somebody waits for a server that does not answer, in seconds, unless its address says how long."""
+"""How long a command waits for a server, unless the address sets a deadline."""
 
 HURRY_S: Final = 0.5
-"""The same for somebody who pressed the tabulator."""
+"""How long a shell completion waits for a server."""
 
-MANY: Final = 5
-"""How many names an error tells of, where several would fit."""
+MAX_NAMES: Final = 5
+"""Maximum number of names in an error about an ambiguous one."""
 
-OFFERED: Final = 200
-"""How many a shell is offered."""
+MAX_COMPLETIONS: Final = 200
 
-_given: ContextVar[tuple[str, ...]] = ContextVar("_given", default=())
-"""The options that name the vault this command is about, as another command needs them."""
+_vault_options: ContextVar[tuple[str, ...]] = ContextVar("_vault_options", default=())
+"""The options that name the vault of this command, for suggesting further commands."""
 
 
 def default_address() -> str:
-    """Where the vault is that nobody named: `agents.db` in the platform's directory for data."""
+    """The vault without --store: `agents.db` in the platform's data directory."""
     home = Path.home()
     if sys.platform == "darwin":
         base = home / "Library" / "Application Support"
@@ -67,42 +66,42 @@ def default_address() -> str:
 
 
 def address(store: str | None) -> str:
-    """The vault that a command is about."""
+    """The address of the vault of a command."""
     return store or default_address()
 
 
-def shown(store: str | None) -> str:
-    """The same for people to see: without what may be a secret."""
+def store_name(store: str | None) -> str:
+    """The address without anything that may be a secret."""
     return shown_address(address(store))
 
 
 def command(*words: str) -> str:
-    """A command about the same vault, as it is typed: quoted, and with what named the vault unless that may be a secret."""
-    return f"savegame {shlex.join([*words, *_given.get()])}"
+    """A command line for the same vault: quoted, and with --store and --namespace unless they may hold a secret."""
+    return f"savegame {shlex.join([*words, *_vault_options.get()])}"
 
 
-def _options(store: str | None, namespace: str) -> tuple[str, ...]:
-    url = "URL" if store is not None and shown(store) != store else store
+def _option_words(store: str | None, namespace: str) -> tuple[str, ...]:
+    url = "URL" if store is not None and store_name(store) != store else store
     named = () if url is None or store == os.environ.get(ENVIRONMENT) else ("--store", url)
     return named if namespace == "default" else (*named, "--namespace", namespace)
 
 
 def new_file(path: Path) -> Path:
-    """A path where something can be made. Raises NotFoundError if its directory is not there."""
+    """The path of a file to create. Raises NotFoundError if its directory does not exist."""
     if not path.parent.is_dir():
-        raise NotFoundError(f"there is no directory {path.parent}; make it first")
+        raise NotFoundError(f"directory {path.parent} does not exist; create it first")
     return path
 
 
 @contextmanager
-def opened(
+def use_vault(
     store: str | None, namespace: str, *, change: bool = False, make: bool = False, hurried: bool = False
 ) -> Iterator[Vault]:
-    """The vault that a command is about: only read, unless it is to `change`; made if it is not there only with `make`.
+    """Open the vault of a command: read-only unless the command will `change` it; `make` creates it if missing.
 
-    `hurried`: a server that does not answer is not waited for. Once it did, all its patience is there.
+    With `hurried`, a server that does not answer at once raises UnavailableError.
     """
-    _given.set(_options(store, namespace))
+    _vault_options.set(_option_words(store, namespace))
     where = hurry(address(store), HURRY_S) if hurried else address(store)
     reached = patient(where)
     try:
@@ -112,82 +111,83 @@ def opened(
     except StoreNotFound as error:
         if "read_only" not in str(error):
             raise
-        advice = f"name one with --store or in {ENVIRONMENT}" if store is None else "check the name"
-        raise StoreNotFound(f"there is no vault at {shown(store)}; {advice}") from error
+        advice = f"name one with --store or {ENVIRONMENT}" if store is None else "check the address"
+        raise StoreNotFound(f"no vault at {store_name(store)}; {advice}") from error
     with vault:
         yield vault
 
 
 def hurry(where: str, seconds: float) -> str:
-    """An address with little patience, where its store takes such a wish: the last one counts."""
+    """An address with a deadline, if its store is a server. The last deadline of an address counts."""
     if not re.match("postgres(ql)?://", where):
         return where
     return f"{where}{'&' if '?' in where else '?'}deadline={seconds:g}"
 
 
 def patient(where: str) -> str:
-    """An address with the patience of a person, unless it says how much it has."""
+    """An address with the deadline of a command, unless it has its own."""
     return where if "deadline=" in where else hurry(where, PATIENCE_S)
 
 
 # -- threads and checkpoints -----------------------------------------------------------------------
 
 
-def thread_named(vault: Vault, name: str, *, whole: bool = False) -> Thread:
-    """The thread with an id, or unless `whole` the only one whose id begins so. Raises ThreadNotFound, InvalidInputError."""
+def get_thread(vault: Vault, name: str, *, whole: bool = False) -> Thread:
+    """The thread with this id, or unless `whole` the only one with this prefix. Raises ThreadNotFound, InvalidInputError."""
     thread = vault.thread(name)
-    found = threads_named(vault, name)
+    found = matching_threads(vault, name)
     near = list(islice(found, 1))
     if near == [name]:
         return thread
-    near += islice(found, MANY - 1)
+    near += islice(found, MAX_NAMES - 1)
     if len(near) == 1 and not whole:
         return vault.thread(near[0])
     if not near:
-        raise ThreadNotFound(f"thread not found: {name!r}; {command('ls')} lists them")
-    several = f"{', '.join(map(repr, near))}{', …' if len(near) == MANY else ''}"
+        raise ThreadNotFound(f"thread {name!r} does not exist; list threads with {command('ls')}")
+    several = f"{', '.join(map(repr, near))}{', …' if len(near) == MAX_NAMES else ''}"
     if whole:
-        raise ThreadNotFound(f"thread not found: {name!r}; what changes a thread needs its whole id: {several}")
-    raise InvalidInputError(f"{name!r} is ambiguous: {several}; give more of the id")
+        raise ThreadNotFound(f"thread {name!r} does not exist; to change a thread, pass its full id: {several}")
+    raise InvalidInputError(f"thread id {name!r} is ambiguous: {several}; pass a longer prefix")
 
 
-def by_reference(thread: Thread, text: str, verb: Callable[[Ref], T]) -> T:
-    """What a verb gives for the checkpoint that a text means. Raises CheckpointNotFound, with the command that lists them."""
+def resolve_reference(thread: Thread, text: str, verb: Callable[[Ref], T]) -> T:
+    """The result of `verb` for the checkpoint that a text names. Raises CheckpointNotFound with the next command to run."""
     try:
         return by_text(text, verb)
     except CheckpointNotFound as error:
-        told = f"checkpoint not found: {text!r} in thread {thread.id!r}; {command('log', thread.id)} lists them"
-        raise CheckpointNotFound(told) from error
+        raise CheckpointNotFound(
+            f"checkpoint {text!r} does not exist in thread {thread.id!r}; list its checkpoints with {command('log', thread.id)}"
+        ) from error
 
 
-def checkpoint_named(vault: Vault, thread: str, ref: str | None) -> Checkpoint:
-    """A checkpoint with its state: by thread and reference (else the head), or without a reference by its whole id alone."""
+def get_checkpoint(vault: Vault, thread: str, ref: str | None) -> Checkpoint:
+    """A checkpoint with its state: by thread and reference (default: the head), or by its full id alone."""
     try:
-        found = thread_named(vault, thread)
+        found = get_thread(vault, thread)
     except ThreadNotFound:
         by_id = vault.find(thread) if ref is None else None
         if by_id is None:
             raise
         return by_id
-    return by_reference(found, ref or "head", found.load)
+    return resolve_reference(found, ref or "head", found.load)
 
 
 # -- completion ------------------------------------------------------------------------------------
 
 
 def complete_thread(context: typer.Context, incomplete: str) -> list[str]:
-    """Threads whose id begins so."""
-    return _offered(context, lambda vault: islice(threads_named(vault, incomplete), OFFERED))
+    """Threads with this prefix."""
+    return _complete(context, lambda vault: islice(matching_threads(vault, incomplete), MAX_COMPLETIONS))
 
 
 def complete_ref(context: typer.Context, incomplete: str) -> list[str]:
-    """Labels of the thread that was named before, and the newest ids."""
+    """Labels and newest ids of the thread named earlier on the line."""
     thread = context.params.get("thread")
-    return _offered(context, lambda vault: checkpoints_named(vault.thread(thread), incomplete, 8)) if thread else []
+    return _complete(context, lambda vault: matching_checkpoints(vault.thread(thread), incomplete, 8)) if thread else []
 
 
 class _InBash(str):
-    """A name that is compared as it is, and written as bash reads it back: typer does the first, but not the second."""
+    """A name that compares unquoted and prints quoted for bash: typer does not quote."""
 
     __slots__ = ()
 
@@ -195,14 +195,14 @@ class _InBash(str):
         return re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", self)
 
 
-def _offered(context: typer.Context, names: Callable[[Vault], Iterable[str]]) -> list[str]:
-    """Names for a shell, without those that no line can hold. Zsh and fish quote by themselves, and bash inside quotes.
+def _complete(context: typer.Context, names: Callable[[Vault], Iterable[str]]) -> list[str]:
+    """Names for a shell, without unprintable ones. Zsh and fish quote by themselves, and bash inside quotes.
 
-    Nothing where the vault cannot be opened: a shell that completes has nowhere to show an error.
+    Empty if the vault cannot be opened: during completion there is nowhere to show an error.
     """
     given: dict[str, Any] = context.params
     try:
-        with opened(given.get("store"), given.get("namespace") or "default", hurried=True) as vault:
+        with use_vault(given.get("store"), given.get("namespace") or "default", hurried=True) as vault:
             plain = [name for name in names(vault) if name.isprintable()]
     except SavegameError:
         return []

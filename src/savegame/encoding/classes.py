@@ -1,7 +1,7 @@
-"""Objects of the user's classes: which fields they have, and making them again of stored ones, without running their code.
+"""Objects of users' classes: their fields, and rebuilding them from stored fields without running the users' code.
 
-Dataclasses, pydantic models and msgspec structs; only those that are registered in this process come back as objects.
-Domain types (Message, ToolCall, ...) are kept as what their own `to_dict` returns. Touches plain and errors.
+Dataclasses, pydantic models and msgspec structs. Only classes registered in this process come back as objects. Domain types
+(Message, ToolCall, ...) are stored as what their `to_dict` returns.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from savegame.encoding.plain import Plain
 from savegame.errors import UnsupportedError
 
 REST: Final = "\0rest"
-"""Key beside the fields of a stored object: which were unset and, of a pydantic model, what is private."""
+"""Key beside the fields of a stored object: which fields were unset and, for a pydantic model, its private attributes."""
 
 Upcast = Callable[[dict[str, Any], int], dict[str, Any]]
-"""`upcast(fields, version)` turns the fields of an object stored as `version` into those of today's class."""
+"""`upcast(fields, version)` converts the fields of an object stored as `version` to those of the current class."""
 
 
 class Registered(NamedTuple):
-    """A class whose objects are given back as objects."""
+    """A class whose objects are loaded as objects."""
 
     cls: type
     name: str
@@ -37,11 +37,11 @@ class Registered(NamedTuple):
 
 
 def fields_of(value: Any) -> dict[Any, Any] | None:
-    """The fields of a dataclass, pydantic model or msgspec struct, without going deeper; None for everything else."""
+    """The fields of a dataclass, pydantic model or msgspec struct, one level deep; None for other values."""
     cls = type(value)
     if isinstance(value, Plain):
         return value.to_dict()
-    if isinstance(value, _OF_PYTHON):  # it holds more than its fields
+    if isinstance(value, _BUILTINS):  # it has more content than its fields
         return None
     if dataclasses.is_dataclass(cls):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(cls) if hasattr(value, field.name)}
@@ -54,17 +54,17 @@ def fields_of(value: Any) -> dict[Any, Any] | None:
 
 
 def has_fields(cls: Any) -> bool:
-    """Whether it is a class whose objects are kept by their fields."""
-    found = isinstance(cls, type) and not issubclass(cls, _OF_PYTHON)
+    """Whether the objects of a class are stored by their fields."""
+    found = isinstance(cls, type) and not issubclass(cls, _BUILTINS)
     return found and (dataclasses.is_dataclass(cls) or hasattr(cls, "__pydantic_fields__") or hasattr(cls, "__struct_fields__"))
 
 
-_OF_PYTHON: Final = (dict, list, tuple, set, frozenset, str, bytes, int, float, BaseException)
-"""What a class with fields may also be, and then is more than its fields."""
+_BUILTINS: Final = (dict, list, tuple, set, frozenset, str, bytes, int, float, BaseException)
+"""Bases with content of their own: objects of their subclasses are more than their fields."""
 
 
 def classes_in_annotations(cls: type) -> Iterator[type]:
-    """The classes with fields, and Enums, that a class's annotations name, at any depth of their brackets."""
+    """The classes with fields, and the Enums, in the annotations of a class, at any depth."""
     hints = [hint for base in cls.__mro__ for hint in _hints(base)]
     while hints:
         hint = hints.pop()
@@ -76,20 +76,20 @@ def classes_in_annotations(cls: type) -> Iterator[type]:
 
 
 def _hints(cls: type) -> Iterator[Any]:
-    """The annotations of a class, without those of its bases; one that cannot be resolved here does not hide the others."""
-    for info in vars(cls).get("__pydantic_fields__", {}).values():  # here type variables stand for something
+    """The annotations of a class without its bases; unresolvable ones are skipped."""
+    for info in vars(cls).get("__pydantic_fields__", {}).values():  # these have type variables filled in
         yield info.annotation
     module = sys.modules.get(cls.__module__)
     for name, hint in inspect.get_annotations(cls).items():
         one = types.SimpleNamespace(__annotations__={name: hint})
         found: dict[str, Any] = {}
-        with suppress(Exception):  # imported for type checkers only, or no type at all
+        with suppress(Exception):  # imported for type checkers only, or not a type
             found = typing.get_type_hints(one, dict(vars(cls)), vars(module) if module else None)
         yield from found.values()
 
 
 def with_rest(value: Any, fields: dict[Any, Any]) -> dict[Any, Any]:
-    """The fields of a registered object and, for a pydantic model, what it holds besides them."""
+    """The fields of a registered object with what else is needed to rebuild it."""
     cls = type(value)
     if isinstance(value, Plain):
         return fields
@@ -123,26 +123,26 @@ def construct(entry: Registered, fields: Any, version: int, rest: Any) -> Any:
             raise UnsupportedError(f"upcast of {entry.name} from schema_version {version} failed: {error!r}") from error
         if not isinstance(fields, Mapping):
             raise UnsupportedError(
-                f"upcast of {entry.name} from schema_version {version} gave {fields!r}, not a dict of fields"
+                f"upcast of {entry.name} from schema_version {version} returned {fields!r}, not a dict of fields"
             )
     try:
-        return _made(entry, fields, version, rest)
+        return _build(entry, fields, version, rest)
     except (UnsupportedError, RecursionError, MemoryError):
         raise
-    except Exception as error:  # a default factory, or what a struct does after it was made: the bytes are sound
+    except Exception as error:  # in a default factory or a struct's __post_init__: the stored bytes are sound
         raise _shape_changed(entry, repr(error)) from error
 
 
-def _made(entry: Registered, fields: Mapping[str, Any], version: int, rest: Any) -> Any:
+def _build(entry: Registered, fields: Mapping[str, Any], version: int, rest: Any) -> Any:
     cls: Any = entry.cls
     if issubclass(cls, Plain):
         return cls.from_dict(fields)
     if dataclasses.is_dataclass(cls):
-        made: Any = object.__new__(entry.cls)
+        new: Any = object.__new__(entry.cls)
         for field in dataclasses.fields(cls):
             if field.name in fields or field.name not in (rest or {}).get("unset", ()):
-                object.__setattr__(made, field.name, fields[field.name] if field.name in fields else _default(entry, field))
-        return made
+                object.__setattr__(new, field.name, fields[field.name] if field.name in fields else _default(entry, field))
+        return new
     if hasattr(cls, "__struct_fields__"):
         known = {name: fields[name] for name in cls.__struct_fields__ if name in fields}
         try:
@@ -157,7 +157,7 @@ def _made(entry: Registered, fields: Mapping[str, Any], version: int, rest: Any)
             values[name] = fields[name]
         elif not info.is_required():
             values[name] = info.get_default(call_default_factory=True)
-        elif version != entry.version or name not in rest.get("unset", ()):  # else model_construct had made it without
+        elif version != entry.version or name not in rest.get("unset", ()):  # unset ones came from model_construct
             raise _shape_changed(entry, f"no value for the field {name!r}")
     model: Any = cls.__new__(cls)
     model.__setstate__(
@@ -188,7 +188,7 @@ def member(entry: Registered, plain: Any) -> Any:
 
 
 def is_member(entry: Registered, plain: Any, value: Any) -> bool:
-    """Whether a stored value would lead back to a member of a registered Enum."""
+    """Whether a stored value would be loaded as this member of a registered Enum."""
     try:
         return entry.cls(plain) is value
     except ValueError:
@@ -205,6 +205,6 @@ def _default(entry: Registered, field: dataclasses.Field[Any]) -> Any:
 
 def _shape_changed(entry: Registered, what: str) -> UnsupportedError:
     return UnsupportedError(
-        f"a stored {entry.name} does not fit the class of today: {what}; "
+        f"a stored {entry.name} does not fit the current class: {what}; "
         f"give the field a default, or raise schema_version and register with upcast=..."
     )

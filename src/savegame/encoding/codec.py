@@ -1,10 +1,9 @@
-"""Values to bytes and back, exactly: what goes in comes out equal and of the same type, or is refused by name.
+"""Values to bytes and back, exactly: a value comes back equal and of the same type, or is refused with its place.
 
-Plain data stays inside `ormsgpack`, in C; every other type reaches `_extend`, which writes it as a MessagePack
-extension with one of the tags of `leaves`. User data can never look like a tag, because a tag is not a dict. Nothing is
-imported or called because stored bytes name it: objects come back only as classes registered in this process.
-`encode(value)` is deterministic, so equal bytes mean an equal value; the delta room builds on that.
-Touches leaves, objects, foreign, nesting, model and errors.
+Plain data stays inside `ormsgpack`, in C; every other type reaches `_extend`, which writes it as a MessagePack extension with
+one of the tags of `extensions`. User data cannot look like a tag, because a tag is not a dict. Stored bytes never cause an
+import or a call: objects are loaded only as classes registered in this process. `encode` is deterministic: equal bytes mean
+an equal value, which deltas depend on.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import contextlib
 import copy
 import datetime as dt
 import pathlib
-import threading
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, Final
@@ -44,76 +42,25 @@ from savegame.encoding.extensions import (
     WRITERS,
     RawExt,
     write_path,
-    write_raw,
 )
 from savegame.encoding.foreign import readable
 from savegame.encoding.nesting import PLAIN, inside_out
+from savegame.encoding.raw import (
+    DEEPEST_STORED,
+    LEAVES,
+    MAX_DEPTH,
+    OPTIONS,
+    join_array,
+    object_ext,
+    open_ext,
+    open_raw,
+    pack_raw,
+    unpack_raw,
+)
+from savegame.encoding.stack import PACKED, SPARE, UNPACKED, PackingState, rooms
+from savegame.encoding.text import format_path
 from savegame.errors import CorruptionError, InvalidInputError, InvalidState, SavegameError
 from savegame.model import checked_id, checked_number
-
-MAX_DEPTH: Final = 250
-"""Levels of nesting that a state may have."""
-
-_DEEPEST_STORED: Final = 2 * MAX_DEPTH
-"""More than any state ever had: it is made up."""
-
-_SPARE: Final = 5
-"""Levels that ormsgpack takes more than we do."""
-
-_PACKED, _UNPACKED = 3, 8
-"""Extensions inside each other that are left to ormsgpack, which calls us for each: that takes a lot of the stack."""
-
-_LITTLE: Final = 31
-"""Levels of plain data that ormsgpack packs inside each of them, for the same reason: a stack of 256 KB is enough."""
-
-_OPTIONS: Final = (
-    ormsgpack.OPT_PASSTHROUGH_BIG_INT
-    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
-    | ormsgpack.OPT_PASSTHROUGH_DATETIME
-    | ormsgpack.OPT_PASSTHROUGH_ENUM
-    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
-    | ormsgpack.OPT_PASSTHROUGH_TUPLE
-    | ormsgpack.OPT_PASSTHROUGH_UUID
-)
-
-
-class _Working(threading.local):
-    """What one thread is in the middle of."""
-
-    depth = 0
-    """How many extensions are being packed or unpacked, each inside the one before."""
-    cause: BaseException | None = None
-    """What a hook raised: ormsgpack hides it behind an error of its own."""
-
-
-class _Room:
-    """A list nested so deeply that ormsgpack takes only a few levels more inside it."""
-
-    LEVELS: Final = MAX_DEPTH + _SPARE - _LITTLE
-
-    def __init__(self) -> None:
-        self._inner: list[Any] = [None]
-        self._outer = self._inner
-        for _ in range(self.LEVELS - 1):
-            self._outer = [self._outer]
-
-    def pack(self, value: Any, hook: Callable[[Any], Any]) -> bytes:
-        """The bytes of a value. Raises TypeError."""
-        self._inner[0] = value
-        try:
-            return ormsgpack.packb(self._outer, hook, _OPTIONS)[self.LEVELS :]
-        finally:
-            self._inner[0] = None
-
-
-class _Rooms(threading.local):
-    """One for each extension that may be inside another."""
-
-    def __init__(self) -> None:
-        self.all = [_Room() for _ in range(_PACKED + 1)]
-
-
-_rooms: Final = _Rooms()
 
 
 class Codec:
@@ -122,17 +69,17 @@ class Codec:
     def __init__(self) -> None:
         self._by_class: dict[type, Registered] = {}
         self._by_name: dict[str, Registered] = {}
-        self._local = _Working()
+        self._local = PackingState()
         self._foreign: Callable[[str, bytes], Any] = readable
         self._deepest = MAX_DEPTH
 
     # -- classes ---------------------------------------------------------------------------------
 
     def register(self, cls: type, *, schema_version: int = 1, upcast: Upcast | None = None, name: str | None = None) -> None:
-        """Let objects of `cls`, and of the classes its annotations name, be given back as objects."""
+        """Load objects of `cls`, and of the classes in its annotations, as objects."""
         if not has_fields(cls) and not (isinstance(cls, type) and issubclass(cls, Enum)):
             raise InvalidInputError(
-                f"{cls!r} cannot be registered: give a dataclass, a pydantic model, a msgspec struct or an Enum class"
+                f"{cls!r} cannot be registered; pass a dataclass, a pydantic model, a msgspec struct or an Enum class"
             )
         checked_number(schema_version, "schema_version")
         if upcast is not None and not callable(upcast):
@@ -141,7 +88,7 @@ class Codec:
         taken = self._by_name.get(name)
         if taken is not None and (taken.cls.__module__, taken.cls.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InvalidInputError(
-                f"two classes want the name {name!r}: {taken.cls.__module__} and {cls.__module__}; "
+                f"two classes have the name {name!r}, in {taken.cls.__module__} and {cls.__module__}; "
                 f"register one of them with another name=..."
             )
         entry = Registered(cls, name, schema_version, upcast, ormsgpack.packb([name, schema_version]))
@@ -151,15 +98,15 @@ class Codec:
                 self.register(reachable)
 
     def reading(self, foreign: Callable[[str, bytes], Any]) -> Codec:
-        """The same codec, with foreign leaves decoded by somebody who can."""
+        """The same codec with another decoder of foreign leaves."""
         twin = copy.copy(self)
         twin._foreign = foreign
         return twin
 
     def unlimited(self) -> Codec:
-        """The same codec for values out of a store: earlier versions took some that are nested a little deeper."""
+        """The same codec for stored values, which may be nested a little deeper: earlier versions accepted that."""
         twin = copy.copy(self)
-        twin._deepest = _DEEPEST_STORED
+        twin._deepest = DEEPEST_STORED
         return twin
 
     def knows(self, cls: type) -> bool:
@@ -167,7 +114,7 @@ class Codec:
         return isinstance(cls, type) and cls in self._by_class
 
     def restore(self, cls: type, value: Any) -> Any:
-        """Give a plain dict of fields back as an object of `cls`; anything else stays as it is."""
+        """Turn a dict of fields into an object of `cls`; return other values unchanged."""
         if type(value) is dict and has_fields(cls):
             entry = self._by_class[cls]
             return construct(entry, value, entry.version, None)
@@ -176,11 +123,11 @@ class Codec:
     # -- bytes -----------------------------------------------------------------------------------
 
     def encode(self, value: Any, path: tuple[Any, ...] = (), depth: int = 0) -> bytes:
-        """The bytes of a value that is inside so many others. Raises InvalidState naming the place of what cannot be kept."""
-        skip = depth + _SPARE
+        """The bytes of a value inside `depth` others. Raises InvalidState with the place of a value that cannot be stored."""
+        skip = depth + SPARE
         if self._deepest > MAX_DEPTH:
             skip, inside = 0, value
-        elif depth == 0:  # one level more than we take is one more than ormsgpack takes
+        elif depth == 0:  # so that one level too many for us is one too many for ormsgpack
             inside = [[[[[value]]]]]
         elif depth == 1:
             inside = [[[[[[value]]]]]]
@@ -189,10 +136,10 @@ class Codec:
             for _ in range(skip):
                 inside = [inside]
         try:
-            data = ormsgpack.packb(inside, self._extend, _OPTIONS)
+            data = ormsgpack.packb(inside, self._extend, OPTIONS)
         except TypeError as error:
             return self._encode_slowly(value, path, depth, error)
-        if (  # how bytes and extensions begin: only where one of these stands can a lookalike of them be
+        if (  # first bytes of bytes and extensions: without them there are no lookalikes
             0xC4 in data
             or 0xC5 in data
             or 0xC6 in data
@@ -209,19 +156,19 @@ class Codec:
         return data[skip:]
 
     def pack(self, value: Any) -> bytes:
-        """The bytes of a value without the checks of `encode`: for values that were encoded before."""
+        """The bytes of a value without the checks of `encode`, for values that were encoded before."""
         try:
-            return ormsgpack.packb(value, self._extend, _OPTIONS)
+            return ormsgpack.packb(value, self._extend, OPTIONS)
         except TypeError:
             self._raise_hidden()
-            return ormsgpack.packb(self._pack_slowly(value), self._extend, _OPTIONS)
+            return ormsgpack.packb(self._pack_slowly(value), self._extend, OPTIONS)
 
     def _encode_slowly(self, value: Any, path: tuple[Any, ...], depth: int, error: TypeError) -> bytes:
-        """Encode what ormsgpack did not take as it is, or say what is wrong with it."""
+        """Encode what ormsgpack refused, or raise InvalidState."""
         try:
             with contextlib.suppress(RecursionError):
                 self._raise_hidden()
-            data = ormsgpack.packb(self._pack_slowly(value), self._extend, _OPTIONS)
+            data = ormsgpack.packb(self._pack_slowly(value), self._extend, OPTIONS)
         except (TypeError, RecursionError) as second:
             problem = self._explain(value, path, depth)
             where = format_path(path) or "the state"
@@ -230,14 +177,14 @@ class Codec:
         return data
 
     def _pack_slowly(self, value: Any) -> Any:
-        """The same value in plain data, its extensions packed, the inner ones first: any keys, any nesting."""
+        """The value as plain data with packed extensions, inner ones first; allows any keys and any nesting."""
         depth, self._local.depth = self._local.depth, 0
         try:
-            return inside_out(value, self._taken_apart, self._extension, _DEEPEST_STORED)
+            return inside_out(value, self._take_apart, self._extension, DEEPEST_STORED)
         finally:
             self._local.depth = depth
 
-    def _taken_apart(self, value: Any) -> tuple[Any, Any]:
+    def _take_apart(self, value: Any) -> tuple[Any, Any]:
         while True:
             if type(value) is list:
                 return None, list(value)
@@ -250,7 +197,7 @@ class Codec:
                 return None, value
             if parts[0]:
                 return (parts[0], value), parts[1]
-            value = parts[1]  # what is kept instead
+            value = parts[1]  # stored in its place
 
     def decode(self, data: bytes) -> Any:
         """The value of bytes made by `encode`. Damaged bytes raise CorruptionError, never anything else."""
@@ -259,15 +206,15 @@ class Codec:
             return ormsgpack.unpackb(data, ext_hook=self._hook)
         except ValueError:
             self._raise_hidden()
-        try:  # many extensions inside each other; or nothing is wrong with it, and it was Ctrl-C that ormsgpack hid
-            return inside_out(unpack_raw(data), _opened_ext, self._revived, _DEEPEST_STORED)
+        try:  # deeply nested extensions; or the bytes are fine, and ormsgpack hid a Ctrl-C
+            return inside_out(unpack_raw(data), open_raw, self._revive, DEEPEST_STORED)
         except (SavegameError, MemoryError):
             raise
         except Exception as error:
             raise CorruptionError(f"stored bytes do not decode: {self._local.cause or error}") from error
 
     def decode_lists(self, bodies: list[bytes], skip: int) -> list[Any]:
-        """The items of encoded lists, which begin after `skip` bytes of each body, as one list."""
+        """The items of encoded lists as one list; each list starts after `skip` bytes of its body."""
         items: list[Any] = []
         hook = self._hook
         for body in bodies:
@@ -280,23 +227,23 @@ class Codec:
     def _hook(self, tag: int, body: bytes) -> Any:
         local = self._local
         try:
-            if tag in _LEAVES:
-                return self._revived(tag, body)
-            if local.depth >= _UNPACKED:
-                raise ValueError("too many extensions inside each other")
+            if tag in LEAVES:
+                return self._revive(tag, body)
+            if local.depth >= UNPACKED:
+                raise ValueError("too many nested extensions")
             local.depth += 1
             try:
-                return self._revived(tag, ormsgpack.unpackb(body, ext_hook=self._hook))
+                return self._revive(tag, ormsgpack.unpackb(body, ext_hook=self._hook))
             finally:
                 local.depth -= 1
-        except BaseException as error:
+        except BaseException as error:  # ormsgpack replaces even Ctrl-C by its own error
             local.cause = local.cause or error
             raise
 
     # -- one value -------------------------------------------------------------------------------
 
     def _raise_hidden(self) -> None:
-        """Raise what interrupted a hook: ormsgpack turns everything into an error of its own."""
+        """Raise what interrupted a hook, which ormsgpack has replaced by its own error."""
         hidden = self._local.cause
         if isinstance(hidden, (SavegameError, RecursionError, MemoryError)) or not isinstance(hidden, Exception | None):
             self._local.cause = None
@@ -304,12 +251,12 @@ class Codec:
 
     def _extend(self, value: Any) -> Any:
         try:
-            return self._extended(value)
-        except BaseException as error:
+            return self._write(value)
+        except BaseException as error:  # as in _hook
             self._local.cause = error
             raise
 
-    def _extended(self, value: Any) -> Any:
+    def _write(self, value: Any) -> Any:
         writer = WRITERS.get(type(value))
         if writer is not None:
             return writer(value)
@@ -317,13 +264,13 @@ class Codec:
             return write_path(value)
         opened = self._parts(value)
         if opened is None:
-            raise TypeError(f"{type(value).__qualname__} cannot be kept")
+            raise TypeError(f"{type(value).__qualname__} cannot be stored")
         tag, parts = opened
         if not tag:
             return parts
         local = self._local
-        if local.depth >= _PACKED:
-            raise TypeError("too many extensions inside each other")
+        if local.depth >= PACKED:
+            raise TypeError("too many nested extensions")
         local.depth += 1
         try:
             return self._extension((tag, value), parts)
@@ -336,7 +283,7 @@ class Codec:
             local.depth -= 1
 
     def _parts(self, value: Any) -> tuple[int, Any] | None:
-        """The tag of the extension for a value and what goes into it; 0 and what is kept instead; or None: it is a leaf."""
+        """The tag and the parts of a value's extension; 0 and the value to store in its place; or None for a leaf."""
         tag = _SEQUENCES.get(type(value))
         if tag is not None:
             return tag, list(value)
@@ -349,38 +296,38 @@ class Codec:
         return (0, fields) if entry is None else (OBJECT, with_rest(value, fields))
 
     def _extension(self, how: tuple[int, Any], parts: Any) -> ormsgpack.Ext:
-        """The extension for a value: its tag, the value, and what goes into it."""
+        """The extension of a value, from its tag, the value and its parts."""
         tag, value = how
         if tag in (SET, FROZENSET):
-            items = sorted(map(self._packed_part, parts))
+            items = sorted(map(self._pack_part, parts))
             self.refuse_unhashable(items)
             return ormsgpack.Ext(tag, join_array(items))
         if tag == MAP:
-            self.refuse_unhashable([self._packed_part(key) for key in parts[::2]])
-        if tag == ENUM and not is_member(self._by_class[type(value)], self.decode(self._packed_part(parts[1])), value):
-            raise TypeError(_cannot_keep(value))
-        data = self._packed_part(parts)
+            self.refuse_unhashable([self._pack_part(key) for key in parts[::2]])
+        if tag == ENUM and not is_member(self._by_class[type(value)], self.decode(self._pack_part(parts[1])), value):
+            raise TypeError(_refusal(value))
+        data = self._pack_part(parts)
         return object_ext(self.tag_of(value), data) if tag == OBJECT else ormsgpack.Ext(tag, data)
 
-    def _packed_part(self, part: Any) -> bytes:
+    def _pack_part(self, part: Any) -> bytes:
         depth = self._local.depth
         inside = part if type(part) is list else part.values() if type(part) is dict else (part,)
         if not depth or PLAIN.issuperset(map(type, inside)):
-            return ormsgpack.packb(part, self._extend, _OPTIONS)
-        return _rooms.all[depth].pack(part, self._extend)
+            return ormsgpack.packb(part, self._extend, OPTIONS)
+        return rooms.all[depth].pack(part, self._extend)
 
     def refuse_unhashable(self, items: list[bytes]) -> None:
-        """Refuse what cannot be an item of a set or a key once it is plain data, or what would fall together there."""
+        """Refuse items of a set, or keys, that are unhashable or equal once they are plain data."""
         if len({self.decode(item) for item in items}) != len(items):
             raise TypeError("two items would become one")
 
     def tag_of(self, value: Any) -> bytes:
-        """Which registered class an object belongs to, as bytes; empty for everything that is kept as plain data."""
+        """The encoded name of an object's registered class; empty for plain data."""
         entry = self._by_class.get(type(value))
         return b"" if entry is None else entry.tag
 
     def open(self, value: Any) -> tuple[bytes, dict[Any, Any]] | None:
-        """A dict, or an object kept by its fields, as (tag, fields) without going deeper; None for everything else."""
+        """A dict, or an object with fields, as (tag, fields), one level deep; None for other values."""
         if type(value) is dict:
             return b"", value
         if type(value) is RawExt:
@@ -394,14 +341,14 @@ class Codec:
         return tag, with_rest(value, fields) if tag else fields
 
     def close(self, tag: bytes, fields: dict[Any, Any]) -> Any:
-        """The opposite of `open` for an object: its tag and decoded fields as an object, or as a dict if unregistered."""
+        """The reverse of `open` for an object: an object of the tag's class, or a dict if that is not registered."""
         name, version = unpack_raw(tag)
         rest = fields.pop(REST, None)
         entry = self._by_name.get(name)
         return fields if entry is None else construct(entry, fields, version, rest)
 
-    def _revived(self, tag: int, parts: Any) -> Any:
-        """The value of an extension: of its decoded parts, or of its bytes where it is a leaf."""
+    def _revive(self, tag: int, parts: Any) -> Any:
+        """The value of an extension, from its decoded parts, or from its bytes if it is a leaf."""
         if tag in READERS:
             return READERS[tag](parts)
         if tag == TUPLE:
@@ -438,11 +385,11 @@ class Codec:
                         f"clean it with .encode(errors='replace').decode()",
                         path=format_path(place),
                     )
-                return InvalidState(f"{where}: {_cannot_keep(leaf)}", path=format_path(place))
+                return InvalidState(f"{where}: {_refusal(leaf)}", path=format_path(place))
         return None
 
     def refuse_lookalikes(self, value: Any, path: tuple[Any, ...], depth: int) -> None:
-        """Refuse what ormsgpack writes without asking although it would come back as something else, or is too deep."""
+        """Refuse types that ormsgpack writes by itself but that would come back as another type, and too deep nesting."""
         if self._is_simple(value, depth):
             return
         for place, leaf, deep in self._walk(value, path, depth):
@@ -456,7 +403,7 @@ class Codec:
                 )
 
     def _is_simple(self, value: Any, depth: int) -> bool:
-        """Whether it needs no closer look: leaves that come back as they are in containers of Python's, not too deep."""
+        """Whether a value has only exact builtin types and is not too deep, so that it needs no closer look."""
         waiting = [(value, depth)]
         while waiting:
             node, deep = waiting.pop()
@@ -473,13 +420,13 @@ class Codec:
         return True
 
     def _walk(self, value: Any, path: tuple[Any, ...], depth: int) -> Iterator[tuple[tuple[Any, ...], Any, int]]:
-        """Every leaf and every dict key of a value with its path and depth; goes one level deeper than it may be."""
+        """Every leaf and dict key of a value with its path and depth, down to one level below the maximum."""
         stack = [(path, value, depth)]
         while stack:
             place, node, depth = stack.pop()
             children = self._children(node) if depth <= self._deepest else None
             if not children:
-                yield place, node, depth + (children is not None)  # what is empty is a level nevertheless
+                yield place, node, depth + (children is not None)  # an empty container is a level too
                 continue
             stack.extend(((*place, key), child, depth + 1) for key, child in reversed(children))
             if isinstance(node, dict):
@@ -495,118 +442,7 @@ class Codec:
         return None if opened is None else list(opened[1].items())
 
 
-# -- encoded bytes, without decoding ---------------------------------------------------------------
-
-
-def unpack_raw(data: bytes) -> Any:
-    """Decode plain data only: extensions stay `RawExt`, so that packing again gives the same bytes."""
-    try:
-        return ormsgpack.unpackb(data, ext_hook=RawExt)
-    except ValueError:  # or Ctrl-C in the hook, which ormsgpack hides
-        pass
-    try:
-        return ormsgpack.unpackb(data, ext_hook=RawExt)
-    except ValueError as error:
-        raise CorruptionError(f"stored bytes do not decode: {error}") from error
-
-
-def pack_raw(value: Any) -> bytes:
-    """Bytes of what `unpack_raw` gave."""
-    try:
-        return ormsgpack.packb(value, write_raw, _OPTIONS)
-    except TypeError:  # Ctrl-C in the hook, which ormsgpack hides
-        return ormsgpack.packb(value, write_raw, _OPTIONS)
-
-
-def check_nesting(data: bytes) -> None:
-    """Raise CorruptionError for an encoded value that is nested deeper than any that was ever kept."""
-    try:
-        inside_out(unpack_raw(data), _opened_ext, lambda tag, parts: None, _DEEPEST_STORED)
-    except RecursionError as error:
-        raise CorruptionError("a stored value is nested too deeply") from error
-
-
-def join_array(items: list[bytes]) -> bytes:
-    """The encoded list of encoded items."""
-    return array_header(len(items)) + b"".join(items)
-
-
-def array_header(count: int) -> bytes:
-    """The bytes that open an encoded list."""
-    if count < 16:
-        return bytes((0x90 | count,))
-    return b"\xdc" + count.to_bytes(2, "big") if count < 65536 else b"\xdd" + count.to_bytes(4, "big")
-
-
-def map_header(count: int) -> bytes:
-    """The bytes that open an encoded dict with text keys."""
-    if count < 16:
-        return bytes((0x80 | count,))
-    return b"\xde" + count.to_bytes(2, "big") if count < 65536 else b"\xdf" + count.to_bytes(4, "big")
-
-
-def open_ext(ext: RawExt) -> tuple[bytes, list[tuple[Any, Any]]] | None:
-    """An encoded object, or dict with any keys, as (tag, fields); None for other extensions, and for what is neither inside."""
-    if ext.tag == OBJECT:
-        parts = unpack_raw(ext.data)
-        if type(parts) is not list or len(parts) != 2 or not _is_tag(parts[0]):
-            return None
-        tag, fields = parts
-        if type(fields) is RawExt and fields.tag == MAP:  # somebody put a key into it that is no text
-            pairs = _pairs(fields)
-        else:
-            pairs = list(fields.items()) if type(fields) is dict else None
-        return None if pairs is None else (pack_raw(tag), pairs)
-    pairs = _pairs(ext) if ext.tag == MAP else None
-    return None if pairs is None else (b"", pairs)
-
-
-def _is_tag(tag: Any) -> bool:
-    return type(tag) is list and [type(part) for part in tag] == [str, int]
-
-
-def _pairs(ext: RawExt) -> list[tuple[Any, Any]] | None:
-    """The keys and values of a dict with any keys; None for what somebody made up: a key without a value, or that is a list."""
-    flat = unpack_raw(ext.data)
-    if type(flat) is not list or len(flat) % 2 or any(type(key) in (list, dict) for key in flat[::2]):
-        return None
-    return list(zip(flat[::2], flat[1::2], strict=True))
-
-
-def object_ext(tag: bytes, fields: bytes) -> ormsgpack.Ext:
-    """The extension of an object of a registered class."""
-    return ormsgpack.Ext(OBJECT, b"\x92" + tag + fields)
-
-
-def format_path(path: tuple[Any, ...]) -> str:
-    """`("messages", 3, "content")` as people write it: `messages[3].content`."""
-    out = ""
-    for part in path:
-        if isinstance(part, str) and part.isidentifier():
-            out += f".{part}" if out else part
-        else:
-            out += f"[{shown(part)}]"
-    return out
-
-
-def shown(value: Any) -> str:
-    """`repr`, also of what holds an int with more digits than Python writes, or of what has a faulty one."""
-    try:
-        return repr(value)
-    except ValueError:
-        return f"<{type(value).__qualname__} with too many digits to show>"
-    except Exception as error:  # noqa: BLE001 - it is shown in a message about something else, which must not be lost
-        return f"<{type(value).__qualname__} whose repr raises {type(error).__name__}>"
-
-
 # -- helpers ---------------------------------------------------------------------------------------
-
-
-def _opened_ext(value: Any) -> tuple[int | None, Any]:
-    """For `inside_out`: what is inside an extension that was not decoded, or the bytes of a leaf."""
-    if type(value) is not RawExt:
-        return None, value
-    return value.tag, value.data if value.tag in _LEAVES else unpack_raw(value.data)
 
 
 def _too_deep(path: tuple[Any, ...]) -> InvalidState:
@@ -614,20 +450,19 @@ def _too_deep(path: tuple[Any, ...]) -> InvalidState:
     return InvalidState(f"{where} is nested deeper than {MAX_DEPTH} levels (or contains itself)", path=format_path(path))
 
 
-def _cannot_keep(leaf: Any) -> str:
+def _refusal(leaf: Any) -> str:
     name = type(leaf).__qualname__
     if isinstance(leaf, (dict, list, tuple, set, frozenset, str, int, float, bytes)) and type(leaf) not in _CONTAINERS:
         base = next(b.__name__ for b in type(leaf).__mro__ if b.__module__ == "builtins")
         return f"{name} would come back as a plain {base}; convert it with {base}(...) yourself"
     if isinstance(leaf, Enum):
-        return f"{leaf!r} would not be found again by its value; keep its name, or give it a plain value"
+        return f"{leaf!r} cannot be loaded by its value; store its name, or give it a plain value"
     if type(leaf) in (dt.datetime, dt.time):
-        return f"the time zone {leaf.tzinfo!r} cannot be kept; use datetime.timezone or zoneinfo.ZoneInfo"
-    return f"a value of type {name} cannot be kept; keep plain data, a dataclass or a model instead"
+        return f"the time zone {leaf.tzinfo!r} cannot be stored; use datetime.timezone or zoneinfo.ZoneInfo"
+    return f"a value of type {name} cannot be stored; use plain data, a dataclass or a model instead"
 
 
 _PLAIN: Final = frozenset((str, int, float, bool, bytes, type(None), list, tuple, set, frozenset))
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
 _SEQUENCES: Final[dict[type, int]] = {tuple: TUPLE, set: SET, frozenset: FROZENSET}
-_LEAVES: Final = frozenset((*READERS, FOREIGN))
 _TEXT: Final = frozenset((str,))

@@ -1,8 +1,8 @@
-"""What changed between two states, as data: write it down, apply it; when to write a keyframe. Pure.
+"""The changes between two states as data: encode and apply them; when to write a keyframe. Pure.
 
-A delta is a list of operations over paths. In bytes it is the length of a header, the header (the operations as
-MessagePack) and the values that they carry, encoded and one after the other, so that applying a delta moves bytes
-and decodes nothing. `docs/format/delta.md` has the layout; `differ` finds deltas. Touches tree, codec and errors.
+A delta is a list of operations on paths. Its bytes are the length of a header, the header (the operations as MessagePack) and
+the encoded values one after the other, so applying a delta moves bytes and decodes nothing. `docs/format/delta.md` describes
+the layout; `diff` finds deltas.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from savegame.encoding.codec import array_header, format_path, pack_raw, unpack_raw
+from savegame.encoding.raw import array_header, pack_raw, unpack_raw
+from savegame.encoding.text import format_path
 from savegame.encoding.tree import (
     Dict,
     Editing,
@@ -31,30 +32,30 @@ SET, DELETE, APPEND, SPLICE, EDIT, ORDER = range(6)
 
 _HEADER = struct.Struct("<I")
 DEEP: Final = 64
-"""Paths longer than this are not looked into: what lies below is replaced whole."""
+"""Changes below this many keys replace the whole value there."""
 
 _PIECE: Final = 4096
-"""Containers larger than this are built from pieces."""
+"""Larger containers are built from pieces."""
 
 KEYFRAME_SLACK: Final = 64 * 1024
 ROW_COST: Final = 1024
-"""Reading a delta costs about as much time as this many bytes more than it has."""
+"""The fixed cost of reading a delta, in bytes that could be read in the same time."""
 
 ROW_BYTES: Final = 180
-"""What a row takes on disk besides its delta."""
+"""The size of a row on disk without its delta."""
 
 
 def keyframe_due(state_bytes: int, rows: int, delta_bytes: int) -> bool:
-    """Whether a keyframe would make reading quicker and, compressed, add at most about a quarter to what was written.
+    """Whether a keyframe would speed up reading and, compressed, add at most about a quarter to the bytes written.
 
-    A list that only grows never needs one: its deltas are its state.
+    A list that only grows never needs one, because its deltas are its state.
     """
     quicker = delta_bytes + rows * ROW_COST > state_bytes + KEYFRAME_SLACK
     return quicker and state_bytes < 0.6 * (delta_bytes + rows * ROW_BYTES)
 
 
 class Op(NamedTuple):
-    """One operation: what to do, where, with which numbers and which encoded value."""
+    """One operation: code, path, encoded value and numbers."""
 
     code: int
     path: Path
@@ -78,7 +79,7 @@ def dump(ops: list[Op]) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def append_opening(name: str) -> tuple[bytes, bytes]:
-    """The encoded name of a list right inside the state, and what `dump` writes before the items of an append to it."""
+    """The encoded name of a top-level list, and the bytes before the items in the `dump` of an append to it."""
     return pack_raw(name), dump([Op(APPEND, (name,))])
 
 
@@ -102,7 +103,7 @@ def parse(data: bytes) -> list[Op]:
 
 
 def apply(node: Node | None, ops: Iterable[Op]) -> Node | None:
-    """The state after some operations. Raises KeyError or TypeError where an operation does not fit the state."""
+    """The state after some operations. Raises KeyError or TypeError if an operation does not fit the state."""
     editing = Editing(node)
     for op in ops:
         make(editing, op)
@@ -110,7 +111,7 @@ def apply(node: Node | None, ops: Iterable[Op]) -> Node | None:
 
 
 def make(editing: Editing, op: Op) -> None:
-    """`apply` for one operation on a tree that is being changed."""
+    """Apply one operation to a tree that is being edited."""
     if op.code == SET and not op.path:
         editing.node = op.value
     elif op.code in (SET, DELETE):
@@ -120,9 +121,9 @@ def make(editing: Editing, op: Op) -> None:
 
 
 def replay(deltas: Iterable[bytes], skip: int = 0, most: int | None = None) -> Node | None:
-    """The state after some stored deltas, from nothing on; quick where many of them append as many items to one list.
+    """The state after some stored deltas, starting from nothing; fast if many append equal numbers of items to one list.
 
-    `skip` is how many bytes stand before each delta. Raises CorruptionError for a state of more than `most` bytes.
+    Each delta starts after `skip` bytes. Raises CorruptionError for a state of more than `most` bytes.
     """
     editing = Editing(None)
     growing: List | None = None
@@ -131,8 +132,8 @@ def replay(deltas: Iterable[bytes], skip: int = 0, most: int | None = None) -> N
     for data in deltas:
         if most is not None:
             size += len(data)
-            if size > most:  # much of it may have been replaced: count what there is
-                size = len(data) + sum(map(len, tail.bodies)) + (0 if editing.node is None else size_of(_resized(editing.node)))
+            if size > most:  # much may have been replaced: count what is left
+                size = len(data) + sum(map(len, tail.bodies)) + (0 if editing.node is None else size_of(_resize(editing.node)))
                 refuse_large(size, most)
         if growing is not None and data.startswith(opening):
             tail.bodies.append(data)
@@ -149,11 +150,11 @@ def replay(deltas: Iterable[bytes], skip: int = 0, most: int | None = None) -> N
             opening = data[: tail.skip + len(array_header(tail.items))]
     if growing is not None:
         growing.extend(tail)
-    return None if editing.node is None else _resized(editing.node)
+    return None if editing.node is None else _resize(editing.node)
 
 
 def whole(node: Node) -> list[Op]:
-    """The operations that build a state from nothing: in pieces, so that applying them decodes nothing large."""
+    """The operations that build a state from nothing, in pieces, so that applying them decodes nothing large."""
     ops: list[Op] = []
     _build(node, (), ops)
     return ops
@@ -172,20 +173,20 @@ def _build(node: Node, path: Path, ops: list[Op]) -> None:
 
 
 def apply_stored(node: Node | None, ops: Iterable[Op]) -> Node | None:
-    """`apply` for operations that came out of a store: what does not fit is corruption."""
+    """`apply` for stored operations. Raises CorruptionError if they do not fit."""
     editing = Editing(node)
     make_stored(editing, ops)
     return editing.node
 
 
 def refuse_large(size: int, most: int) -> None:
-    """Raise CorruptionError for a state of more bytes than there may be."""
+    """Raise CorruptionError for a state of more than `most` bytes."""
     if size > most:
         raise CorruptionError(f"the state would have {size} bytes: it was not written by savegame")
 
 
 def make_stored(editing: Editing, ops: Iterable[Op]) -> None:
-    """`make` for operations that came out of a store: what does not fit is corruption."""
+    """`make` for stored operations. Raises CorruptionError if they do not fit."""
     try:
         for op in ops:
             make(editing, op)
@@ -194,7 +195,7 @@ def make_stored(editing: Editing, ops: Iterable[Op]) -> None:
 
 
 def _list_at(node: Node, path: Path) -> List | None:
-    """The list at `path` if only dicts lie on the way, so that it can grow in place."""
+    """The list at `path` if the path leads through dicts only, so that it can grow in place."""
     for key in path:
         child = node.children.get(pack_raw(key)) if isinstance(node, Dict) else None
         if child is None:
@@ -203,11 +204,11 @@ def _list_at(node: Node, path: Path) -> List | None:
     return node if isinstance(node, List) else None
 
 
-def _resized(node: Node) -> Node:
-    """Count sizes again after lists grew behind the back of the nodes above them."""
+def _resize(node: Node) -> Node:
+    """Update the sizes of dicts after lists below them have grown in place."""
     if isinstance(node, Dict):
         for child in node.children.values():
-            _resized(child)
+            _resize(child)
         node.size = len(node.tag) + 5 + sum(len(key) + size_of(child) for key, child in node.children.items())
     return node
 
@@ -217,7 +218,7 @@ def _set_child(parent: Node, op: Op) -> Node:
     if isinstance(parent, List):
         parent.splice(parent.find(key), 1, [op.value] if op.code == SET else [])
     elif not isinstance(parent, Dict):
-        raise TypeError(f"{format_path(op.path[:-1])} is neither a list nor a dict whose keys can be told apart")
+        raise TypeError(f"{format_path(op.path[:-1])} is neither a list nor a dict with distinct keys")
     elif op.code == SET:
         parent.put(pack_raw(key), op.value)
     else:
@@ -260,7 +261,7 @@ _CHANGES: Final = {APPEND: _append, SPLICE: _splice, EDIT: _edit_text, ORDER: _o
 
 
 def text_of(node: Node) -> tuple[Callable[[int], bytes], bytes] | None:
-    """A text or bytes leaf as (how to write its header, its content); None for everything else."""
+    """A text or bytes leaf as (function for its header, content); None for other nodes."""
     if not isinstance(node, bytes):
         return None
     first = node[0]

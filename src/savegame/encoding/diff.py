@@ -1,8 +1,7 @@
-"""Finding a delta: what changed between a state and a new value, or what a user's update asks for. Pure.
+"""Finds deltas: from a state to a new value, or for a user's update. Pure.
 
-Values are encoded child by child and compared with the encoded tree, never by identity, so that what was changed in place
-is noticed; what is equal stays the same node. What a delta is, and how it is applied: delta. Touches that, tree, codec and
-errors.
+Values are encoded child by child and compared with the encoded tree, never by identity, so changes in place are detected;
+equal parts stay the same node. `delta` describes and applies deltas.
 """
 
 from __future__ import annotations
@@ -11,8 +10,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from savegame.encoding.codec import Codec, format_path, join_array, pack_raw, shown, unpack_raw
+from savegame.encoding.codec import Codec
 from savegame.encoding.delta import APPEND, DEEP, DELETE, EDIT, ORDER, SET, SPLICE, Op, make, text_of
+from savegame.encoding.raw import join_array, pack_raw, unpack_raw
+from savegame.encoding.text import format_path, repr_text
 from savegame.encoding.tree import (
     PLAIN_KEYS,
     Dict,
@@ -21,23 +22,23 @@ from savegame.encoding.tree import (
     Node,
     Path,
     Run,
-    chunked,
     count_of,
     items_of,
     open_node,
     runs_of,
     size_of,
+    split_runs,
     to_bytes,
     value_of,
 )
 from savegame.errors import InvalidInputError, InvalidState, SavegameError, UnsupportedError
 
 _SMALL: Final = 128
-"""Encoded values up to this size are replaced whole rather than described by a smaller change."""
+"""Encoded values up to this size are replaced whole."""
 
 
 def difference(codec: Codec, old: Node | None, value: Any) -> tuple[list[Op], Node]:
-    """The operations that turn the state `old` into `value`, and the new state. No operations means no change."""
+    """The operations that turn the state `old` into `value` (none if they are equal), and the new state."""
     if old is None:
         data = codec.encode(value)
         return [Op(SET, (), data)], open_node(data)
@@ -45,7 +46,7 @@ def difference(codec: Codec, old: Node | None, value: Any) -> tuple[list[Op], No
 
 
 class _Differ:
-    """Walks an old tree and a new value side by side; collects operations and builds the new tree."""
+    """Walks an old tree and a new value in parallel, collects operations and builds the new tree."""
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
@@ -94,7 +95,7 @@ class _Differ:
 
     def fields(self, old: Dict, fields: dict[Any, Any], path: Path) -> Node | None:
         keys = {self.pack(key, (*path, key)): key for key in fields}
-        if len(keys) != len(fields):  # keys that are equal in bytes but not to each other: two NaNs
+        if len(keys) != len(fields):  # two NaNs: equal bytes, but not equal
             return None
         self.ops += [Op(DELETE, (*path, unpack_raw(key))) for key in old.children if key not in keys]
         children: dict[bytes, Node] = {}
@@ -136,11 +137,11 @@ class _Differ:
         if position == old.count:
             data = encoded_items(self.codec, value[position:], path, position)
             self.ops.append(Op(APPEND, path, data))
-            return List([*same, *chunked(data)])
+            return List([*same, *split_runs(data)])
         return self.middle(same, items_of(runs[len(same) :]), value, position, path)
 
     def middle(self, same: list[Run], old: list[bytes], value: list[Any], start: int, path: Path) -> Node:
-        """The rest of a list from the first run that differs: item by item."""
+        """Compare the rest of a list item by item, from the first run that differs."""
         new = [self.pack(item, (*path, place)) for place, item in enumerate(value[start:], start)]
         head = _common(zip(old, new, strict=False))
         tail = _common(zip(reversed(old[head:]), reversed(new[head:]), strict=False))
@@ -165,7 +166,7 @@ class _Differ:
             data = self.codec.pack(value)
         except (TypeError, RecursionError):
             return self.codec.encode(value, path, len(path))
-        if type(value) not in _SCALARS and (0xC4 in data or 0xC5 in data or 0xC6 in data):  # bytes, or what looks like them
+        if type(value) not in _SCALARS and (0xC4 in data or 0xC5 in data or 0xC6 in data):  # bytes or a lookalike
             self.codec.refuse_lookalikes(value, path, len(path))
         return data
 
@@ -180,11 +181,11 @@ class _Differ:
 
 
 _SCALARS: Final = frozenset((str, int, float, bool, bytes, type(None)))
-"""What comes back as it is, also where it stands for bytes that are there already."""
+"""Types that always come back unchanged."""
 
 
 def encoded_items(codec: Codec, items: list[Any], path: Path, start: int) -> bytes:
-    """The encoded list of some items of the list at `path`, from `start` on. Raises InvalidState naming their place there."""
+    """Encode items of the list at `path`, from index `start` on. Raises InvalidState with the index of the item."""
     try:
         return codec.encode(items, path, len(path))
     except InvalidState:
@@ -203,7 +204,7 @@ def _common(pairs: Iterable[tuple[bytes, bytes]]) -> int:
 
 
 def gaps(old: list[bytes], new: list[bytes], head: int, old_end: int, new_end: int) -> list[tuple[int, int, int, int]]:
-    """Where the two lists differ between `head` and their ends, found by matching equal items greedily in order."""
+    """The ranges in which two lists differ between `head` and their ends, by greedily matching equal items in order."""
     places: dict[bytes, list[int]] = {}
     for index in range(old_end - 1, head - 1, -1):
         places.setdefault(old[index], []).append(index)
@@ -225,7 +226,7 @@ def gaps(old: list[bytes], new: list[bytes], head: int, old_end: int, new_end: i
 
 
 def _text_change(old: bytes, new: bytes, path: Path) -> Op | None:
-    """One edit that turns a text into another, if they have enough in common."""
+    """One edit that turns a text into another, or None if they have too little in common."""
     before, after = text_of(old), text_of(new)
     if before is None or after is None or before[0] is not after[0]:
         return None
@@ -258,13 +259,13 @@ def update(
     set: Mapping[Any, Any],  # noqa: A002 - the public name
     delete: list[Any],
 ) -> tuple[list[Op], Node]:
-    """The operations of `Thread.update` on a state, and the new state. Raises InvalidInputError for what does not fit."""
+    """The operations of `Thread.update` on a state, and the new state. Raises InvalidInputError if they do not fit."""
     try:
         both = [name for name in delete if name in set or name in append]
     except TypeError as error:
-        raise InvalidInputError(f"a place is a name or a tuple of names ({error})") from error
+        raise InvalidInputError(f"a place must be a name or a tuple of names ({error})") from error
     if both:
-        raise InvalidInputError(f"{both[0]!r} is to be set or appended to and deleted in one update; choose one")
+        raise InvalidInputError(f"{both[0]!r} is both changed and deleted in one update; choose one")
     work = _Update(codec, old)
     path: Path = ()
     try:
@@ -296,22 +297,24 @@ def _path(codec: Codec, name: Any) -> Path:
 
 
 def _raw_key(codec: Codec, key: Any, depth: int) -> Any:
-    """A dict key as it stands in a path: text and whole numbers as they are, other keys undecoded."""
+    """A dict key as paths contain it: text and whole numbers unchanged, other keys undecoded."""
     if type(key) is str or (type(key) is int and -(2**63) <= key < 2**63):
         return key
     data = codec.encode(key, (key,), depth)
     try:
         hash(codec.decode(data))
     except TypeError as error:
-        raise InvalidState(f"{shown(key)} cannot be a key once it is plain data ({error})", path=format_path((key,))) from error
+        raise InvalidState(
+            f"{repr_text(key)} cannot be a key once it is plain data ({error})", path=format_path((key,))
+        ) from error
     return unpack_raw(data)
 
 
 class _Update:
-    """What one update does: each operation is applied to the tree as soon as it is known.
+    """The operations of one update, each applied to the tree at once.
 
-    A key means the entry whose key is equal to it in Python, whatever its bytes: `True` and `1.0` lead to the entry of `1`,
-    which keeps its key. NaN, which is equal to nothing, leads to the entry with the same bytes.
+    A key means the entry with an equal key in Python, whatever its bytes: `True` and `1.0` mean the entry of `1`, which keeps
+    its key. NaN, which equals nothing, means the entry with the same bytes.
     """
 
     def __init__(self, codec: Codec, node: Node | None) -> None:
@@ -328,8 +331,8 @@ class _Update:
         make(self.editing, op)
 
     def set(self, path: Path, value: Any) -> None:
-        """Set one place, described as small as its old value allows. Dicts on the way are made where they are missing."""
-        path, parent = self._resolved(path, missing=True)
+        """Set one place, with as small a delta as its old value allows. Creates missing dicts on the path."""
+        path, parent = self._resolve(path, missing=True)
         child = parent.children.get(pack_raw(path[-1])) if isinstance(parent, Dict) else None
         differ = _Differ(self.codec)
         if child is not None:
@@ -338,30 +341,30 @@ class _Update:
             self._make(op)
 
     def append(self, path: Path, items: Any) -> None:
-        """Add items to the list at one place. It is made where it is missing, as are dicts on the way."""
+        """Add items to the list at one place. Creates the list, and dicts on the path, if missing."""
         if type(items) not in (list, tuple):
-            raise InvalidInputError(f"append takes a list of items for {format_path(path)!r}, not {type(items).__name__}")
+            raise InvalidInputError(f"append needs a list of items for {format_path(path)!r}, not {type(items).__name__}")
         items = items if type(items) is list else list(items)
         if len(path) == 1 and not self.ops and self._append_at_once(path, items):
             return
-        path, parent = self._resolved(path, missing=True)
+        path, parent = self._resolve(path, missing=True)
         child = parent.children.get(pack_raw(path[-1])) if isinstance(parent, Dict) else None
-        data = self._encoded(path, items, child)
+        data = self._encode(path, items, child)
         self._make(Op(SET if isinstance(parent, Dict) and child is None else APPEND, path, data))
 
     def _append_at_once(self, path: Path, items: list[Any]) -> bool:
-        """The usual case, a list right inside the state and nothing before it, without a walk. Whether it is that case."""
+        """Append to a top-level list as the first operation, the usual case, without a walk. Returns whether it applied."""
         node, name = self.editing.node, pack_raw(path[0])
         child = node.children.get(name) if type(node) is Dict and node.plain else None
         if type(node) is not Dict or type(child) is not List:
             return False
-        data = self._encoded(path, items, child)
+        data = self._encode(path, items, child)
         self.ops.append(Op(APPEND, path, data))
         self.editing.node = node.with_longer(name, data)
         return True
 
-    def _encoded(self, path: Path, items: list[Any], child: Node | None) -> bytes:
-        """Items for the list at a path, which `child` is. Raises InvalidState naming the item by its place there."""
+    def _encode(self, path: Path, items: list[Any], child: Node | None) -> bytes:
+        """Encode items for the list `child` at a path. Raises InvalidState with the index of the item there."""
         try:
             return self.codec.encode(items, path, len(path))
         except InvalidState:
@@ -369,25 +372,25 @@ class _Update:
             raise
 
     def delete(self, path: Path) -> None:
-        """Remove one place, which must be there."""
-        path, parent = self._resolved(path, missing=False)
+        """Remove one place, which must exist."""
+        path, parent = self._resolve(path, missing=False)
         if isinstance(parent, Dict) and parent.tag:
             self._reduced.setdefault(id(parent), (parent, parent.copy(), []))[2].append(path)
         self._make(Op(DELETE, path))
 
     def refuse_incomplete(self) -> None:
-        """Refuse to have deleted a field without which its object could not be loaded any more."""
+        """Refuse deletions of fields without which their object could not be loaded."""
         for parent, before, paths in self._reduced.values():
-            if self._unloadable(parent) is None or self._unloadable(before) is not None:  # the latter is not our fault
+            if self._load_error(parent) is None or self._load_error(before) is not None:  # it could not be loaded before either
                 continue
             for path in paths:
                 before.drop(pack_raw(path[-1]))
-                error = self._unloadable(before)
+                error = self._load_error(before)
                 if error is not None:
-                    message = f"{format_path(path)!r} cannot be deleted: its object could not be loaded without it ({error})"
+                    message = f"{format_path(path)!r} cannot be deleted: its object cannot be loaded without it ({error})"
                     raise InvalidInputError(message) from error
 
-    def _unloadable(self, node: Node) -> UnsupportedError | None:
+    def _load_error(self, node: Node) -> UnsupportedError | None:
         try:
             value_of(self.codec, node)
         except UnsupportedError as error:
@@ -396,10 +399,10 @@ class _Update:
 
     # -- places ------------------------------------------------------------------------------------
 
-    def _resolved(self, path: Path, *, missing: bool) -> tuple[Path, Node]:
-        """The same place by the keys that the state has, and the opened node that its last part is in. Raises KeyError.
+    def _resolve(self, path: Path, *, missing: bool) -> tuple[Path, Node]:
+        """The path with the keys of the state, and the opened node around its last part. Raises KeyError.
 
-        With `missing`, dicts on the way are made where they are missing.
+        With `missing`, creates missing dicts on the path.
         """
         root = self.editing.node
         if missing and len(path) == 1 and type(path[0]) is str and type(root) is Dict and root.plain and not self._indexes:
@@ -429,12 +432,12 @@ class _Update:
         return tuple(way), found[0]
 
     def _key(self, parent: Dict, key: Any, way: list[Any]) -> bytes:
-        """The encoded key of the entry that is meant; if there is none, the one that it would get."""
+        """The encoded key of an entry, existing or new."""
         encoded = pack_raw(key)
         if encoded[0] in PLAIN_KEYS and parent.plain and id(parent) not in self._indexes:
             return encoded
         equal = self._equal(parent, encoded)
-        if len(equal) > 1:  # written before keys were compared like this: in Python, the first key has the last value
+        if len(equal) > 1:  # written by an earlier version: as in Python, the first key gets the last value
             value = parent.children[equal[-1]]
             self.ops.append(Op(SET, (*way, unpack_raw(equal[0])), to_bytes(value)))
             self.ops += [Op(DELETE, (*way, unpack_raw(other))) for other in equal[1:]]
@@ -444,11 +447,11 @@ class _Update:
         return equal[0] if equal else encoded
 
     def _equal(self, parent: Dict, encoded: bytes) -> list[bytes]:
-        """The keys of a dict that are equal to one, in order. The latter is remembered, since it may become one of them."""
+        """The keys of a dict that equal the given one, in order. Remembers that key, which may be added."""
         if id(parent) not in self._indexes:
             index: dict[Any, list[bytes]] = {}
             for key in parent.children:
-                with suppress(TypeError, SavegameError):  # what cannot be a key here is only found by its bytes
+                with suppress(TypeError, SavegameError):  # unhashable here: found only by its bytes
                     index.setdefault(self.codec.decode(key), []).append(key)
             self._indexes[id(parent)] = parent, index
         known = self._indexes[id(parent)][1].setdefault(self.codec.decode(encoded), [])

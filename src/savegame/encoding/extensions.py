@@ -1,7 +1,4 @@
-"""Values that are neither plain data nor containers, each as a MessagePack extension with one of the tags below, and back.
-
-Touches foreign and errors.
-"""
+"""Dates, paths and other values without a MessagePack type, as extensions with the tags below, and back."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ class RawExt:
 
 
 def write_raw(ext: RawExt) -> ormsgpack.Ext:
-    """An extension that was never decoded, as it was."""
+    """The extension of a RawExt, unchanged."""
     return ormsgpack.Ext(ext.tag, ext.data)
 
 
@@ -66,16 +63,16 @@ def _read_zone(zone: Any) -> dt.tzinfo | None:
     if fixed:
         return dt.timezone(dt.timedelta(microseconds=offset), key)
     named = _zone_named(key)
-    return dt.timezone(dt.timedelta(microseconds=offset), key) if named is None else named  # unknown here: keep the instant
+    return dt.timezone(dt.timedelta(microseconds=offset), key) if named is None else named  # unknown zone: keep the instant
 
 
 @functools.lru_cache(maxsize=1024)
 def _zone_named(key: str) -> zoneinfo.ZoneInfo | None:
-    """The zone, or None if this machine does not know it.
+    """The zone, or None if this machine does not have it.
 
-    ZoneInfo is asked only for keys that exist: for any other it would import a module of the package tzdata by that name.
+    ZoneInfo is called only for existing keys: for others it would import a module of that name from the package tzdata.
     """
-    with needs_descriptors(f"the time zone {key!r} cannot be read"):
+    with needs_descriptors(f"cannot read the time zone {key!r}"):
         if any(os.path.isfile(os.path.join(root, key)) for root in zoneinfo.TZPATH) or key in _listed_zones():
             return zoneinfo.ZoneInfo(key)
     return None
@@ -103,10 +100,10 @@ def _read_time(body: bytes) -> dt.time:
 
 
 def write_path(value: pathlib.PurePath) -> ormsgpack.Ext:
-    """A path of either system. Raises TypeError for a class of the user's."""
+    """A path of either system. Raises TypeError for users' subclasses."""
     kind = next((name for name, cls in _PATHS.items() if type(value) is cls), None)
     if kind is None:
-        raise TypeError(f"{type(value).__qualname__} cannot be kept")
+        raise TypeError(f"{type(value).__qualname__} cannot be stored")
     return _small(PATH, [kind, str(value)])
 
 

@@ -1,8 +1,8 @@
-"""Leaves that a framework's own serializer wrote: kept as they are, shown as plain data, never brought to life here.
+"""Leaves that a framework's serializer wrote: stored unchanged, shown as plain data, never loaded as objects here.
 
-Only the framework's adapter, which has the framework's serializer, turns one back into an object. Everybody else
-(`thread.state()`, `diff`, the command line) sees what `readable` makes of it, also where the framework is not
-installed: the data inside, without its classes. Nothing is imported because these bytes name it. Touches nesting.
+Only the framework's adapter, with the framework's serializer, turns them back into objects. All other code (`thread.state()`,
+`diff`, the command line) uses `readable`: the data inside without its classes, even if the framework is not installed. These
+bytes never cause an import.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import ormsgpack
 from savegame.encoding.nesting import inside_out
 
 NAMED: Final = 3
-"""An extension whose body is an array that begins with two names and a value stands for an object with that value."""
+"""An extension stands for an object if its body is an array of at least this length: two names, a value, and more."""
 
 DEEPEST: Final = 500
-"""Levels of nesting that are shown."""
+"""Maximum levels of nesting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A value as a framework serialised it: the serializer's name for the form, and the bytes."""
+    """A value serialized by a framework: the serializer's name for the format, and the bytes."""
 
     kind: str
     data: bytes
 
 
 def readable(kind: str, data: bytes) -> Any:
-    """Plain data that shows what is inside a leaf; the leaf itself if nobody can tell."""
+    """The contents of a leaf as plain data; the leaf itself if its format is unknown."""
     try:
         if kind == "msgpack":
-            return _unpacked(data)
+            return inside_out(_unpack(data), _open_object, _data_of, DEEPEST)
         if kind == "json":
             return json.loads(data)
     except (ValueError, TypeError, RecursionError):
@@ -44,25 +44,21 @@ def readable(kind: str, data: bytes) -> Any:
     return data if kind in ("bytes", "bytearray") else Foreign(kind, data)
 
 
-def _unpacked(data: bytes) -> Any:
-    return inside_out(_unpacked_once(data), _opened, _plain, DEEPEST)
-
-
-def _unpacked_once(data: bytes) -> Any:
+def _unpack(data: bytes) -> Any:
     return ormsgpack.unpackb(data, ext_hook=lambda _, body: _Object(body), option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 class _Object(NamedTuple):
-    """An object that was not looked into."""
+    """An object that is not opened yet."""
 
     body: bytes
 
 
-def _opened(value: Any) -> tuple[bool | None, Any]:
-    return (True, _unpacked_once(value.body)) if isinstance(value, _Object) else (None, value)
+def _open_object(value: Any) -> tuple[bool | None, Any]:
+    return (True, _unpack(value.body)) if isinstance(value, _Object) else (None, value)
 
 
-def _plain(_: bool, parts: Any) -> Any:  # noqa: FBT001
-    """The data of an object instead of the object: LangGraph writes its module, its class and its fields or arguments."""
+def _data_of(_: bool, parts: Any) -> Any:  # noqa: FBT001
+    """The data of an object, of which LangGraph writes the module, the class and the fields or arguments."""
     named = isinstance(parts, list) and len(parts) >= NAMED and isinstance(parts[0], str) and isinstance(parts[1], str)
     return parts[2] if named else parts

@@ -1,10 +1,9 @@
-"""A frame's bytes: envelope, compression, metadata, large values, the two sums.
+"""The bytes of a frame: envelope, compression, metadata, large values, the two sums.
 
-Every stored body begins with two bytes: flags (compressed, holds references to blobs) and the id of the key that it is
-encrypted with (0: none). The *checksum* of a row is over its stored bytes and its place, so that damage and rows that
-moved are noticed on every read. The *digest* of a checkpoint is over its parent's digest, its fixed metadata and its
-logical delta, whatever way that is stored. Neither has a key: they show accidents, not attacks.
-Touches delta, codec, leaves, nesting and errors.
+Every stored body starts with two bytes: flags (compressed, contains references to blobs) and the id of its encryption key
+(0: none). The *checksum* of a row covers its stored bytes and its place, so that every read detects damaged and misplaced
+rows. The *digest* of a checkpoint covers its parent's digest, its fixed metadata and its logical delta, however that is
+stored. Neither is keyed: they detect accidents, not attacks.
 """
 
 from __future__ import annotations
@@ -21,30 +20,30 @@ import blake3
 import zstandard
 from ormsgpack import packb
 
-from savegame.encoding.codec import MAX_DEPTH, pack_raw, unpack_raw
 from savegame.encoding.delta import APPEND, SET, SPLICE, Op, parse
 from savegame.encoding.extensions import BLOB, MAP, OBJECT, TUPLE, RawExt
 from savegame.encoding.nesting import inside_out
+from savegame.encoding.raw import MAX_DEPTH, pack_raw, unpack_raw
 from savegame.errors import CorruptionError, SavegameError, UnsupportedError
 
 COMPRESSED, WITH_BLOBS = 1, 2
 PLAIN: Final = b"\0\0"
-"""How a body begins that is neither compressed nor encrypted and refers to nothing: the payload follows."""
+"""The first bytes of a body that is not compressed, not encrypted and has no references; the payload follows."""
 
 DIGEST_BYTES: Final = 32
 
 BLOB_FROM: Final = 8192
-"""Texts and bytes of this size or more are kept once per thread."""
+"""Texts and bytes from this size on are stored once per thread."""
 
 EXPANDS_BY: Final = 100
 EXPANDS_TO: Final = 256 * 1024 * 1024
-"""What stored bytes may become: so many times as many, or so many bytes if that is more. Made up ones end there."""
+"""Limit for decompression, against forged data: a factor of the stored size, or bytes if that is more."""
 
 MOVED_TO: Final = 1024 * 1024
-"""Instead of EXPANDS_TO, for records that come with an export."""
+"""The limit in place of EXPANDS_TO for records in an export."""
 
 STATE_TO: Final = 4 * 1024 * 1024 * 1024
-"""How many bytes a state may have, encoded. One that is read may have a quarter more: they are not counted exactly."""
+"""Maximum size of an encoded state. Reading allows a quarter more, because it does not count exactly."""
 
 _local = threading.local()
 
@@ -53,12 +52,12 @@ _local = threading.local()
 
 
 def most_from(stored: int, to: int | None = None) -> int:
-    """How many bytes so many stored ones may become."""
+    """The maximum decompressed size of a body of `stored` bytes."""
     return max(EXPANDS_TO if to is None else to, EXPANDS_BY * stored)
 
 
 def wrap(payload: bytes, *, compress: bool, level: int = 1, with_blobs: bool = False, least: int = 0) -> bytes:
-    """The stored body of a payload, which stays as it is below `least` bytes, and where it would expand too far."""
+    """The stored body of a payload, uncompressed below `least` bytes, and if it would expand too far."""
     flags = WITH_BLOBS if with_blobs else 0
     if compress and len(payload) >= least:
         smaller = _compressor(level).compress(payload)
@@ -68,7 +67,7 @@ def wrap(payload: bytes, *, compress: bool, level: int = 1, with_blobs: bool = F
 
 
 def unwrap(body: bytes, to: int | None = None) -> tuple[int, bytes]:
-    """The flags and the payload of a stored body. Raises CorruptionError, also for one that would expand too far."""
+    """The flags and the payload of a stored body. Raises CorruptionError, also if it would expand too far."""
     if len(body) < 2 or body[0] > (COMPRESSED | WITH_BLOBS):
         raise CorruptionError("a stored body has no valid header")
     if body[1]:
@@ -85,26 +84,25 @@ def unwrap(body: bytes, to: int | None = None) -> tuple[int, bytes]:
 
 
 def movable(body: bytes) -> bytes:
-    """The body of a record as an export may hold it: uncompressed where it would expand too far for that."""
+    """The body of a record for an export: uncompressed if it would expand too far there."""
     try:
         flags, payload = unwrap(body)
-    except SavegameError:  # not one of ours: a record may hold anything
+    except SavegameError:  # not one of ours: a record may contain anything
         return body
     return body if len(payload) <= most_from(len(body) - 2, MOVED_TO) else bytes((flags & ~COMPRESSED, 0)) + payload
 
 
 def recode(body: bytes) -> bytes:
-    """The same body compressed as well as it can be."""
+    """The same body with the best compression."""
     flags, payload = unwrap(body)
     return wrap(payload, compress=True, level=12, with_blobs=bool(flags & WITH_BLOBS), least=64)
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
-    made = _local.__dict__.setdefault("compressors", {})
-    if level not in made:
-        made[level] = zstandard.ZstdCompressor(level=level, write_checksum=False)
-    compressor: zstandard.ZstdCompressor = made[level]
-    return compressor
+    compressors: dict[int, zstandard.ZstdCompressor] = _local.__dict__.setdefault("compressors", {})
+    if level not in compressors:
+        compressors[level] = zstandard.ZstdCompressor(level=level, write_checksum=False)
+    return compressors[level]
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
@@ -119,14 +117,14 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 
 @functools.lru_cache(maxsize=4096)
 def thread_salt(namespace: str, thread_id: str) -> int:
-    """A number that stands for a thread inside checksums."""
+    """The number of a thread inside checksums."""
     return zlib.crc32(f"{namespace}\0{thread_id}".encode())
 
 
 def checksum(body: bytes, salt: int, a: int = 0, b: int = 0) -> int:
-    """Over stored bytes and their place (thread, sequence number, base): a changed byte or place changes it.
+    """The checksum of stored bytes at their place (thread, sequence number, base).
 
-    What damage has turned into something else than bytes and numbers gets -1, which no sum is.
+    Returns -1, which is no checksum, if damage has changed the types of the arguments.
     """
     try:
         return zlib.crc32(body, place_sum(salt, a, b))
@@ -135,18 +133,18 @@ def checksum(body: bytes, salt: int, a: int = 0, b: int = 0) -> int:
 
 
 def place_sum(salt: int, a: int, b: int) -> int:
-    """What the checksum of a row at a place begins with."""
+    """The start value of the checksum of a row at a place."""
     return (salt + (a ^ a >> 32) * SEQ_FACTOR + (b ^ b >> 32) * BASE_FACTOR) & 0xFFFFFFFF
 
 
 SEQ_FACTOR: Final = 0x9E3779B1
 BASE_FACTOR: Final = 0x85EBCA6B
 PLACE_STEP: Final = (SEQ_FACTOR + BASE_FACTOR) & 0xFFFFFFFF
-"""How `place_sum` grows from one frame to the next of a line, both numbers being below 2**32."""
+"""The increase of `place_sum` from one frame of a line to the next, while both numbers are below 2**32."""
 
 
 def digest(parent: bytes, thread_id: str, checkpoint_id: str, meta: bytes, delta: bytes) -> bytes:
-    """The digest of a checkpoint: over its parent's, its ids, its packed metadata and its logical delta."""
+    """The digest of a checkpoint, over its parent's digest, its ids, its packed metadata and its logical delta."""
     data = packb([parent, thread_id, checkpoint_id, meta]) + delta
     if len(data) > _FEW_BYTES:
         return blake3.blake3(data).digest()
@@ -158,12 +156,12 @@ def digest(parent: bytes, thread_id: str, checkpoint_id: str, meta: bytes, delta
 
 _HELD: Final = 2047
 _FEW_BYTES: Final = 4 * _HELD
-"""From 2,048 bytes on BLAKE3 lets other threads run meanwhile; for a few thousand, changing threads costs more."""
+"""From 2,048 bytes on BLAKE3 releases the interpreter lock, which costs more than hashing a few thousand bytes."""
 
 
-def request_digest(asked: bytes) -> bytes:
-    """Stands for what a save with a chosen id was asked to do."""
-    return blake3.blake3(asked).digest(length=16)
+def request_digest(request: bytes) -> bytes:
+    """The digest of the arguments of a save with a chosen id."""
+    return blake3.blake3(request).digest(length=16)
 
 
 # -- metadata --------------------------------------------------------------------------------------
@@ -171,7 +169,7 @@ def request_digest(asked: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Meta:
-    """The fixed metadata of a checkpoint. `metadata` is an encoded dict; `blobs` the digests that its delta refers to."""
+    """The fixed metadata of a checkpoint. `metadata` is an encoded dict, `blobs` the digests that its delta refers to."""
 
     parent_id: str | None
     step: int
@@ -191,35 +189,35 @@ class Meta:
     blobs: list[bytes] = field(default_factory=list)
     external_id: str | None = None
     request: bytes | None = None
-    """What was asked for, where the caller chose the id: a retry is told from other content by it."""
+    """The digest of the save's arguments if the caller chose the id; distinguishes a retry from other content."""
     about: bytes = b""
-    """An encoded dict: what listings show of the state besides, so that they need not read it."""
+    """An encoded dict: parts of the state for listings, which therefore need not read it."""
     digest: bytes = b""
 
     @property
     def created_at(self) -> dt.datetime:
-        """When the checkpoint was made: by the store's clock, unless the save said another time."""
+        """When the checkpoint was saved, by the store's clock unless the save gave another time."""
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=self.created_us)
 
 
 def details_of(meta: Meta) -> dict[str, Any]:
-    """What a save said besides the state."""
-    return {name: getattr(meta, name) for name in Meta.__slots__ if name not in _NOT_SAID}
+    """The details that the caller of a save can give, by the names of Meta."""
+    return {name: getattr(meta, name) for name in Meta.__slots__ if name not in _COMPUTED}
 
 
-_NOT_SAID: Final = frozenset(("parent_id", "step", "created_us", "size_bytes", "blobs", "digest"))
+_COMPUTED: Final = frozenset(("parent_id", "step", "created_us", "size_bytes", "blobs", "digest"))
 
 
 def metadata_of(parent_id: str, step: int, now: int, size: int, details: dict[str, Any], blobs: Iterable[bytes]) -> bytes:
-    """The packed metadata of a new checkpoint; `details` has what was said about it, by the names of Meta."""
+    """The packed metadata of a new checkpoint; `details` are named as in Meta."""
     if details or blobs:
-        said = {"created_us": now, **details}
-        return pack_meta(Meta(parent_id or None, step, size_bytes=size, **said, blobs=list(blobs)))
+        fields = {"created_us": now, **details}
+        return pack_meta(Meta(parent_id or None, step, size_bytes=size, **fields, blobs=list(blobs)))
     return packb([pack_id(parent_id) if parent_id else None, step, now, size, "manual", "in_progress"])
 
 
 def pack_meta(meta: Meta) -> bytes:
-    """The fields of metadata, without the digest, as bytes: what the digest is over."""
+    """The fields of metadata, without the digest, as the bytes that the digest covers."""
     fields: list[Any] = [
         None if meta.parent_id is None else pack_id(meta.parent_id),
         meta.step,
@@ -267,7 +265,7 @@ def _unpack_id(stored: Any) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def pack_id(text: str) -> str | bytes:
-    """An id in the form that stores keep: generated ids as 16 bytes, ids that users chose as text."""
+    """The stored form of an id: generated ids as 16 bytes, ids chosen by users as text."""
     if len(text) == 32:
         try:
             data = bytes.fromhex(text)
@@ -279,7 +277,7 @@ def pack_id(text: str) -> str | bytes:
 
 
 def unpack_id(stored: str | bytes) -> str:
-    """The opposite of `pack_id`."""
+    """The reverse of `pack_id`."""
     return stored.hex() if isinstance(stored, bytes) else stored
 
 
@@ -287,7 +285,7 @@ def unpack_id(stored: str | bytes) -> str:
 
 
 def dump_note(label: str | None, tags: tuple[str, ...]) -> bytes | None:
-    """The stored bytes of a label and tags; None where there are none."""
+    """The stored bytes of a label and tags; None if there are none."""
     return pack_raw([label, list(tags)]) if label is not None or tags else None
 
 
@@ -310,7 +308,7 @@ _SMALL: Final = frozenset((int, float, bool, type(None)))
 
 
 def take_out(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """An encoded value with its large texts and bytes replaced by references, and those by their digest."""
+    """An encoded value with references in place of its large texts and bytes, and these by their digest."""
     if len(data) < BLOB_FROM:
         return data, {}
     found: dict[bytes, bytes] = {}
@@ -334,7 +332,7 @@ def take_out(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
 
 def put_back(data: bytes, fetch: Callable[[bytes], bytes]) -> bytes:
-    """An encoded value with its references replaced by what they refer to."""
+    """An encoded value with its references replaced by their contents."""
 
     def visit(value: Any) -> Any:
         if type(value) is RawExt and value.tag == BLOB:
@@ -381,17 +379,17 @@ def references(body: bytes) -> list[bytes]:
 
 
 def _map_leaves(data: bytes, visit: Callable[[Any], Any]) -> bytes:
-    """An encoded value whose texts, bytes and references are what `visit` makes of them."""
+    """An encoded value with `visit` applied to its texts, bytes and references."""
 
-    def opened(value: Any) -> tuple[int | None, Any]:
+    def open_part(value: Any) -> tuple[int | None, Any]:
         if type(value) is RawExt and value.tag in _NESTED:
             return value.tag, unpack_raw(value.data)
         return None, value if type(value) in (list, dict) else visit(value)
 
     try:
         mapped = inside_out(
-            unpack_raw(data), opened, lambda tag, parts: RawExt(tag, pack_raw(parts)), 2 * MAX_DEPTH, passed=_SMALL
+            unpack_raw(data), open_part, lambda tag, parts: RawExt(tag, pack_raw(parts)), 2 * MAX_DEPTH, passed=_SMALL
         )
-    except RecursionError as error:  # no state is nested so deeply
+    except RecursionError as error:  # deeper than any state
         raise CorruptionError("a stored value is nested too deeply") from error
     return pack_raw(mapped)

@@ -1,9 +1,9 @@
-"""Stored bytes as JSON that a person can read, and back, byte for byte. Pure.
+"""Stored bytes as readable JSON and back, byte for byte. Pure.
 
-There are five kinds of stored bytes: `delta` and `value` (an envelope around operations or an encoded value), `content`
-(an envelope around a large text), `meta` and `note`. What JSON has no word for becomes a dict with one key that begins
-with `$`; a user's dict that looks like that is wrapped in `$plain`. Bytes that would not come back exactly, compressed ones
-among them, are kept as base64. `docs/format/journal.md` has the whole list. Touches frames, delta, codec, leaves, showing.
+There are five kinds of stored bytes: `delta` and `value` (an envelope around operations or an encoded value), `content` (an
+envelope around a large text), `meta` and `note`. A value without a JSON type becomes a dict with one key that starts with
+`$`; a user's dict of that form is wrapped in `$plain`. Bytes that would not come back exactly, such as compressed ones, are
+written as base64. `docs/format/journal.md` has the complete list.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from savegame.encoding import extensions, frames
-from savegame.encoding.codec import pack_raw, unpack_raw
 from savegame.encoding.delta import APPEND, DELETE, EDIT, ORDER, SET, SPLICE, Op, dump, parse
 from savegame.encoding.extensions import RawExt
 from savegame.encoding.frames import Meta
+from savegame.encoding.raw import pack_raw, unpack_raw
 from savegame.encoding.text import number_text
 from savegame.errors import CorruptionError, SavegameError
 
 DEEPEST: Final = 40
-"""Levels of nesting that are written out; what lies deeper is packed, so that no reader needs a deep stack."""
+"""Levels of nesting written as JSON; deeper levels are packed, so that no reader needs a deep stack."""
 
 _FLOAT: Final = struct.Struct(">d")
 _ODD: Final = (
     ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError, struct.error, SavegameError,
 )  # fmt: skip
-"""What bytes or JSON of another shape than expected may raise on the way."""
+"""What unexpected bytes or JSON may raise."""
 
 
 def to_text(kind: str, data: bytes) -> Any:
-    """The JSON form of stored bytes of a kind; `from_text` gives exactly those bytes back."""
+    """The JSON form of stored bytes of a kind; `from_text` returns exactly these bytes."""
     write, read = _KINDS[kind]
     try:
         text = write(data)
         if read(text) == data:
             return text
     except _ODD:
-        pass  # foreign, compressed or encrypted bytes: nothing to read in them
+        pass  # foreign, compressed or encrypted bytes, which are not readable
     return {"base64": _base64(data)}
 
 
 def from_text(kind: str, text: Any) -> bytes:
-    """The bytes that `to_text` was given. Raises CorruptionError for JSON that it cannot have made."""
+    """The bytes of the result of `to_text`. Raises CorruptionError for other JSON."""
     try:
         if type(text) is dict and text.keys() == {"base64"}:
             return b64decode(text["base64"], validate=True)
@@ -60,7 +60,7 @@ def from_text(kind: str, text: Any) -> bytes:
 
 
 def _open(value: Any, depth: int = 0) -> Any:
-    """The JSON form of what `unpack_raw` gives."""
+    """The JSON form of a result of `unpack_raw`."""
     kind = type(value)
     if kind is float and not math.isfinite(value):
         return {"$float": _open_float(value)}
@@ -80,7 +80,7 @@ def _open(value: Any, depth: int = 0) -> Any:
 
 
 def _close(text: Any) -> Any:
-    """The opposite of `_open`."""
+    """The reverse of `_open`."""
     kind = type(text)
     if kind is list:
         return [_close(item) for item in text]
@@ -93,7 +93,7 @@ def _close(text: Any) -> Any:
 
 
 def _open_float(value: float) -> str:
-    """`inf`, `-inf` or `nan`; of the many other kinds of NaN, the bytes."""
+    """`inf`, `-inf` or `nan`; the bytes of other NaNs."""
     text = str(value)
     return text if _FLOAT.pack(float(text)) == _FLOAT.pack(value) else f"0x{_FLOAT.pack(value).hex()}"
 
@@ -201,7 +201,7 @@ def _open_op(op: Op) -> list[Any]:
 
 
 def _open_middle(data: bytes) -> Any:
-    """The new middle of a text; where it cuts a character in two, bytes."""
+    """The new middle of a text, or bytes if it splits a character."""
     try:
         return data.decode()
     except UnicodeDecodeError:

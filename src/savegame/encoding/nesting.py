@@ -1,4 +1,4 @@
-"""Going through nested values without recursion, however deep they are. Pure; touches nothing."""
+"""Rebuilding nested values without recursion, at any depth. Pure."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable, Container
 from typing import Any, Final
 
 PLAIN: Final = frozenset((str, int, float, bool, bytes, type(None)))
-"""Types that have nothing inside."""
+"""Types without contents."""
 
 
 def inside_out(
     value: Any,
-    opened: Callable[[Any], tuple[Any, Any]],
-    closed: Callable[[Any, Any], Any],
+    open_value: Callable[[Any], tuple[Any, Any]],
+    close_value: Callable[[Any, Any], Any],
     deepest: int,
     *,
     passed: Container[Any] = PLAIN,
 ) -> Any:
-    """A value made anew, its parts before the whole. Raises RecursionError for what is nested deeper than `deepest`.
+    """Rebuild a value, its parts before the whole. Raises RecursionError if it is nested deeper than `deepest`.
 
-    `opened(value)` gives how the value is to be closed (None: not at all), and what stands for it until then. If that is a
-    list or a dict, it is changed in place, and what is inside it comes next, but for the types that are `passed` over.
-    `closed(how, parts)` gives what takes the place of both.
+    `open_value(value)` returns how to close the value (None: not at all) and its parts. If these are a list or a dict, it is
+    changed in place, and its contents are opened next, except for the types in `passed`. `close_value(how, parts)` returns
+    the new value.
     """
     root = [value]
     waiting: list[tuple[Any, Any, int]] = [(root, 0, 0)]
@@ -30,7 +30,7 @@ def inside_out(
         holder, place, depth = waiting.pop()
         if depth > deepest:
             raise RecursionError
-        how, parts = opened(holder[place])
+        how, parts = open_value(holder[place])
         holder[place] = parts
         if how is not None:
             found.append((holder, place, how))
@@ -39,5 +39,5 @@ def inside_out(
         elif type(parts) is dict:
             waiting += [(parts, key, depth + 1) for key, part in parts.items() if type(part) not in passed][::-1]
     for holder, place, how in reversed(found):
-        holder[place] = closed(how, holder[place])
+        holder[place] = close_value(how, holder[place])
     return root[0]

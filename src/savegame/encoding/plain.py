@@ -1,7 +1,7 @@
-"""What the domain types are made of: plain data and JSON to dataclasses and back, and the checks of their fields.
+"""The base of the domain types: plain data and JSON to dataclasses and back, and the checks of their fields.
 
-Each check gives the value as it is kept, or raises InvalidInputError; the message begins with the name of the field, so
-that one inside another only puts its place in front: `messages[3].tool_calls[0].arguments`. Touches errors only.
+Each check returns the value to store or raises InvalidInputError. Messages start with the name of the field, so that outer
+objects only prepend their place: `messages[3].tool_calls[0].arguments`.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ R = TypeVar("R", bound="Plain")
 
 @dataclass(slots=True)
 class Plain:
-    """What the domain types share: to plain data and JSON, and back. Only fields that the constructor takes are written.
+    """Conversion to plain data and JSON, and back. Only fields that the constructor takes are written.
 
-    What data has besides is kept in `extra` and written back as it was, so that a provider's own fields are not lost.
+    Unknown fields are kept in `extra` and written back unchanged, so that a provider's own fields are not lost.
     """
 
     extra: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
     _ALWAYS: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are written also while they are empty."""
+    """Fields that are written even if empty."""
     _WIRE: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
-    """How fields that JSON cannot hold are written there."""
+    """Converters of fields that JSON cannot express."""
     _UNSTATED: ClassVar[Mapping[str, Any]] = {}
-    """What fields are that the data does not have, if not what they are in something made just now."""
+    """Values of fields missing in the data, if they differ from those of a new object."""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read plain data, ours or a provider's. Unknown fields go to `extra`; None stands for a field that is not there.
+        """Read plain data, ours or a provider's. Unknown fields go to `extra`; None means a missing field.
 
-        Ids that are not there are made up, times may be ISO text or seconds since 1970. Takes what `dataclasses.asdict`
-        returns, too. Raises InvalidInputError naming the field that is missing or wrong.
+        Missing ids are generated; times may be ISO text or seconds since 1970. Also takes the result of
+        `dataclasses.asdict`. Raises InvalidInputError naming the missing or wrong field.
         """
         if not isinstance(data, Mapping):
-            raise InvalidInputError(f"a {cls.__name__} is read from a dict, not from {type(data).__name__}")
-        known = cls._renamed(_flattened(cls, data))
+            raise InvalidInputError(f"a {cls.__name__} must be read from a dict, not from {type(data).__name__}")
+        known = cls._renamed(_flatten(cls, data))
         given = {}
-        for item in _kept(cls):
+        for item in _init_fields(cls):
             if known.get(item.name) is not None:
                 given[item.name] = known[item.name]
             elif item.default is MISSING and item.default_factory is MISSING:
                 raise InvalidInputError(f"{item.name} is missing")
-        extra = {name: value for name, value in known.items() if name not in {item.name for item in _kept(cls)}}
+        extra = {name: value for name, value in known.items() if name not in {item.name for item in _init_fields(cls)}}
         return cls(**{**cls._UNSTATED, **given}, extra=extra)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads back as an equal object; what is empty is left out. Times stay datetimes.
+        """Plain data that `from_dict` reads back as an equal object, without empty fields. Times stay datetimes.
 
         The values inside (content, arguments, metadata) are shared with this object, not copied.
         """
@@ -70,18 +70,18 @@ class Plain:
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:
-        """Read what `to_json` wrote. Raises InvalidInputError for anything else."""
+        """Read the result of `to_json`. Raises InvalidInputError for other data."""
         try:
             found = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"a {cls.__name__} cannot be read, this is not JSON: {error}") from error
+            raise InvalidInputError(f"a {cls.__name__} must be read from JSON: {error}") from error
         _check_json(found, "")
         return cls.from_dict(found)
 
     def to_json(self) -> bytes:
         """Compact JSON in UTF-8. Times are RFC 3339 text, bytes of an attachment `{"base64": text}`.
 
-        Raises InvalidInputError for what JSON cannot hold or would change: NaN, lone surrogates, tuples, keys other than text.
+        Raises InvalidInputError for values that JSON cannot express exactly: NaN, lone surrogates, tuples, non-text keys.
         """
         plain = self._plain(wire=True)
         _check_json(plain, "")
@@ -89,22 +89,22 @@ class Plain:
 
     @classmethod
     def _renamed(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The data by our field names; raises for what is missing besides fields without a default."""
+        """The data by our field names. May raise InvalidInputError for missing fields."""
         return data
 
     def _plain(self, *, wire: bool) -> dict[str, Any]:
-        kept = _kept(type(self))
-        checked = type(self)(**{item.name: getattr(self, item.name) for item in kept})  # fields may have been set to anything
+        items = _init_fields(type(self))
+        checked = type(self)(**{item.name: getattr(self, item.name) for item in items})  # checks fields that were set later
         plain: dict[str, Any] = {}
-        for item in kept:
+        for item in items:
             value = getattr(checked, item.name)
             empty = value is item.default or (item.default_factory in (list, dict) and not value)
             if not empty or item.name in self._ALWAYS:
-                plain[item.name] = self._written(item.name, value, wire=wire)
-        own = {item.name for item in kept}
+                plain[item.name] = self._write(item.name, value, wire=wire)
+        own = {item.name for item in items}
         return plain | {name: value for name, value in self.extra.items() if name not in own}
 
-    def _written(self, name: str, value: Any, *, wire: bool) -> Any:
+    def _write(self, name: str, value: Any, *, wire: bool) -> Any:
         if wire and name in self._WIRE and value is not None:
             return self._WIRE[name](value)
         if isinstance(value, StrEnum):
@@ -117,24 +117,24 @@ class Plain:
         return value
 
 
-def _kept(cls: type[Plain]) -> tuple[Field[Any], ...]:
+def _init_fields(cls: type[Plain]) -> tuple[Field[Any], ...]:
     return tuple(item for item in fields(cls) if item.init and item.name != "extra")
 
 
-def _flattened(cls: type[Plain], data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Data that holds every field of the class by its name, with `extra` merged in and without fields that are never written.
+def _flatten(cls: type[Plain], data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The result of `dataclasses.asdict` with `extra` merged in and without internal fields; other data unchanged.
 
-    `dataclasses.asdict` returns such data, and states saved by earlier versions hold it.
+    States saved by earlier versions contain such data.
     """
     extra = data.get("extra")
     if not isinstance(extra, Mapping) or any(item.name not in data for item in fields(cls)):
         return data
-    internal = {item.name for item in fields(cls)} - {item.name for item in _kept(cls)}
+    internal = {item.name for item in fields(cls)} - {item.name for item in _init_fields(cls)}
     return {**extra, **{name: value for name, value in data.items() if name not in internal}}
 
 
 def inside(place: str, work: Callable[[], T]) -> T:
-    """What `work` gives; if it raises, the field is named by its whole path."""
+    """The result of `work`; prepends the place to the message of its InvalidInputError."""
     try:
         return work()
     except InvalidInputError as error:
@@ -142,7 +142,7 @@ def inside(place: str, work: Callable[[], T]) -> T:
 
 
 def maybe(check: Callable[[Any, str], T], value: Any, name: str) -> T | None:
-    """None, or what passed the check."""
+    """None, or the checked value."""
     return None if value is None else check(value, name)
 
 
@@ -153,12 +153,12 @@ def checked_text(value: Any, name: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InvalidInputError(f"{name} holds a lone surrogate, which is not valid Unicode") from error
+        raise InvalidInputError(f"{name} contains a lone surrogate, which is not valid Unicode") from error
     return str(value)
 
 
 def checked_count(value: Any, name: str, *, least: int = 0) -> int:
-    """A whole number that is not too small, and fits 63 bits."""
+    """A whole number of at least `least` that fits into 63 bits."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
         raise InvalidInputError(f"{name} must be a whole number from {least} to 2**63 - 1, not {value!r}")
     return value
@@ -205,7 +205,7 @@ def checked_mapping(value: Any, name: str) -> dict[str, Any]:
 
 
 def checked_parts(cls: type[R], values: Any, name: str) -> list[R]:
-    """A list of such objects; dicts are read."""
+    """A list of these objects, or of dicts to read them from."""
     return [_part(cls, value, f"{name}[{place}]") for place, value in enumerate(_items(values, name))]
 
 
@@ -218,7 +218,7 @@ def _part(cls: type[R], value: Any, place: str) -> R:
 
 
 def _check_json(value: Any, path: str, depth: int = 0) -> None:
-    """Refuse what JSON cannot hold or would give back as something else."""
+    """Refuse values that JSON cannot express or would return as another type."""
     if depth > MAX_JSON_DEPTH:
         raise InvalidInputError(f"{path[:80]}... is nested more than {MAX_JSON_DEPTH} levels deep")
     if type(value) is dict:
@@ -231,6 +231,6 @@ def _check_json(value: Any, path: str, depth: int = 0) -> None:
     elif type(value) is str:
         checked_text(value, path)
     elif type(value) is float and not math.isfinite(value):
-        raise InvalidInputError(f"{path} is {value!r}, which JSON cannot hold")
+        raise InvalidInputError(f"{path} is {value!r}, which JSON cannot express")
     elif type(value) not in (int, float, bool, type(None)):
-        raise InvalidInputError(f"{path} is of type {type(value).__name__}, which JSON cannot hold; make it plain data first")
+        raise InvalidInputError(f"{path} has type {type(value).__name__}, which JSON cannot express; convert it to plain data")

@@ -1,7 +1,6 @@
-"""Any stored value as text. Pure; touches nothing.
+"""Any stored value as text, whatever its keys and however long its numbers. Pure.
 
-Any value that can be stored has a text, whatever its keys are and however long its numbers. Nothing here is safe for a
-terminal or a page by itself: who shows it escapes it.
+The texts are not escaped: surfaces do that for their terminal or page.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 _LONG_INT: Final = 10_000
-"""Bits of a number that is not written with decimal digits any more: Python refuses that for numbers that are much longer."""
+"""Numbers of this many bits are written in hexadecimal: Python refuses decimal digits for much longer ones."""
 
 
 class _Key(str):
-    """A key that was no text: never the same as one that is, so that no entry hides another."""
+    """The text of a key that is not text: never equal to a text key, so that no entry hides another."""
 
     __slots__ = ()
     __eq__ = object.__eq__
@@ -23,17 +22,17 @@ class _Key(str):
 
 
 def plain_text(value: Any, *, indent: int | None = None) -> str:
-    """Any stored value as text: texts as they are, other values as JSON for people, on one line or indented."""
-    return value if isinstance(value, str) else json.dumps(_sayable(value), ensure_ascii=False, indent=indent)
+    """Any stored value as text: texts unchanged, other values as JSON for people, on one line or indented."""
+    return value if isinstance(value, str) else json.dumps(_to_json(value), ensure_ascii=False, indent=indent)
 
 
 def number_text(number: int) -> str:
-    """A whole number as text: decimal digits, or hexadecimal ones (`0x…`) where there are thousands."""
+    """A whole number in decimal digits, or hexadecimal (`0x…`) if it has thousands of them."""
     return hex(number) if _is_long(number) else str(number)
 
 
 def written(value: Any, write: Callable[[Any], str] = str) -> str:
-    """What `str` or `repr` says of a value, also where that is, or holds, a number with more digits than Python writes."""
+    """`str` or `repr` of a value, even if it contains a number with more digits than Python writes."""
     if type(value) is int:
         return number_text(value)
     try:
@@ -47,16 +46,37 @@ def key_text(key: Any) -> str:
     return key if isinstance(key, str) else written(key, repr)
 
 
-def _sayable(value: Any) -> Any:
-    """A value in the words of JSON."""
+def format_path(path: tuple[Any, ...]) -> str:
+    """A path as text: `("messages", 3, "content")` is `messages[3].content`."""
+    out = ""
+    for part in path:
+        if isinstance(part, str) and part.isidentifier():
+            out += f".{part}" if out else part
+        else:
+            out += f"[{repr_text(part)}]"
+    return out
+
+
+def repr_text(value: Any) -> str:
+    """`repr` that never fails, even for numbers with more digits than Python writes and classes with a faulty `repr`."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"<{type(value).__qualname__} with too many digits to show>"
+    except Exception as error:  # noqa: BLE001 - the text is part of another message, which must not get lost
+        return f"<{type(value).__qualname__} whose repr raises {type(error).__name__}>"
+
+
+def _to_json(value: Any) -> Any:
+    """A value that `json.dumps` accepts."""
     if isinstance(value, int) and _is_long(value):
         return number_text(value)
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else _Key(key_text(key)): _sayable(item) for key, item in value.items()}
+        return {key if isinstance(key, str) else _Key(key_text(key)): _to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_sayable(item) for item in value]
+        return [_to_json(item) for item in value]
     return f"({len(value)} bytes)" if isinstance(value, (bytes, bytearray)) else written(value)
 
 

@@ -1,9 +1,8 @@
-"""A state in its encoded form, opened only as far as somebody needed to look inside.
+"""An encoded state, opened only where needed. (Over 500 lines: dicts, lists and their pieces are defined by each other.)
 
-A node is `bytes` (an encoded value that nobody opened), a `Dict` (a dict, or an object by its fields) or a `List`
-(runs of encoded items). Saving compares new values with these bytes, loading joins them and decodes once, and both
-share whatever did not change. A node is changed in place only by the `Editing` that made it.
-Touches codec and errors.
+A node is `bytes` (an unopened encoded value), a `Dict` (a dict, or an object by its fields) or a `List` (runs of encoded
+items). Saving compares new values with these bytes, loading joins them and decodes once, and both share what did not change.
+Only the `Editing` that created a node changes it in place.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import ormsgpack
 
-from savegame.encoding.codec import Codec, array_header, join_array, map_header, object_ext, open_ext, pack_raw, unpack_raw
+from savegame.encoding.codec import Codec
 from savegame.encoding.extensions import MAP, RawExt
+from savegame.encoding.raw import array_header, join_array, map_header, object_ext, open_ext, pack_raw, unpack_raw
 from savegame.errors import CorruptionError
 
 RUN_ITEMS: Final = 64
@@ -27,13 +27,13 @@ RUN_BYTES: Final = 128 * 1024
 PLAIN_KEYS: Final = bytes(
     (*range(0x80), *range(0xA0, 0xC1), 0xC4, 0xC5, 0xC6, *range(0xCC, 0xD4), *range(0xD9, 0xDC), *range(0xE0, 0x100))
 )
-"""How encoded texts, whole numbers, bytes and None begin: two of these are equal if, and only if, their bytes are."""
+"""First bytes of encoded texts, whole numbers, bytes and None: these are equal if and only if their bytes are."""
 
 Path: TypeAlias = tuple[Any, ...]
 
 
 class Dict:
-    """A dict by its encoded keys, in order. `tag` names the registered class of an object and is empty for a dict."""
+    """A dict by its encoded keys, in order. `tag` is the registered class of an object, empty for a dict."""
 
     __slots__ = ("_plain", "children", "maker", "size", "tag")
 
@@ -46,13 +46,13 @@ class Dict:
 
     @property
     def plain(self) -> bool:
-        """Whether equal bytes are all that can make two of its keys equal."""
+        """Whether two keys are equal only if their bytes are."""
         if self._plain is None:
             self._plain = not bytes(map(itemgetter(0), self.children)).translate(None, PLAIN_KEYS)
         return self._plain
 
     def copy(self, maker: object = None) -> Dict:
-        """A second Dict over the same children."""
+        """Another Dict with the same children."""
         twin = Dict.__new__(Dict)
         twin.tag, twin.children, twin.size, twin.maker, twin._plain = (
             self.tag,
@@ -64,33 +64,33 @@ class Dict:
         return twin
 
     def with_longer(self, key: bytes, data: bytes) -> Dict | None:
-        """A second Dict whose list at `key` has the items of an encoded list more; None if it is not as plain as that."""
+        """Another Dict with the items of an encoded list appended to the list at `key`; None if that needs a closer look."""
         child = self.children.get(key)
         if type(child) is not List or not self.plain:
             return None
-        longer = child.grown(data)
+        longer = child.with_items(data)
         twin = Dict.__new__(Dict)
         twin.tag, twin.children, twin.maker, twin._plain = self.tag, {**self.children, key: longer}, None, True
         twin.size = self.size + longer.size - child.size
         return twin
 
     def find(self, key: Any) -> bytes:
-        """The encoded form of a key that is there. KeyError if it is not."""
+        """The encoded form of an existing key. Raises KeyError."""
         encoded = pack_raw(key)
         if encoded not in self.children:
             raise KeyError(key)
         return encoded
 
     def get(self, key: bytes) -> Node:
-        """What is under a key that is there."""
+        """The child at an existing key."""
         return self.children[key]
 
     def replace(self, key: bytes, child: Node) -> None:
-        """Set one child that is there. Its size is the caller's business."""
+        """Replace an existing child; the caller updates the size."""
         self.children[key] = child
 
     def put(self, key: bytes, child: Node) -> None:
-        """Set one child, keeping its place if the key is there."""
+        """Set a child; an existing key keeps its place."""
         old = self.children.get(key)
         self.size += size_of(child) - (-len(key) if old is None else size_of(old))
         self.children[key] = child
@@ -98,19 +98,19 @@ class Dict:
             self._plain = False
 
     def drop(self, key: bytes) -> None:
-        """Remove one child."""
+        """Remove a child."""
         self.size -= len(key) + size_of(self.children.pop(key))
 
 
 class Tail(NamedTuple):
-    """The end of a list as it came out of a store: encoded lists of `items` items each, `skip` bytes into each body."""
+    """The end of a list as stored: encoded lists of `items` items each, starting after `skip` bytes of each body."""
 
     items: int
     skip: int
     bodies: list[bytes]
 
     def runs(self) -> Iterator[Run]:
-        """The same as runs of a good size."""
+        """The items as runs of a good size."""
         step, opening = max(1, RUN_ITEMS // self.items), self.skip + len(array_header(self.items))
         for at in range(0, len(self.bodies), step):
             chunk = [body[opening:] for body in self.bodies[at : at + step]]
@@ -118,11 +118,11 @@ class Tail(NamedTuple):
 
 
 class List:
-    """A list as runs: (count, encoded list of that many items), or (1, node) for an item that was opened.
+    """A list as runs: (count, encoded list of that many items), or (1, node) for an opened item.
 
-    Versions of a growing list share one list of runs, of which each sees the first few: appending costs no copy. What
-    loading put behind them becomes runs when somebody asks for them: to decode it, nobody has to. So do the `Pieces` of
-    a list that was changed in the middle. All that changes in one assignment, since others may be reading.
+    Versions of a growing list share one list of runs, of which each sees a prefix, so appending does not copy. The stored
+    tail of a loaded list becomes runs only on demand, which decoding does not need; so do the `Pieces` of a list that was
+    changed in the middle. All of it changes in one assignment, because other threads may be reading.
     """
 
     __slots__ = ("_view", "count", "maker", "size")
@@ -136,10 +136,10 @@ class List:
     @property
     def runs(self) -> list[Run]:
         """The runs of this version."""
-        runs, seen = self._settled()
+        runs, seen = self._settle()
         return runs[:seen]
 
-    def _settled(self) -> tuple[list[Run], int]:
+    def _settle(self) -> tuple[list[Run], int]:
         view = self._view
         if isinstance(view, Pieces):
             runs = view.runs()
@@ -153,26 +153,26 @@ class List:
         return runs, len(runs)
 
     def parts(self) -> tuple[list[Run], Tail | None]:
-        """The runs of this version, and what has not become runs yet."""
+        """The runs of this version, and the tail that is not runs yet."""
         view = self._view
         return (self.runs, None) if isinstance(view, Pieces) else (view[0][: view[1]], view[2])
 
     def copy(self, maker: object = None) -> List:
-        """A second version with the same items."""
+        """Another version with the same items."""
         twin = List.__new__(List)
-        twin._view, twin.count, twin.size, twin.maker = (*self._settled(), None), self.count, self.size, maker
+        twin._view, twin.count, twin.size, twin.maker = (*self._settle(), None), self.count, self.size, maker
         return twin
 
     def grow(self, data: bytes) -> None:
-        """Add the items of an encoded list at the end of this very version, which nobody else has yet."""
+        """Append the items of an encoded list in place, to a version that is not shared yet."""
         if isinstance(self._view, Pieces):
             self._add((array_count(data), data))
         else:
-            longer = self.grown(data)
+            longer = self.with_items(data)
             self._view, self.count, self.size = longer._view, longer.count, longer.size
 
     def extend(self, tail: Tail) -> None:
-        """Add what a store has kept at the end of this very version, which nobody else has yet."""
+        """Append stored items in place, to a version that is not shared yet."""
         if not tail.items or not tail.bodies:
             return
         view = self._view
@@ -194,13 +194,13 @@ class List:
             self.count += run[0]
             self.size += size_of(run[1])
 
-    def grown(self, data: bytes) -> List:
-        """A second version with the items of an encoded list at the end."""
+    def with_items(self, data: bytes) -> List:
+        """Another version with the items of an encoded list appended."""
         first = data[0]
         added = first & 0x0F if 0x90 <= first <= 0x9F else array_count(data)
         if not added:
             return self
-        runs, seen = self._settled()
+        runs, seen = self._settle()
         run = added, data
         if len(runs) == seen:
             runs.append(run)
@@ -214,17 +214,17 @@ class List:
         return twin
 
     def join(self) -> list[Run]:
-        """The runs with neighbours joined up to a good size; remembered, since it changes nothing."""
-        if self._settled()[1] > self._enough():
+        """The runs, after joining neighbours up to a good size."""
+        if self._settle()[1] > self._enough():
             runs = _coalesce(self.runs, RUN_BYTES)
             self._view = (runs, len(runs), None)
         return self.runs
 
     def _enough(self) -> int:
-        """More runs than this are slow to go through; `_coalesce` never leaves more."""
+        """A number of runs above which iterating is slow; `_coalesce` never leaves more."""
         return 2 * (self.count // RUN_ITEMS) + 4 * (self.size // RUN_BYTES) + 8
 
-    # What follows changes this very version, which nobody else has yet.
+    # The following methods change this version in place; it must not be shared yet.
 
     def _pieces(self) -> Pieces:
         if not isinstance(self._view, Pieces):
@@ -232,23 +232,23 @@ class List:
         return self._view
 
     def find(self, index: Any) -> int:
-        """An index that is there. KeyError if it is not."""
+        """An existing index. Raises KeyError."""
         if type(index) is not int or not 0 <= index < self.count:
             raise KeyError(index)
         return index
 
     def get(self, index: int) -> Node:
-        """The item at an index that is there."""
+        """The item at an existing index."""
         block, offset = self._pieces().find(index)
         return block[offset]
 
     def replace(self, index: int, item: Node) -> None:
-        """Set one item that is there. Its size is the caller's business."""
+        """Replace an existing item; the caller updates the size."""
         block, offset = self._pieces().find(index)
         block[offset] = item
 
     def splice(self, start: int, deleted: int, items: list[Node]) -> None:
-        """Put items in the place of `deleted` ones that are there."""
+        """Replace `deleted` existing items by others."""
         pieces = self._pieces()
         self.size += sum(map(size_of, items)) - pieces.remove(start, deleted)
         self.count += len(items) - deleted
@@ -257,9 +257,9 @@ class List:
 
 
 class Pieces:
-    """The runs of a list that is being changed in many places: any item is found, added or removed in a few steps.
+    """The runs of a list that is changed in many places: finds, adds and removes any item in a few steps.
 
-    A block is a run, or the items of one that was opened. The sums are a Fenwick tree over the lengths of the blocks.
+    A block is a run, or the items of an opened run. The sums are a Fenwick tree over the lengths of the blocks.
     """
 
     __slots__ = ("_blocks", "_sums")
@@ -269,15 +269,15 @@ class Pieces:
         self._add_up()
 
     def runs(self) -> list[Run]:
-        """All of it as runs."""
+        """All blocks as runs."""
         found: list[Run] = []
         for block in self._blocks:
             found += [block] if isinstance(block, tuple) else runs_of(block)
         return found
 
     def find(self, index: int) -> tuple[list[Node], int]:
-        """The opened block that an item is in, and its place there."""
-        _, block, offset = self._opened(index)
+        """The opened block with an item, and the item's index there."""
+        _, block, offset = self._open(index)
         return block, offset
 
     def add(self, run: Run) -> None:
@@ -291,7 +291,7 @@ class Pieces:
         self._sums.append(total)
 
     def remove(self, start: int, count: int) -> int:
-        """Take items out; their size."""
+        """Remove items and return their size."""
         size = 0
         while count:
             at, offset = self._place(start)
@@ -300,7 +300,7 @@ class Pieces:
                 taken, self._blocks[at] = block[0], []
                 size += size_of(block[1])
             else:
-                at, items, offset = self._opened(start)
+                at, items, offset = self._open(start)
                 gone = items[offset : offset + count]
                 del items[offset : offset + count]
                 taken = len(gone)
@@ -310,15 +310,15 @@ class Pieces:
         return size
 
     def insert(self, start: int, items: list[Node]) -> None:
-        """Put items before the one that is at `start`, or at the end."""
-        at, block, offset = self._opened(start)
+        """Insert items before the one at `start`, or at the end."""
+        at, block, offset = self._open(start)
         block[offset:offset] = items
         self._lengthen(at, len(items))
         if len(block) > 2 * RUN_ITEMS:
             self._break(at, block)
 
     def _place(self, index: int) -> tuple[int, int]:
-        """Which block an item is in, and where; for the end of the list, the place behind the last block."""
+        """The block and offset of an item; for the end of the list, the place behind the last block."""
         at, step = 0, 1 << len(self._blocks).bit_length()
         while step := step >> 1:
             if at + step < len(self._sums) and self._sums[at + step] <= index:
@@ -326,8 +326,8 @@ class Pieces:
                 index -= self._sums[at]
         return at, index
 
-    def _opened(self, index: int) -> tuple[int, list[Node], int]:
-        """`_place` with the items of the block, which is opened for it."""
+    def _open(self, index: int) -> tuple[int, list[Node], int]:
+        """`_place`, with the items of the block, which it opens."""
         at, offset = self._place(index)
         if at == len(self._blocks):
             self.add((0, b"\x90"))
@@ -339,15 +339,15 @@ class Pieces:
         if len(items) <= 2 * RUN_ITEMS:
             return at, items, offset
         self._break(at, items)
-        return self._opened(index)
+        return self._open(index)
 
     def _break(self, at: int, items: list[Node]) -> None:
-        """Make short blocks of one that is long. The sums begin anew: it happens once in so many items only."""
+        """Split a long block into short ones, and recompute all sums, which is rare enough."""
         self._blocks[at : at + 1] = [items[low : low + RUN_ITEMS] for low in range(0, len(items), RUN_ITEMS)]
         self._add_up()
 
     def _lengthen(self, at: int, more: int) -> None:
-        """Tell the sums that a block has become longer."""
+        """Add to the length of a block in the sums."""
         at += 1
         while at < len(self._sums):
             self._sums[at] += more
@@ -364,7 +364,7 @@ Run: TypeAlias = tuple[int, Node]
 
 
 def size_of(node: Node) -> int:
-    """About how many bytes a node has when encoded."""
+    """The approximate encoded size of a node."""
     return len(node) if type(node) is bytes else node.size  # type: ignore[union-attr]
 
 
@@ -383,20 +383,20 @@ def to_bytes(node: Node) -> bytes:
 
 
 Shared: TypeAlias = dict[int, tuple[bytes, list[Any]]]
-"""Decoded runs by the identity of their bytes, which are kept so that no others get it."""
+"""Decoded runs by the id() of their bytes, which are kept alive so that the id stays theirs."""
 
 
 def value_of(codec: Codec, node: Node, shared: Shared | None = None) -> Any:
-    """The decoded value; with `shared`, runs of items that were decoded with it before are the same objects again.
+    """The decoded value; with `shared`, runs that were decoded with it before return the same objects.
 
-    The garbage collector rests meanwhile: everything that is made stays alive, looking is in vain.
+    Pauses the garbage collector, which would find nothing: all new objects stay alive.
     """
     global _resting
     collecting = gc.isenabled()
     try:
         _resting = _resting or collecting
         gc.disable()
-        return _decoded(codec, node, shared)
+        return _decode(codec, node, shared)
     finally:
         if collecting:
             gc.enable()
@@ -404,7 +404,7 @@ def value_of(codec: Codec, node: Node, shared: Shared | None = None) -> Any:
 
 
 _resting = False
-"""Whether the garbage collector rests because of us."""
+"""Whether we have paused the garbage collector."""
 
 
 def _collect_again() -> None:
@@ -412,25 +412,25 @@ def _collect_again() -> None:
         gc.enable()
 
 
-if hasattr(os, "register_at_fork"):  # who was decoding is not there in the child
+if hasattr(os, "register_at_fork"):  # the thread that was decoding does not exist in the child
     os.register_at_fork(after_in_child=_collect_again)
 
 
-def _decoded(codec: Codec, node: Node, shared: Shared | None) -> Any:
+def _decode(codec: Codec, node: Node, shared: Shared | None) -> Any:
     if isinstance(node, bytes):
         return codec.decode(node)
     if isinstance(node, List):
-        return _decoded_items(codec, node, shared)
-    fields = {codec.decode(key): _decoded(codec, child, shared) for key, child in node.children.items()}
+        return _decode_items(codec, node, shared)
+    fields = {codec.decode(key): _decode(codec, child, shared) for key, child in node.children.items()}
     return codec.close(node.tag, fields) if node.tag else fields
 
 
-def _decoded_items(codec: Codec, node: List, shared: Shared | None) -> list[Any]:
+def _decode_items(codec: Codec, node: List, shared: Shared | None) -> list[Any]:
     runs, tail = node.parts() if shared is None else (node.join(), None)
     items: list[Any] = []
     for _, data in runs:
         if type(data) is not bytes:
-            items.append(_decoded(codec, data, shared))
+            items.append(_decode(codec, data, shared))
         elif shared is None:
             items += codec.decode(data)
         else:
@@ -442,43 +442,48 @@ def _decoded_items(codec: Codec, node: List, shared: Shared | None) -> list[Any]
 
 
 def open_node(node: Node) -> Node:
-    """The same node, opened one level if it is a container; a leaf stays as it is."""
+    """The node, opened one level if it is a container."""
     if not isinstance(node, bytes):
         return node
+    if is_list(node):
+        return List(split_runs(node))
     first = node[0]
-    if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
-        return List(chunked(node))
     if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF):
-        return _opened(node, b"", unpack_raw(node).items())
+        return _open_fields(node, b"", unpack_raw(node).items())
     if 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8:
         ext = unpack_raw(node)
         opened = open_ext(ext) if isinstance(ext, RawExt) else None
         if opened is not None:
-            return _opened(node, *opened)
+            return _open_fields(node, *opened)
     return node
 
 
-def _opened(node: bytes, tag: bytes, fields: Collection[tuple[Any, Any]]) -> Node:
+def _open_fields(node: bytes, tag: bytes, fields: Collection[tuple[Any, Any]]) -> Node:
     children: dict[bytes, Node] = {pack_raw(key): pack_raw(child) for key, child in fields}
-    return Dict(tag, children) if len(children) == len(fields) else node  # two keys may be NaN: then it stays closed
+    return Dict(tag, children) if len(children) == len(fields) else node  # two NaN keys: the node stays closed
+
+
+def is_list(node: Node) -> bool:
+    """Whether a node is a list."""
+    return isinstance(node, List) or (isinstance(node, bytes) and (0x90 <= node[0] <= 0x9F or node[0] in (0xDC, 0xDD)))
 
 
 def child_of(node: Node, name: str) -> Node | None:
-    """What a dict has under a name; None if it has nothing there, or is no dict."""
+    """The child of a dict under a name; None if it is missing or the node is not a dict."""
     opened = open_node(node)
     return opened.children.get(pack_raw(name)) if isinstance(opened, Dict) else None
 
 
 def count_of(node: Node) -> int | None:
-    """How many items a list has; None if it is none."""
+    """The number of items of a list; None for other nodes."""
     opened = node if isinstance(node, List) else open_node(node)
     return opened.count if isinstance(opened, List) else None
 
 
 class Editing:
-    """A tree that is being changed: nodes that it made are changed in place, all others are copied first.
+    """A tree that is being changed: nodes of its own are changed in place, others are copied first.
 
-    So many changes cost one copy of each dict and list that they touch, and nobody else sees any of them.
+    Any number of changes costs one copy of each dict and list they touch, and other trees never see them.
     """
 
     def __init__(self, node: Node | None) -> None:
@@ -486,9 +491,9 @@ class Editing:
         self.maker = object()
 
     def change(self, path: Path, change: Callable[[Node], Node], find: Callable[[Dict | List, Any], Any] | None = None) -> None:
-        """Put what `change` makes of the opened node at `path`, which is its own to change, there. Raises KeyError.
+        """Replace the node at `path` by what `change` returns for it; it may change the node in place. Raises KeyError.
 
-        `find` tells how a part of the path is written in the dict or list that it leads into.
+        `find` returns the key or index of a part of the path in the dict or list it leads into.
         """
         if self.node is None:
             raise KeyError("there is no state yet")
@@ -509,7 +514,7 @@ class Editing:
         self.node = node
 
     def _own(self, node: Node) -> Node:
-        """The same node, opened if it is a container, and made by us."""
+        """The node, opened if it is a container, and ours to change."""
         if isinstance(node, bytes):
             node = open_node(node)
             if not isinstance(node, bytes):
@@ -520,7 +525,7 @@ class Editing:
 
 
 def items_of(runs: Iterable[Run]) -> list[bytes]:
-    """Every item of some runs, encoded."""
+    """The encoded items of runs."""
     items: list[bytes] = []
     for _, data in runs:
         items += map(pack_raw, unpack_raw(data)) if isinstance(data, bytes) else (to_bytes(data),)
@@ -532,7 +537,7 @@ def runs_of(items: Iterable[Node]) -> list[Run]:
     return _coalesce((1, b"\x91" + item if isinstance(item, bytes) else item) for item in items)
 
 
-def chunked(data: bytes) -> list[Run]:
+def split_runs(data: bytes) -> list[Run]:
     """An encoded list as runs of a good size."""
     count = array_count(data)
     if count <= RUN_ITEMS:
@@ -549,13 +554,13 @@ def body_of(run: Run) -> bytes:
 
 
 def array_count(data: bytes) -> int:
-    """How many items an encoded list has."""
+    """The number of items of an encoded list. Raises CorruptionError for other values."""
     first = data[0]
     if 0x90 <= first <= 0x9F:
         return first & 0x0F
     if first in (0xDC, 0xDD):
         count = int.from_bytes(data[1 : _header_length(first)], "big")
-        if count < len(data):  # each has a byte at least
+        if count < len(data):  # each item has at least one byte
             return count
     raise CorruptionError("stored items are not a list")
 
@@ -565,7 +570,7 @@ def _header_length(first: int) -> int:
 
 
 def _coalesce(runs: Iterable[Run], closed: int = 0) -> list[Run]:
-    """The runs with neighbours joined up to a good size; opened items up to a size of `closed` are closed for it."""
+    """The runs with neighbours joined up to a good size; closes opened items of at most `closed` bytes for that."""
     out: list[Run] = []
     group: list[Run] = []
     count = size = 0

@@ -1,7 +1,7 @@
-"""Words of any script, for searching: what a query asks for, how text is cut into words, where it was found. Touches nothing.
+"""Words of any script for full-text search: parsing queries, splitting text into words, snippets. Pure.
 
-Scripts that are written without spaces are searched character by character: `spaced` puts every such character apart, in
-what is indexed and in what is asked for, so that a run of them is found wherever it stands.
+Scripts without spaces between words are searched character by character: `spaced` puts spaces around each character in
+indexed texts and in queries, so that a run of them is found anywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NO_SPACES: Final = (
     "\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\uaa60-\uaa7f\ua9e0-\ua9ff"  # Burmese, Khmer
     "\u2e80-\u2fdf\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
     "\u3041-\u30ff\u31f0-\u31ff"  # kana
-    "\u1100-\u11ff\uac00-\ud7ff"  # hangul: it has spaces, but words grow together
+    "\u1100-\u11ff\uac00-\ud7ff"  # hangul: has spaces, but joins words with particles
 )
 _ALONE: Final = re.compile(f"[{_NO_SPACES}]")
 _WORD: Final = re.compile(rf"[{_NO_SPACES}]|(?:[^\W_{_NO_SPACES}])+")
@@ -30,36 +30,36 @@ WIDTH: Final = 80
 """Characters of a snippet: about a dozen words."""
 
 MANY: Final = 200
-"""So many places of one text are looked at for the best snippet."""
+"""Maximum number of matches in a text that are compared for the best snippet."""
 
 
 class Term(NamedTuple):
-    """What must be in a message: words in this order. The last may go on (`refun` finds refund), unless it was quoted."""
+    """Words that a message must contain in this order. If `open`, the last may be a prefix: `refun` finds refund."""
 
     text: str
     open: bool
 
 
 def terms_of(query: str) -> list[Term]:
-    """What a query asks for: each word, each quoted phrase; signs without a letter or digit are left out."""
+    """The terms of a query: words and quoted phrases, without those that have no letter or digit."""
     found = [Term(spaced(quoted or word), not quoted) for quoted, word in _TERM.findall(query)]
     return [term for term in dict.fromkeys(found) if any(map(str.isalnum, term.text))]
 
 
 def spaced(text: str) -> str:
-    """Text for an index that knows words by the spaces between them."""
+    """Text with spaces between all words, for an index that splits at spaces."""
     if text.isascii():
         return text
     return _ALONE.sub(r" \g<0> ", unicodedata.normalize("NFKC", text))
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in their order, in lower case and without accents on Latin letters, much as FTS5 cuts them."""
+    """The words of a text in order, in lower case and without accents on Latin letters, similar to FTS5."""
     return spaced(text).casefold().translate(_LETTERS).split()
 
 
 class _Letters(dict[int, str | None]):
-    """For each character what it is inside a word: itself, or the letter that it is an accented form of; else a space."""
+    """Maps a character of a word to itself or its letter without accent, and any other character to a space."""
 
     def __missing__(self, code: int) -> str | None:
         character = chr(code)
@@ -70,33 +70,33 @@ class _Letters(dict[int, str | None]):
 
 
 _LETTERS: Final = _Letters(dict.fromkeys(range(0x0300, 0x0370)))
-"""Accents that stand by themselves are left out."""
+"""Combining accents are dropped."""
 
 
 def pattern_of(terms: Sequence[Term]) -> re.Pattern[str]:
-    """Finds the words of terms in folded text; which term it was is the number of the group."""
+    """A pattern for the words of terms in folded text; the number of the group is that of the term."""
     return re.compile("|".join(f"({_term_pattern(term)})" for term in terms)) if terms else _NOTHING
 
 
 def literal_pattern(text: str) -> re.Pattern[str]:
-    """Finds a text, as it stands but for case, in a text that is folded with `exact`."""
+    """A case-insensitive pattern for a text in a text that is folded with `exact`."""
     return re.compile(f"({re.escape(_SPACE.sub(' ', text).casefold())})") if text else _NOTHING
 
 
 def _term_pattern(term: Term) -> str:
-    words = _WORD.findall(_folded(term.text)[0])
+    words = _WORD.findall(_fold(term.text)[0])
     begin = "" if not words or _ALONE.match(words[0]) else r"(?<![^\W_])"
     end = "" if not words or _ALONE.match(words[-1]) else r"[^\W_]*" if term.open else r"(?![^\W_])"
     return begin + r"[\W_]*".join(map(re.escape, words)) + end
 
 
 def snippet(text: str, pattern: re.Pattern[str], markers: tuple[str, str], *, exact: bool = False) -> str:
-    """The stretch of a text where most of what was looked for stands together, with the found words marked.
+    """The part of a text with the most different matches, which are marked.
 
-    With `exact`, accents count, as they do for a `literal_pattern`.
+    With `exact`, accents matter, as in a `literal_pattern`.
     """
     text = _SPACE.sub(" ", text)
-    folded, places = _folded(text, exact=exact)
+    folded, places = _fold(text, exact=exact)
     matches = islice((match for match in pattern.finditer(folded) if match.group()), MANY)
     spans = [(places[match.start()], places[match.end()], match.lastindex) for match in matches]
     low, high = _stretch(text, max(spans, key=lambda span: _terms_near(spans, span[0]), default=(0, 0, 0))[:2])
@@ -114,20 +114,20 @@ def _terms_near(spans: Sequence[tuple[int, int, int | None]], begin: int) -> int
 
 
 def _stretch(text: str, span: tuple[int, int]) -> tuple[int, int]:
-    """Where a snippet round a place begins and ends: between words, where there are spaces."""
+    """Start and end of a snippet around a match, at spaces if there are any."""
     start, end = span
     low = max(0, min(start - WIDTH // 3, len(text) - WIDTH))
     if low:
         low = text.find(" ", low, start) + 1 or low
     high = low + WIDTH
     if high < len(text):
-        space = text.rfind(" ", end, high)  # none in a word that is longer than a snippet
+        space = text.rfind(" ", end, high)  # -1 inside a word that is longer than a snippet
         high = space if space > end else high
     return low, min(high, len(text))
 
 
-def _folded(text: str, *, exact: bool = False) -> tuple[str, Sequence[int]]:
-    """Text in lower case without accents, and for each of its characters (and its end) the place that it came from.
+def _fold(text: str, *, exact: bool = False) -> tuple[str, Sequence[int]]:
+    """Text in lower case without accents, and for each of its characters (and its end) the index in the original.
 
     With `exact`, accents stay.
     """

@@ -1,7 +1,7 @@
 """`savegame mcp`: a vault for MCP clients, over standard input and output. Needs `pip install "savegame[mcp]"`.
 
-`server.py` speaks the protocol, `tools.py` has the tools, `resources.py` the addresses of threads and checkpoints, `shapes.py`
-the declared schemas, `showing.py` cuts what is too long. Touches opening, the vault and what is below; knows no other surface.
+`server.py` speaks the protocol, `tools.py` has the tools, `resources.py` the addresses of threads and checkpoints, `schemas.py`
+the types of parameters and answers, `excerpts.py` shortens long values, `paging.py` long lists.
 """
 
 from savegame.errors import UnsupportedError

@@ -1,9 +1,8 @@
-"""The MCP server: what clients may list, call and read, and how errors are told. Touches tools, resources, the SDK.
+"""The MCP server: what clients can list, call and read, and how they get errors.
 
-Built on the SDK's low-level Server, since its other one neither pages lists of resources nor lets us word what is wrong with
-arguments. Every call runs in a worker thread, which is waited for also if the client gives up. A call that fails is answered
-with `isError`, what is wrong and what to do next, so that a model can go on; nothing is changed by it. Only the SDK writes to
-standard output.
+Built on the SDK's low-level Server, because the high-level one neither pages resource lists nor lets us word argument errors.
+Each call runs in a worker thread to its end, even if the client gives up. A failed call changes nothing; its answer has
+`isError`, the problem and the next step, so that a model can continue. Only the SDK writes to standard output.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from savegame.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from savegame.mcp.excerpts import cut_text
 from savegame.mcp.resources import Resources
-from savegame.mcp.showing import short
 from savegame.mcp.tools import HINTS, Hints, NotAConversation, Tools
 from savegame.vault import Vault
 
@@ -52,44 +51,45 @@ FEWEST_CHARS: Final = 16_000
 LONGEST_ERROR: Final = 2_000
 
 INSTRUCTIONS: Final = """\
-savegame keeps agents, their conversations and every earlier state of both.
-To be able to go back: agent_save once, conversation_save with append as you go, checkpoint_create before anything risky.
-To go back: checkpoint_restore (the agent and all its conversations) or thread_rewind (one conversation). Nothing is lost by
-going back: each answer names an undo. To look: thread_history, thread_diff, thread_load. To try something else: thread_fork.
-A long answer is a page: pass its next as after (or next_start as start) to read on, and what it lists under cut to thread_load.
+savegame stores agents, their conversations and every earlier state of both.
+To be able to go back: call agent_save once, conversation_save with append as you go, checkpoint_create before anything risky.
+To go back: checkpoint_restore (the agent and all its conversations) or thread_rewind (one conversation). Going back loses
+nothing: each answer names an undo. To inspect: thread_history, thread_diff, thread_load. To try something else: thread_fork.
+Long answers are paged: pass next as after (or next_start as start) to continue, and the paths under cut to thread_load.
 """
 
 NEXT: Final[dict[type[SavegameError], str]] = {
     SavegameError: "Tell the user.",
-    NotFoundError: "Look which there are with agent_list.",
-    ThreadNotFound: "Look which there are with conversation_list or thread_list.",
-    CheckpointNotFound: "Look which there are with thread_history, or for an agent with checkpoint_list.",
-    StoreNotFound: "Tell the user: the server was started with the address of a vault that is not there.",
+    NotFoundError: "List the agents with agent_list.",
+    ThreadNotFound: "List what exists with conversation_list or thread_list.",
+    CheckpointNotFound: "List checkpoints with thread_history, or those of an agent with checkpoint_list.",
+    StoreNotFound: "Tell the user that the server was started with the address of a missing vault.",
     AlreadyExistsError: "Choose another id.",
-    ConflictError: "Somebody else was quicker. Load it again, apply your change to how it is now, and save that.",
-    Busy: "A program is working on this thread. Wait until it has ended, or go on in a copy (thread_fork).",
-    OutcomeError: "Tell the user: a person has to look at that call first.",
-    UnavailableError: "Wait a little, then call again.",
+    ConflictError: "Another writer changed it first. Load it again, apply your change to the new version, and save that.",
+    Busy: "A program is working on this thread. Wait until it ends, or continue in a copy (thread_fork).",
+    OutcomeError: "Tell the user that a person has to look at that call first.",
+    UnavailableError: "Wait a moment, then call again.",
     OutOfSpace: "Tell the user that the disk is full. Nothing was saved.",
     CorruptionError: "Do not write to this thread. Tell the user to run: savegame verify.",
-    UnsupportedError: "This vault cannot do that. Go on without it, or tell the user.",
+    UnsupportedError: "This vault cannot do that. Continue without it, or tell the user.",
     InvalidInputError: "Correct the arguments, then call again.",
-    NotAConversation: "Look at it with thread_load, and do not save it as a conversation.",
+    NotAConversation: "Read it with thread_load, and do not save it as a conversation.",
     ClosedError: "The server is stopping. Tell the user to start it again.",
 }
 """What a model can do about an error, by the nearest class."""
 
 
-class _Tool(NamedTuple):
-    declared: types.Tool
-    checked: TypeAdapter[Callable[[], BaseModel]]
-    """Makes a call of arguments, if they fit the signature of the tool."""
+class _ToolBinding(NamedTuple):
+    declaration: types.Tool
+    adapter: TypeAdapter[Callable[[], BaseModel]]
+    """Validates arguments against the signature of the tool, and returns the call to make."""
 
 
 def serve(vault: Vault, *, read_only: bool = False, answer_chars: int = ANSWER_CHARS) -> None:
     """Serve a vault over standard input and output until the client closes them.
 
-    `read_only` offers the tools that change nothing; open the vault so, too. `answer_chars` is how long an answer may be.
+    `read_only` offers only tools that change nothing; open the vault read-only too. `answer_chars` is the maximum length of
+    an answer.
     """
     anyio.run(_serve, server_on(vault, read_only=read_only, answer_chars=answer_chars))
 
@@ -100,7 +100,7 @@ async def _serve(server: Server[Any]) -> None:
 
 
 def server_on(vault: Vault, *, read_only: bool = False, answer_chars: int = ANSWER_CHARS) -> Server[Any]:
-    """A server of the SDK with our tools and resources on a vault, for whatever transport."""
+    """An SDK server with the tools and resources of a vault, for any transport."""
     if answer_chars < FEWEST_CHARS:
         raise InvalidInputError(f"answer_chars must be at least {FEWEST_CHARS}, not {answer_chars}")
     handlers = _Handlers(vault, read_only=read_only, answer_chars=answer_chars)
@@ -127,25 +127,25 @@ def _version() -> str:
 
 
 class _Handlers:
-    """What the SDK calls for each request."""
+    """The SDK's callbacks, one per kind of request."""
 
     def __init__(self, vault: Vault, *, read_only: bool, answer_chars: int) -> None:
         tools = Tools(vault, answer_chars)
         offered = {name: hints for name, hints in HINTS.items() if hints.reads or not read_only}
-        self._tools = {name: _declared(getattr(tools, name), hints) for name, hints in offered.items()}
+        self._tools = {name: _bind_tool(getattr(tools, name), hints) for name, hints in offered.items()}
         self._resources = Resources(vault, tools)
 
     async def list_tools(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool.declared for tool in self._tools.values()])
+        return types.ListToolsResult(tools=[tool.declaration for tool in self._tools.values()])
 
     async def call_tool(self, _: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = self._tools.get(params.name)
         if tool is None:
-            raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name!r}; tools/list says which there are")
+            raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name!r}; list the tools with tools/list")
         try:
-            call = tool.checked.validate_python(ArgsKwargs((), params.arguments or {}))
+            call = tool.adapter.validate_python(ArgsKwargs((), params.arguments or {}))
         except ValidationError as error:
-            return _failure(InvalidInputError(_wrong(error)))
+            return _failure(InvalidInputError(_validation_text(error)))
         try:
             answer = await run_sync(call)
         except SavegameError as error:
@@ -154,52 +154,52 @@ class _Handlers:
         return types.CallToolResult(content=[types.TextContent(text=_json(found))], structured_content=found)
 
     async def list_resources(self, _: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
-        return await _asked(partial(self._resources.threads, None if params is None else params.cursor))
+        return await _run(partial(self._resources.threads, None if params is None else params.cursor))
 
     async def list_templates(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListResourceTemplatesResult:
         return types.ListResourceTemplatesResult(resource_templates=self._resources.templates())
 
     async def read_resource(self, _: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        found = await _asked(partial(self._resources.read, params.uri))
+        found = await _run(partial(self._resources.read, params.uri))
         text = _json(found.model_dump(mode="json"))
         content = types.TextResourceContents(uri=params.uri, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[content])
 
     async def complete(self, _: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         known = {} if params.context is None else params.context.arguments or {}
-        values = await _asked(partial(self._resources.complete, params.argument.name, params.argument.value, known))
+        values = await _run(partial(self._resources.complete, params.argument.name, params.argument.value, known))
         return types.CompleteResult(completion=types.Completion(values=values))
 
 
-async def _asked(work: Callable[[], T]) -> T:
-    """What `work` gives, from a worker thread; errors of ours become those of the protocol, as resources have no others."""
+async def _run(work: Callable[[], T]) -> T:
+    """Run `work` in a worker thread. A SavegameError becomes an error of the protocol: resources have no `isError`."""
     try:
         return await run_sync(work)
     except SavegameError as error:
         code = types.INVALID_PARAMS if isinstance(error, NotFoundError | InvalidInputError) else types.INTERNAL_ERROR
-        raise MCPError(code, _told(error)) from error
+        raise MCPError(code, error_text(error)) from error
 
 
 def _failure(error: SavegameError) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(text=_told(error))], is_error=True)
+    return types.CallToolResult(content=[types.TextContent(text=error_text(error))], is_error=True)
 
 
-def _told(error: SavegameError) -> str:
-    """An error for a model: its kind, what is wrong, what to do next."""
-    following = next(NEXT[cls] for cls in type(error).__mro__ if cls in NEXT)
+def error_text(error: SavegameError) -> str:
+    """An error for a model: kind, message, next step."""
+    next_step = next(NEXT[cls] for cls in type(error).__mro__ if cls in NEXT)
     if isinstance(error, UnavailableError) and error.unknown:
-        following = f"It may have been saved nevertheless: look first (checkpoint {error.checkpoint_id})."
+        next_step = f"It may have been saved nevertheless: check first (checkpoint {error.checkpoint_id})."
     if isinstance(error, CorruptionError) and error.newest_sound is not None:
-        following += f" The newest checkpoint that still loads is {error.newest_sound.id}."
-    return f"{error.kind}: {short(str(error), LONGEST_ERROR)}\nNext: {following}"
+        next_step += f" The newest checkpoint that still loads is {error.newest_sound.id}."
+    return f"{error.kind}: {cut_text(str(error), LONGEST_ERROR)}\nNext: {next_step}"
 
 
-def _wrong(error: ValidationError) -> str:
-    """What is wrong with arguments, a line each, without the values: they are the caller's, and may be long."""
+def _validation_text(error: ValidationError) -> str:
+    """The invalid arguments, one per line, without their values, which may be long."""
     return "\n".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False))
 
 
-def _declared(method: Callable[..., BaseModel], hints: Hints) -> _Tool:
+def _bind_tool(method: Callable[..., BaseModel], hints: Hints) -> _ToolBinding:
 
     @wraps(method)
     def later(**arguments: Any) -> Callable[[], BaseModel]:
@@ -221,20 +221,20 @@ def _declared(method: Callable[..., BaseModel], hints: Hints) -> _Tool:
             open_world_hint=False,
         ),
     )
-    return _Tool(tool, adapter)
+    return _ToolBinding(tool, adapter)
 
 
 def _lean(schema: Any) -> Any:
-    """A schema without what says nothing, since models read all of them: titles, and null where leaving out is the same."""
+    """A schema without titles, and without null where omitting the value means the same: models read all of it."""
     if isinstance(schema, list):
         return [_lean(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {name: _lean(value) for name, value in schema.items() if name != "title" or not isinstance(value, str)}
-    if kept.get("default", "") is None:
-        del kept["default"]
-        kept |= next(choice for choice in kept.pop("anyOf") if choice != {"type": "null"})
-    return kept
+    lean = {name: _lean(value) for name, value in schema.items() if name != "title" or not isinstance(value, str)}
+    if lean.get("default", "") is None:
+        del lean["default"]
+        lean |= next(choice for choice in lean.pop("anyOf") if choice != {"type": "null"})
+    return lean
 
 
 def _json(value: Any) -> str:

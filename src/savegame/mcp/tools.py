@@ -1,33 +1,28 @@
-"""The tools: one method each, in the order in which clients list them. Touches shapes, showing, the vault and its errors.
+"""The tools: one method each, in the order in which clients list them.
 
-A method is what a client calls: its parameters are the input schema, its docstring is the description, what it gives is the
-output schema. It asks the vault, and shows the answer in no more characters than `room`. Nothing of the domain is decided
-here. Parameters that are not given leave what they name as it is. Annotations are not postponed: schemas are made of them.
+A method defines a tool: its parameters are the input schema, its docstring the description, its return type the output schema.
+It calls the vault and fits the answer into `room` characters; it decides nothing itself. Omitted parameters change nothing.
+Annotations are not postponed, because schemas are made from them.
 """
 
-import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import dropwhile, islice
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field
 
-from savegame.encoding.codec import format_path
 from savegame.encoding.plain import inside
 from savegame.errors import InvalidInputError, NotFoundError, ThreadNotFound
-from savegame.mcp import shapes, showing
-from savegame.mcp.shapes import After, AgentId, CheckpointId, ConversationId, Limit, Message, Patch, Ref, Start, ThreadId
-from savegame.messages.agents import AgentInfo
-from savegame.messages.conversations import ConversationInfo
+from savegame.mcp import excerpts, schemas
+from savegame.mcp.paging import fill_page, parse_number, skip_newer, skip_past
+from savegame.mcp.schemas import After, AgentId, CheckpointId, ConversationId, Limit, Message, Patch, Ref, Start, ThreadId
 from savegame.messages.domain import AgentState, Conversation
 from savegame.messages.domain import Message as DomainMessage
 from savegame.messages.states import own_thread
-from savegame.model import MAX_KIND, MISSING, Change, Kind, ThreadInfo
-from savegame.present.completion import is_there
+from savegame.model import MAX_KIND, Kind
+from savegame.present.completion import exists
 from savegame.runs.keys import digest_of
 from savegame.runs.ledger import MARKS
-from savegame.search.catching_up import Hit
 from savegame.timeline.lineage import Ref as Reference
 from savegame.timeline.lineage import by_text
 from savegame.vault import Vault
@@ -38,34 +33,31 @@ E = TypeVar("E", bound=BaseModel)
 F = TypeVar("F", bound=Callable[..., BaseModel])
 
 ENVELOPE: Final = 6000
-"""Characters of an answer that are left for what stands around its entries."""
+"""Characters of an answer that are reserved for everything but its entries."""
 
 SKIPPED: Final = 5
-"""How many threads that could not be searched are named."""
+"""Maximum number of skipped threads that an answer names."""
 
 LONG: Final = (
     "name", "agent_type", "system_prompt", "capabilities", "config", "custom_state", "metadata", "active_conversations",
 )  # fmt: skip
-"""Fields of an agent that can be."""
-
-A_CHANGE: Final = 2000
-"""Characters that a difference shows of a value."""
+"""Fields of an agent that may be long."""
 
 
 class NotAConversation(InvalidInputError):
-    """The thread is there, and can be looked at, but holds something else, or messages of another kind."""
+    """The thread exists, but holds something else, or messages of another format."""
 
 
 class Hints(NamedTuple):
-    """What a client may think of a tool before it calls it."""
+    """What clients know about a tool."""
 
     title: str
     reads: bool = False
     """It changes nothing."""
     destroys: bool = False
-    """What it takes away cannot be had back."""
+    """What it deletes cannot be recovered."""
     repeatable: bool = False
-    """Called again with the same arguments, it changes nothing more."""
+    """A second call with the same arguments changes nothing."""
 
 
 HINTS: Final[dict[str, Hints]] = {}
@@ -73,20 +65,20 @@ HINTS: Final[dict[str, Hints]] = {}
 
 
 def _tool(title: str, *, reads: bool = False, destroys: bool = False, repeatable: bool = False) -> Callable[[F], F]:
-    def marked(function: F) -> F:
+    def register(function: F) -> F:
         HINTS[function.__name__] = Hints(title, reads, destroys, reads or repeatable)
         return function
 
-    return marked
+    return register
 
 
 class Tools:
-    """The tools on one vault. May be called from several threads."""
+    """The tools of one vault. Thread-safe. `room` is the number of characters for the entries of an answer."""
 
     def __init__(self, vault: Vault, answer_chars: int) -> None:
         self._vault = vault
         self._chars = answer_chars
-        self._room = answer_chars - ENVELOPE
+        self.room = answer_chars - ENVELOPE
 
     # -- agents ------------------------------------------------------------------------------------
 
@@ -95,29 +87,29 @@ class Tools:
         self,
         *,
         agent_id: AgentId,
-        name: Annotated[str | None, Field(description="Needed for a new agent.")] = None,
-        agent_type: Annotated[str | None, Field(description="What it runs on or does. Needed for a new agent.")] = None,
+        name: Annotated[str | None, Field(description="Required for a new agent.")] = None,
+        agent_type: Annotated[str | None, Field(description="What it runs on or does. Required for a new agent.")] = None,
         system_prompt: str | None = None,
         capabilities: list[str] | None = None,
         config: Patch = None,
         custom_state: Patch = None,
         metadata: Patch = None,
         expect_revision: Annotated[
-            str | None, Field(description="Refuse to save if this is no longer its revision, so that nothing is overwritten.")
+            str | None, Field(description="Save only if this is still its revision, so that nothing is overwritten.")
         ] = None,
-    ) -> shapes.AgentSaved:
-        """Save agent state to persistent storage: begin an agent, or change what is named of one. Earlier states stay."""
+    ) -> schemas.AgentSaved:
+        """Save agent state to persistent storage: create an agent, or change the given fields. Earlier states are kept."""
         given = {"name": name, "agent_type": agent_type, "system_prompt": system_prompt, "capabilities": capabilities}
         patches = {"config": config, "custom_state": custom_state, "metadata": metadata}
 
-        def attempt() -> shapes.AgentSaved:
+        def attempt() -> schemas.AgentSaved:
             found = self._vault.load_agent(agent_id)
             old = {} if found is None else found.to_dict()
-            agent = AgentState.from_dict({**old, "agent_id": agent_id, **_present(given), **_patched(old, patches)})
+            agent = AgentState.from_dict({**old, "agent_id": agent_id, **_present(given), **_apply_patches(old, patches)})
             agent.known = expect_revision or (None if found is None else found.known)
             agent.touch()
             saved = self._vault.save_agent(agent)
-            return shapes.AgentSaved(
+            return schemas.AgentSaved(
                 agent_id=agent_id,
                 version=agent.version,
                 revision=str(agent.known),
@@ -128,14 +120,14 @@ class Tools:
         return retried(attempt) if expect_revision is None else attempt()
 
     @_tool("Load an agent", reads=True)
-    def agent_load(self, *, agent_id: AgentId) -> shapes.AgentLoaded:
-        """Load agent state from persistent storage: what the agent is and knows, and which conversations it has."""
+    def agent_load(self, *, agent_id: AgentId) -> schemas.AgentLoaded:
+        """Load agent state from persistent storage: what the agent is and knows, and its conversations."""
         agent = self._vault.load_agent(agent_id)
         if agent is None:
-            raise NotFoundError(f"agent not found: {agent_id!r}")
-        shown, cut = showing.fields({name: getattr(agent, name) for name in LONG}, self._room, "/agent")
+            raise NotFoundError(f"agent {agent_id!r} does not exist")
+        shown, cut = excerpts.cut_fields({name: getattr(agent, name) for name in LONG}, self.room, "/agent")
         same = ("agent_id", "version", "created_at", "modified_at")
-        return shapes.AgentLoaded(
+        return schemas.AgentLoaded(
             **{name: getattr(agent, name) for name in same},
             **shown,
             revision=str(agent.known),
@@ -144,16 +136,16 @@ class Tools:
         )
 
     @_tool("Delete an agent", destroys=True, repeatable=True)
-    def agent_delete(self, *, agent_id: AgentId) -> shapes.Deleted:
+    def agent_delete(self, *, agent_id: AgentId) -> schemas.Deletion:
         """Delete agent and all associated data: its conversations, checkpoints and other threads. Cannot be undone."""
-        return shapes.Deleted(deleted=self._vault.delete_agent(agent_id))
+        return schemas.Deletion(deleted=self._vault.delete_agent(agent_id))
 
     @_tool("List agents", reads=True)
-    def agent_list(self, *, limit: Limit = 50, after: After = None) -> shapes.AgentPage:
+    def agent_list(self, *, limit: Limit = 50, after: After = None) -> schemas.AgentPage:
         """List all persisted agents, without their states."""
-        found = _behind(self._vault.agents(), after, lambda info: info.id)
-        agents, more = self.page(found, limit, _agent_entry)
-        return shapes.AgentPage(agents=agents, next=agents[-1].agent_id if more else None)
+        found = skip_past(self._vault.agents(), after, lambda info: info.id)
+        agents, more = fill_page(found, limit, schemas.AgentEntry.of, self.room)
+        return schemas.AgentPage(agents=agents, next=agents[-1].agent_id if more else None)
 
     # -- conversations -----------------------------------------------------------------------------
 
@@ -161,34 +153,34 @@ class Tools:
     def conversation_save(
         self,
         *,
-        conversation_id: Annotated[str | None, Field(description="Which one; a new one gets an id if none is given.")] = None,
-        agent_id: Annotated[str | None, Field(description="The agent that it belongs to.")] = None,
-        messages: Annotated[list[Message] | None, Field(description="All messages: they replace those that are there.")] = None,
-        append: Annotated[list[Message] | None, Field(description="Messages to add after those that are there.")] = None,
-        title: Annotated[str | None, Field(description="If there is none, it is taken from the first user message.")] = None,
+        conversation_id: Annotated[str | None, Field(description="Omit it to create a conversation with a new id.")] = None,
+        agent_id: Annotated[str | None, Field(description="The agent it belongs to.")] = None,
+        messages: Annotated[list[Message] | None, Field(description="All messages; they replace the existing ones.")] = None,
+        append: Annotated[list[Message] | None, Field(description="Messages to add after the existing ones.")] = None,
+        title: Annotated[str | None, Field(description="Taken from the first user message if there is none.")] = None,
         tags: list[str] | None = None,
         archived: bool | None = None,
         metadata: Patch = None,
         expect_head: Annotated[
             str | None,
-            Field(description="Refuse to save if this is no longer its newest checkpoint (head of the last answer)."),
+            Field(description="Save only if this is still its newest checkpoint (head of the last answer)."),
         ] = None,
-    ) -> shapes.ConversationSaved:
-        """Save a conversation: begin one, append to it (cheapest), or replace its messages. Every save is a checkpoint."""
+    ) -> schemas.ConversationSaved:
+        """Save a conversation: create one, append to it (cheapest), or replace its messages. Every save is a checkpoint."""
         given: dict[str, Any] = {"agent_id": agent_id, "messages": messages, "title": title, "tags": tags, "archived": archived}
 
-        def attempt() -> shapes.ConversationSaved:
+        def attempt() -> schemas.ConversationSaved:
             found = None if conversation_id is None else self._conversation(conversation_id)
             old = {"messages": [], **_present({"id": conversation_id})} if found is None else found.to_dict()
             self._refuse_marks(found, messages or (), append or ())
-            conversation = Conversation.from_dict({**old, **_present(given), **_patched(old, {"metadata": metadata})})
+            conversation = Conversation.from_dict({**old, **_present(given), **_apply_patches(old, {"metadata": metadata})})
             for place, message in enumerate(append or ()):
                 inside(f"append[{place}]", partial(conversation.add_message, message))
             conversation.auto_title()
             conversation.known = expect_head or (None if found is None else found.known)
             saved = self._vault.save_conversation(conversation)
             count = conversation.message_count()
-            return shapes.ConversationSaved(
+            return schemas.ConversationSaved(
                 conversation_id=conversation.id, head=saved.id, message_count=count, created=found is None
             )
 
@@ -197,16 +189,18 @@ class Tools:
     @_tool("Load a conversation", reads=True)
     def conversation_load(
         self, *, conversation_id: ConversationId, start: Start = 0, limit: Limit = 50
-    ) -> shapes.ConversationLoaded:
-        """Load a conversation: what it is, and its messages from `start` on. start=-10 gives the newest ten."""
+    ) -> schemas.ConversationLoaded:
+        """Load a conversation and its messages from `start` on; start=-10 loads the newest ten."""
         found = self._conversation(conversation_id)
         if found is None:
-            raise ThreadNotFound(f"conversation not found: {conversation_id!r}")
-        beside, cut = showing.fields({name: getattr(found, name) for name in ("title", "tags", "metadata")}, self._room // 4)
+            raise ThreadNotFound(f"conversation {conversation_id!r} does not exist")
+        beside, cut = excerpts.cut_fields(
+            {name: getattr(found, name) for name in ("title", "tags", "metadata")}, self.room // 4
+        )
         count = found.message_count()
-        part = showing.part({"messages": found.messages}, "/messages", start, limit, self._room - self._room // 4)
+        part = excerpts.read_part({"messages": found.messages}, "/messages", start, limit, self.room - self.room // 4)
         same = ("agent_id", "archived", "created_at", "last_message_at")
-        return shapes.ConversationLoaded(
+        return schemas.ConversationLoaded(
             **{name: getattr(found, name) for name in same},
             **beside,
             conversation_id=found.id,
@@ -219,49 +213,49 @@ class Tools:
         )
 
     @_tool("Delete a conversation", destroys=True, repeatable=True)
-    def conversation_delete(self, *, conversation_id: ConversationId) -> shapes.Deleted:
+    def conversation_delete(self, *, conversation_id: ConversationId) -> schemas.Deletion:
         """Delete a conversation with its whole history.
 
-        Cannot be undone, except by restoring a checkpoint of its agent that names it; to go back, use thread_rewind.
+        Only restoring a checkpoint of its agent that includes it can undo this. To go back in time, use thread_rewind.
         """
-        return shapes.Deleted(deleted=self._vault.delete_conversation(conversation_id))
+        return schemas.Deletion(deleted=self._vault.delete_conversation(conversation_id))
 
     @_tool("List conversations", reads=True)
     def conversation_list(
         self,
         *,
-        agent_id: Annotated[str | None, Field(description="Only those of this agent.")] = None,
-        tag: Annotated[str | None, Field(description="Only those with this tag.")] = None,
-        archived: Annotated[bool | None, Field(description="Only those that are archived, or are not.")] = None,
+        agent_id: Annotated[str | None, Field(description="Filter by agent.")] = None,
+        tag: Annotated[str | None, Field(description="Filter by tag.")] = None,
+        archived: Annotated[bool | None, Field(description="Only archived ones, or only others.")] = None,
         limit: Limit = 50,
         after: After = None,
-    ) -> shapes.ConversationPage:
-        """List conversations for an agent, or of all, without their messages; that with the newest message first."""
-        found = _older(self._vault.conversations(agent_id, tag=tag, archived=archived), after)
-        entries, more = self.page(found, limit, _conversation_entry)
+    ) -> schemas.ConversationPage:
+        """List conversations for an agent, or all, without their messages; newest message first."""
+        found = skip_newer(self._vault.conversations(agent_id, tag=tag, archived=archived), after)
+        entries, more = fill_page(found, limit, schemas.ConversationEntry.of, self.room)
         last = f"{entries[-1].last_message_at.isoformat()} {entries[-1].conversation_id}" if more else None
-        return shapes.ConversationPage(conversations=entries, next=last)
+        return schemas.ConversationPage(conversations=entries, next=last)
 
     @_tool("Search conversations", reads=True)
     def conversation_search(
         self,
         *,
         query: Annotated[
-            str, Field(description='Words that one message must hold, in any order; "quoted words" stand together.')
+            str, Field(description='Words that one message must contain, in any order; "quoted words" match as a phrase.')
         ],
         match: Annotated[
             Literal["words", "substring"],
-            Field(description="substring: find the query as it stands, inside words too, newest first."),
+            Field(description="substring: find the query verbatim, inside words too, newest first."),
         ] = "words",
-        agent_id: Annotated[str | None, Field(description="Only those of this agent.")] = None,
+        agent_id: Annotated[str | None, Field(description="Filter by agent.")] = None,
         limit: Limit = 20,
         after: After = None,
-    ) -> shapes.HitPage:
-        """Search conversations by content, other threads too: whose messages hold the words, best first, with the words."""
-        first = _number(after)
+    ) -> schemas.HitPage:
+        """Search conversations and other threads by content, best match first, with the text around the matches."""
+        first = parse_number(after)
         hits = self._vault.search(query, agent=agent_id, limit=first + limit + 1, match=match)
-        entries, more = self.page(hits[first:], limit, _hit_entry)
-        return shapes.HitPage(
+        entries, more = fill_page(hits[first:], limit, schemas.HitEntry.of, self.room)
+        return schemas.HitPage(
             hits=entries, skipped=list(hits.skipped[:SKIPPED]), next=str(first + len(entries)) if more else None
         )
 
@@ -272,14 +266,14 @@ class Tools:
         self,
         *,
         agent_id: AgentId,
-        name: Annotated[str | None, Field(description="Becomes the checkpoint's label.")] = None,
+        name: Annotated[str | None, Field(description="The checkpoint's label.")] = None,
         kind: Annotated[
-            str, Field(max_length=MAX_KIND, description=f"Why it is made, any text. With a meaning: {', '.join(Kind)}.")
+            str, Field(max_length=MAX_KIND, description=f"Why it is created, any text. Predefined: {', '.join(Kind)}.")
         ] = Kind.MANUAL,
         description: str | None = None,
-    ) -> shapes.CheckpointEntry:
-        """Create a checkpoint for recovery: the agent and all its conversations as they are at this moment."""
-        return shapes.CheckpointEntry.of(self._vault.checkpoint_agent(agent_id, name, kind, description=description))
+    ) -> schemas.CheckpointEntry:
+        """Create a checkpoint for recovery: the agent and all its conversations at this moment."""
+        return schemas.CheckpointEntry.of(self._vault.checkpoint_agent(agent_id, name, kind, description=description))
 
     @_tool("Restore a checkpoint")
     def checkpoint_restore(
@@ -287,35 +281,35 @@ class Tools:
         *,
         checkpoint_id: CheckpointId,
         skip_missing: Annotated[
-            bool, Field(description="Restore the rest if some conversations were erased or pruned since, instead of refusing.")
+            bool, Field(description="Restore the rest if some conversations were erased or pruned, instead of failing.")
         ] = False,
-    ) -> shapes.Restored:
-        """Restore from a checkpoint: the agent and all its conversations go back, all or none. Nothing is lost.
+    ) -> schemas.RestoreResult:
+        """Restore from a checkpoint: the agent and all its conversations go back together, or none does. Nothing is lost.
 
-        Conversations that were deleted since come back, too.
+        Also restores conversations that were deleted later.
         """
         agent = self._vault.restore_agent(checkpoint_id, skip_missing=skip_missing)
         undo = next(self._vault.agent_checkpoints(agent.agent_id, limit=1))
-        return shapes.Restored(agent_id=agent.agent_id, version=agent.version, undo=undo.id)
+        return schemas.RestoreResult(agent_id=agent.agent_id, version=agent.version, undo=undo.id)
 
     @_tool("List checkpoints", reads=True)
-    def checkpoint_list(self, *, agent_id: AgentId, limit: Limit = 50, after: After = None) -> shapes.CheckpointPage:
-        """List checkpoints for an agent, newest first: what checkpoint_create made, and the undo points of restores."""
-        found = _behind(self._vault.agent_checkpoints(agent_id), after, lambda checkpoint: checkpoint.id)
-        entries, more = self.page(found, limit, shapes.CheckpointEntry.of)
-        return shapes.CheckpointPage(checkpoints=entries, next=entries[-1].id if more else None)
+    def checkpoint_list(self, *, agent_id: AgentId, limit: Limit = 50, after: After = None) -> schemas.CheckpointPage:
+        """List checkpoints for an agent, newest first: those of checkpoint_create, and the undo points of restores."""
+        found = skip_past(self._vault.agent_checkpoints(agent_id), after, lambda checkpoint: checkpoint.id)
+        entries, more = fill_page(found, limit, schemas.CheckpointEntry.of, self.room)
+        return schemas.CheckpointPage(checkpoints=entries, next=entries[-1].id if more else None)
 
     @_tool("Delete a checkpoint", destroys=True, repeatable=True)
-    def checkpoint_delete(self, *, checkpoint_id: CheckpointId) -> shapes.Deleted:
-        """Delete a checkpoint, of an agent or of any thread. Those before and after it stay. Cannot be undone."""
-        return shapes.Deleted(deleted=self._vault.delete_checkpoint(checkpoint_id))
+    def checkpoint_delete(self, *, checkpoint_id: CheckpointId) -> schemas.Deletion:
+        """Delete a checkpoint of an agent or any thread. Earlier and later ones stay. Cannot be undone."""
+        return schemas.Deletion(deleted=self._vault.delete_checkpoint(checkpoint_id))
 
     @_tool("Storage statistics", reads=True)
-    def persistence_stats(self) -> shapes.Statistics:
-        """Get storage statistics: how many agents, conversations, messages, threads and checkpoints; bytes."""
+    def persistence_stats(self) -> schemas.Statistics:
+        """Get storage statistics: counts of agents, conversations, messages, threads and checkpoints, and sizes in bytes."""
         stats = self._vault.stats()
         counts = ("agents", "conversations", "messages", "threads", "checkpoints", "damaged", "total_bytes")
-        return shapes.Statistics(**{name: getattr(stats, name) for name in counts}, sizes=dict(stats.sizes))
+        return schemas.Statistics(**{name: getattr(stats, name) for name in counts}, sizes=dict(stats.sizes))
 
     # -- time travel -------------------------------------------------------------------------------
 
@@ -324,20 +318,20 @@ class Tools:
         self,
         *,
         thread_id: ThreadId,
-        branches: Annotated[bool, Field(description="Also what was left behind by rewinding.")] = False,
-        label: Annotated[str | None, Field(description="Only those with this label.")] = None,
-        tag: Annotated[str | None, Field(description="Only those with this tag.")] = None,
+        branches: Annotated[bool, Field(description="Include branches left behind by rewind.")] = False,
+        label: Annotated[str | None, Field(description="Filter by label.")] = None,
+        tag: Annotated[str | None, Field(description="Filter by tag.")] = None,
         limit: Limit = 50,
         after: After = None,
-    ) -> shapes.History:
+    ) -> schemas.History:
         """The checkpoints of a thread, newest first, without their states."""
         thread = self._vault.thread(thread_id)
-        if not is_there(thread):
-            raise ThreadNotFound(f"thread not found: {thread_id!r} has no checkpoints")
+        if not exists(thread):
+            raise ThreadNotFound(f"thread {thread_id!r} does not exist: it has no checkpoints")
         found = thread.history(branches=branches, label=label, tag=tag, before=after)
-        entries, more = self.page(found, limit, shapes.CheckpointEntry.of)
+        entries, more = fill_page(found, limit, schemas.CheckpointEntry.of, self.room)
         head = next(thread.history(limit=1), None)
-        return shapes.History(
+        return schemas.History(
             thread_id=thread_id,
             head=None if head is None else head.id,
             checkpoints=entries,
@@ -352,18 +346,18 @@ class Tools:
         old: Ref = "head~1",
         new: Ref = "head",
         new_thread_id: Annotated[
-            str | None, Field(description="If new is a checkpoint of another thread, such as a fork.")
+            str | None, Field(description="The thread of new, if it is another one, such as a fork.")
         ] = None,
         limit: Limit = 50,
         after: After = None,
-    ) -> shapes.Differences:
-        """What changed in the state from one checkpoint to another, by place; without parameters, what the last step did."""
-        first = _number(after)
+    ) -> schemas.DiffResult:
+        """List the changes in the state from one checkpoint to another, by path; by default those of the last step."""
+        first = parse_number(after)
         left = _at(old, self._vault.thread(thread_id).load)
         right = _at(new, self._vault.thread(new_thread_id or thread_id).load)
         changes = self._vault.diff(left.id, right.id)
-        entries, more = self.page(changes[first:], limit, _change_entry)
-        return shapes.Differences(
+        entries, more = fill_page(changes[first:], limit, schemas.ChangeEntry.of, self.room)
+        return schemas.DiffResult(
             old=left.id,
             new=right.id,
             changes=entries,
@@ -376,21 +370,21 @@ class Tools:
         self,
         *,
         thread_id: ThreadId,
-        new_thread_id: Annotated[str, Field(description="The id of the new thread; there must be none yet.")],
+        new_thread_id: Annotated[str, Field(description="The id of the new thread, which must not exist.")],
         at: Ref = "head",
-    ) -> shapes.Forked:
-        """Begin a new thread with the state of a checkpoint, to try something else. The old thread stays as it is."""
+    ) -> schemas.ForkResult:
+        """Start a new thread with the state of a checkpoint, to try something else. The old thread does not change."""
         source = self._vault.thread(thread_id)
-        made = _at(at, lambda ref: source.fork(new_thread_id, at=ref))
-        return shapes.Forked(thread_id=made.id, forked_from=thread_id, head=str(made.head))
+        new = _at(at, lambda ref: source.fork(new_thread_id, at=ref))
+        return schemas.ForkResult(thread_id=new.id, forked_from=thread_id, head=str(new.head))
 
     @_tool("Rewind a thread")
-    def thread_rewind(self, *, thread_id: ThreadId, to: Ref) -> shapes.Rewound:
-        """Go back (or forth) to a checkpoint: the next save continues from there. What came after stays as a branch."""
+    def thread_rewind(self, *, thread_id: ThreadId, to: Ref) -> schemas.RewindResult:
+        """Go back (or forward) to a checkpoint: the next save continues from there. Later checkpoints stay as a branch."""
         thread = self._vault.thread(thread_id)
         before = next(thread.history(limit=1), None)
         head = _at(to, lambda ref: thread.rewind(ref, expect=before))
-        return shapes.Rewound(head=shapes.CheckpointEntry.of(head), undo=None if before is None else before.id)
+        return schemas.RewindResult(head=schemas.CheckpointEntry.of(head), undo=None if before is None else before.id)
 
     @_tool("Label a checkpoint", repeatable=True)
     def checkpoint_label(
@@ -398,27 +392,27 @@ class Tools:
         *,
         thread_id: ThreadId,
         checkpoint: Ref = "head",
-        label: Annotated[str | None, Field(description="A name to find it by; null takes the label away.")],
-    ) -> shapes.Labelled:
-        """Give a checkpoint a name, by which every tool finds it; labelled ones are spared when old ones are pruned."""
+        label: Annotated[str | None, Field(description="The new label; null removes the label.")],
+    ) -> schemas.LabelResult:
+        """Label a checkpoint. Every tool finds it by its label, and pruning keeps labelled checkpoints."""
         thread = self._vault.thread(thread_id)
         before = _at(checkpoint, thread.load)
-        return shapes.Labelled(checkpoint=shapes.CheckpointEntry.of(thread.label(before, label)), was=before.label)
+        return schemas.LabelResult(checkpoint=schemas.CheckpointEntry.of(thread.label(before, label)), was=before.label)
 
     @_tool("List threads", reads=True)
     def thread_list(
         self,
         *,
-        agent_id: Annotated[str | None, Field(description="Only those of this agent.")] = None,
-        status: Annotated[str | None, Field(description="Only those in_progress, completed, failed or halted.")] = None,
-        tag: Annotated[str | None, Field(description="Only those with a checkpoint that has this tag.")] = None,
+        agent_id: Annotated[str | None, Field(description="Filter by agent.")] = None,
+        status: Annotated[str | None, Field(description="Filter by status: in_progress, completed, failed or halted.")] = None,
+        tag: Annotated[str | None, Field(description="Filter by tag of any checkpoint.")] = None,
         limit: Limit = 50,
         after: After = None,
-    ) -> shapes.ThreadPage:
-        """List threads by id: conversations, agents' own threads, and whatever else programs keep in this vault."""
+    ) -> schemas.ThreadPage:
+        """List threads by id: conversations, agents' own threads, and all other threads of this vault."""
         found = self._vault.threads(agent=agent_id, status=status, tag=tag, after=after)
-        entries, more = self.page(found, limit, _thread_entry)
-        return shapes.ThreadPage(threads=entries, next=entries[-1].thread_id if more else None)
+        entries, more = fill_page(found, limit, schemas.ThreadEntry.of, self.room)
+        return schemas.ThreadPage(threads=entries, next=entries[-1].thread_id if more else None)
 
     @_tool("Load a state", reads=True)
     def thread_load(
@@ -427,18 +421,18 @@ class Tools:
         thread_id: ThreadId,
         at: Ref = "head",
         path: Annotated[
-            str, Field(description="JSON pointer to a place of the state, /messages/3/content; empty: all of it.")
+            str, Field(description="JSON pointer into the state, such as /messages/3/content; empty for all of it.")
         ] = "",
         start: Start = 0,
-    ) -> shapes.StateLoaded:
-        """Load the state of any thread at any checkpoint, or a place of it: also what other answers had to cut."""
+    ) -> schemas.StateLoaded:
+        """Load the state of any thread at any checkpoint, or a part of it, such as values that other answers shortened."""
         found = _at(at, self._vault.thread(thread_id).load)
-        entry = shapes.CheckpointEntry.of(found)
-        room = self._chars - len(entry.model_dump_json()) - shapes.ASIDE
-        part = showing.part(found.state, path, start, shapes.MAX_LIMIT, room)
-        return shapes.StateLoaded(
+        entry = schemas.CheckpointEntry.of(found)
+        room = self._chars - len(entry.model_dump_json()) - schemas.ASIDE
+        part = excerpts.read_part(found.state, path, start, schemas.MAX_LIMIT, room)
+        return schemas.StateLoaded(
             checkpoint=entry,
-            path=showing.short(path, showing.LONGEST_PATH),
+            path=excerpts.cut_text(path, excerpts.LONGEST_PATH),
             value=part.value,
             total=part.total,
             next_start=part.following,
@@ -446,126 +440,46 @@ class Tools:
         )
 
     def _conversation(self, conversation_id: str) -> Conversation | None:
-        """The conversation with an id. Raises NotAConversation for a thread of something else."""
-        self._vault.thread(conversation_id)  # what is no id at all is told as that
+        """The conversation with this id, None if missing. Raises NotAConversation for other threads."""
+        self._vault.thread(conversation_id)  # raises the specific error for an invalid id
         try:
             return self._vault.load_conversation(conversation_id)
         except InvalidInputError as error:
-            raise NotAConversation(f"this thread cannot be read as a conversation: {error}") from error
+            raise NotAConversation(f"thread {conversation_id!r} is not a conversation: {error}") from error
 
     def _refuse_marks(
         self, found: Conversation | None, messages: Iterable[dict[str, Any]], append: Iterable[dict[str, Any]]
     ) -> None:
-        """Refuse what only runs write: they rely on it to know which calls were made and approved."""
-        kept = {message.id: message for message in (found.messages if found else ()) if MARKS & message.extra.keys()}
+        """Refuse to change the marks of runs, which rely on them to know which calls were made and approved."""
+        marked = {message.id: message for message in (found.messages if found else ()) if MARKS & message.extra.keys()}
         for name, given in (("messages", messages), ("append", append)):
             for place, message in enumerate(given):
-                marks, known = sorted(MARKS & message.keys()), kept.get(str(message.get("id")))
+                marks, known = sorted(MARKS & message.keys()), marked.get(str(message.get("id")))
                 if (marks or known) and not (known and name == "messages" and self._is_same(message, known)):
                     what = f"{name}[{place}].{marks[0] if marks else 'id'}"
                     raise InvalidInputError(
-                        f"{what} was written by a run, and only a run may write it; give the message back as it was loaded, "
-                        f"or leave out {', '.join(['id', *sorted(MARKS)])}"
+                        f"{what} was written by a run, and only runs may change it; pass the message unchanged, "
+                        f"or without {', '.join(['id', *sorted(MARKS)])}"
                     )
 
     def _is_same(self, given: dict[str, Any], known: DomainMessage) -> bool:
         encode = self._vault.codec.encode
         return digest_of("", DomainMessage.from_dict(given).to_dict(), encode) == digest_of("", known.to_dict(), encode)
 
-    def page(self, items: Iterable[T], limit: int, entry: Callable[[T], E]) -> tuple[list[E], bool]:
-        """For lists: their first entries, as many as were asked for and fit, at least one; and whether there are more."""
-        taken: list[E] = []
-        room = self._room
-        for item in items:
-            made = entry(item)
-            room -= len(made.model_dump_json()) + 1
-            if len(taken) == limit or (taken and room < 0):
-                return taken, True
-            taken.append(made)
-        return taken, False
-
 
 def _at(ref: str | int, verb: Callable[[Reference], T]) -> T:
-    """What a verb gives for a reference, as models write them: steps may be texts, too."""
+    """The result of `verb` for a reference; models may write steps as text."""
     return by_text(ref, verb) if isinstance(ref, str) else verb(ref)
-
-
-def _agent_entry(info: AgentInfo) -> shapes.AgentEntry:
-    shown, _ = showing.fields({"name": info.name, "agent_type": info.agent_type}, shapes.ASIDE)
-    return shapes.AgentEntry(agent_id=info.id, **shown, version=info.version, updated_at=info.updated_at)
-
-
-def _hit_entry(hit: Hit) -> shapes.HitEntry:
-    shown, _ = showing.fields({"role": hit.role, "snippet": hit.snippet}, shapes.ASIDE)
-    names = ("agent_id", "checkpoint_id", "message", "score", "matches")
-    return shapes.HitEntry(conversation_id=hit.thread_id, **shown, **{name: getattr(hit, name) for name in names})
-
-
-def _thread_entry(info: ThreadInfo) -> shapes.ThreadEntry:
-    shown, _ = showing.fields({"damage": info.damage}, shapes.ASIDE)
-    names = ("agent_id", "head", "step", "checkpoints", "size_bytes", "updated_at", "forked_from")
-    same = {name: getattr(info, name) for name in names}
-    return shapes.ThreadEntry(thread_id=info.id, status=str.__str__(info.status), **same, **shown)
-
-
-def _conversation_entry(info: ConversationInfo) -> shapes.ConversationEntry:
-    shown, _ = showing.fields({"title": info.title, "tags": info.tags}, shapes.ASIDE)
-    names = ("agent_id", "message_count", "last_message_at", "archived", "head")
-    return shapes.ConversationEntry(conversation_id=info.id, **shown, **{name: getattr(info, name) for name in names})
-
-
-def _change_entry(change: Change) -> shapes.ChangeEntry:
-    added, removed = change.old is MISSING, change.new is MISSING
-    values = {"old": None if added else change.old, "new": None if removed else change.new}
-    shown, _ = showing.fields(values, 2 * A_CHANGE)
-    place = showing.short(format_path(change.path), showing.LONGEST_PATH)
-    return shapes.ChangeEntry(path=place, change="added" if added else "removed" if removed else "changed", **shown)
 
 
 def _present(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _patched(old: Mapping[str, Any], patches: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
-    """Fields that are maps, with the keys of their patches set, or removed where a patch has None."""
+def _apply_patches(old: Mapping[str, Any], patches: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
+    """Maps with the keys of their patches set, or removed where the patch has None."""
     merged = {name: (patch or {}, {**old.get(name, {}), **(patch or {})}) for name, patch in patches.items()}
     return {
         name: {key: value for key, value in values.items() if key not in patch or value is not None}
         for name, (patch, values) in merged.items()
     }
-
-
-def _behind(items: Iterator[T], after: str | None, name: Callable[[T], str]) -> Iterator[T]:
-    """What comes after the entry of this name."""
-    if after is None:
-        return items
-    rest = dropwhile(lambda item: name(item) != after, items)
-    if not list(islice(rest, 1)):
-        raise InvalidInputError(f"after: {after!r} is not in the list any more; begin again without it")
-    return rest
-
-
-def _older(items: Iterator[ConversationInfo], after: str | None) -> Iterator[ConversationInfo]:
-    """What comes after a place in a list of the newest first, also if the one that was there moved on meanwhile."""
-    if after is None:
-        return items
-    time, _, last = after.partition(" ")
-    try:
-        moment = dt.datetime.fromisoformat(time)
-    except ValueError as error:
-        raise _not_ours(after) from error
-    if moment.tzinfo is None:
-        raise _not_ours(after)
-    return (info for info in items if info.last_message_at < moment or (info.last_message_at == moment and info.id > last))
-
-
-def _number(after: str | None) -> int:
-    if after is None:
-        return 0
-    if not after.isdecimal() or len(after) > 18:
-        raise _not_ours(after)
-    return int(after)
-
-
-def _not_ours(after: str) -> InvalidInputError:
-    return InvalidInputError(f"after: {after!r} is not what an earlier answer gave as next; begin again without it")

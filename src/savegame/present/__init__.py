@@ -1,1 +1,1 @@
-"""What every surface shows in the same way: ages and sizes, lanes, differences, completion, the check-up."""
+"""What all surfaces share: ages and sizes, lanes, differences, completion, the check-up."""

@@ -1,6 +1,4 @@
-"""What every surface asks before it acts: which threads and checkpoints begin with what somebody has typed so far, and what a
-rewind would leave behind. Touches vault, thread, model, errors.
-"""
+"""What surfaces ask before they act: threads and checkpoints with a prefix, and what a rewind would leave behind."""
 
 from __future__ import annotations
 
@@ -14,34 +12,34 @@ from savegame.thread import Thread
 from savegame.vault import Vault
 
 NEWEST: Final = 100
-"""Of so many checkpoints the names are offered."""
+"""How many checkpoints completion covers."""
 
 
-def is_there(thread: Thread) -> bool:
-    """Whether a thread has a checkpoint, be it without a head. What is damaged is there: what can be read of it, others say."""
+def exists(thread: Thread) -> bool:
+    """Whether a thread has a checkpoint, even without a head. Damaged threads count as existing."""
     try:
         return any(True for _ in thread.history(branches=True, limit=1))
     except CorruptionError:
         return True
 
 
-def threads_named(vault: Vault, begun: str) -> Iterator[str]:
-    """The ids of threads that begin so, by id; the one whose whole id it is comes first."""
-    if begun and is_there(vault.thread(begun)):
-        yield begun
-    ids = (info.id for info in vault.threads(after=begun or None, limit=None))
-    yield from takewhile(lambda found: found.startswith(begun), ids)
+def matching_threads(vault: Vault, prefix: str) -> Iterator[str]:
+    """The ids of threads with a prefix, in order; an exact match comes first."""
+    if prefix and exists(vault.thread(prefix)):
+        yield prefix
+    ids = (info.id for info in vault.threads(after=prefix or None, limit=None))
+    yield from takewhile(lambda found: found.startswith(prefix), ids)
 
 
-def checkpoints_named(thread: Thread, begun: str, characters: int | None = None) -> list[str]:
-    """What begins so of: `head`, the labels of the newest checkpoints, their ids, of which so many characters."""
+def matching_checkpoints(thread: Thread, prefix: str, characters: int | None = None) -> list[str]:
+    """Names with a prefix: `head`, labels of the newest checkpoints, and their ids, cut to `characters`."""
     newest = list(thread.history(branches=True, limit=NEWEST))
     names = ["head", *(point.label for point in newest if point.label), *(point.id[:characters] for point in newest)]
-    return [name for name in dict.fromkeys(names) if name.startswith(begun)]
+    return [name for name in dict.fromkeys(names) if name.startswith(prefix)]
 
 
-def left_behind(thread: Thread, target: Checkpoint, *, branches: bool = False) -> Iterator[Checkpoint]:
-    """What is not on the way to a checkpoint, newest first: of the head's line, or with `branches` of all."""
+def list_left_behind(thread: Thread, target: Checkpoint, *, branches: bool = False) -> Iterator[Checkpoint]:
+    """Checkpoints that are not ancestors of the target, newest first: on the head's line, or with `branches` anywhere."""
     way = chain([target], thread.history(before=target))
     at = next(way, None)
     for entry in thread.history(branches=branches):
@@ -49,5 +47,5 @@ def left_behind(thread: Thread, target: Checkpoint, *, branches: bool = False) -
             at = next(way, None)
         if at is None or at.id != entry.id:
             yield entry
-        elif not branches:  # from here on both lines are one
+        elif not branches:  # from here on, both lines are the same
             return

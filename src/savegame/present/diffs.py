@@ -1,4 +1,4 @@
-"""What differs between two values, as people read it: a line per change, nothing that stayed. Touches differ, codec, model."""
+"""The changes between two values for people: one line per change, nothing that stayed the same."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, overload
 
 from savegame.encoding.classes import fields_of
-from savegame.encoding.codec import Codec, format_path, shown
+from savegame.encoding.codec import Codec
 from savegame.encoding.diff import gaps
+from savegame.encoding.text import format_path, repr_text
 from savegame.model import MISSING, Change
 
 
@@ -45,10 +46,10 @@ def line_of(change: Change, width: int = 100) -> str:
 
 
 def changes_between(codec: Codec, old: Any, new: Any) -> Diff:
-    """The difference of two values; values count as equal only if their types are equal too."""
+    """The changes from one value to another; equal values of different types count as changed."""
     changes: list[Change] = []
     waiting = [_compare(codec, old, new, ())]
-    while waiting:  # not by recursion: generators inside each other take a lot of the stack
+    while waiting:  # an explicit stack, because nested generators use a lot of the interpreter's
         found = next(waiting[-1], None)
         if found is None:
             waiting.pop()
@@ -59,16 +60,16 @@ def changes_between(codec: Codec, old: Any, new: Any) -> Diff:
     return Diff(changes)
 
 
-Found: TypeAlias = Iterator["Change | Found"]
-"""Changes, and what else is to be compared in their place."""
+Comparison: TypeAlias = Iterator["Change | Comparison"]
+"""Changes, and further comparisons in their place."""
 
 
-def _compare(codec: Codec, old: Any, new: Any, path: tuple[Any, ...]) -> Found:
+def _compare(codec: Codec, old: Any, new: Any, path: tuple[Any, ...]) -> Comparison:
     if _same(codec, old, new):
         return
     left, right = _mapping(old), _mapping(new)
     if left is not None and right is not None and type(old) is type(new):
-        for key, before, after in _paired(codec, left, right):
+        for key, before, after in _pair_keys(codec, left, right):
             if before is MISSING or after is MISSING:
                 yield Change((*path, key), before, after)
             else:
@@ -81,8 +82,8 @@ def _compare(codec: Codec, old: Any, new: Any, path: tuple[Any, ...]) -> Found:
         yield Change(path, old, new)
 
 
-def _paired(codec: Codec, left: dict[Any, Any], right: dict[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """Every key with its two values. Equal keys are one; NaN, which is equal to nothing, is the one with the same bytes."""
+def _pair_keys(codec: Codec, left: dict[Any, Any], right: dict[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """All keys with both values. Equal keys are the same key; NaN, which equals nothing, is matched by its bytes."""
     others = {codec.encode(key): key for key in right if key not in left}
     for key, before in left.items():
         twin = key if key in right else others.pop(codec.encode(key), MISSING)
@@ -91,8 +92,8 @@ def _paired(codec: Codec, left: dict[Any, Any], right: dict[Any, Any]) -> Iterat
         yield key, MISSING, right[key]
 
 
-def _compare_lists(codec: Codec, old: list[Any], new: list[Any], path: tuple[Any, ...]) -> Found:
-    """Items that stayed are left out; between them as many for as many are compared, others were removed or added."""
+def _compare_lists(codec: Codec, old: list[Any], new: list[Any], path: tuple[Any, ...]) -> Comparison:
+    """Skip items that stayed; in the gaps between them, compare equal numbers of items, else report removals and additions."""
     left, right = list(map(codec.encode, old)), list(map(codec.encode, new))
     for old_from, old_to, new_from, new_to in gaps(left, right, 0, len(left), len(right)):
         if old_to - old_from == new_to - new_from:
@@ -114,5 +115,5 @@ def _mapping(value: Any) -> dict[Any, Any] | None:
 
 
 def _short(value: Any, width: int) -> str:
-    text = shown(value)
+    text = repr_text(value)
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,8 +1,8 @@
-"""The tree of a thread in lanes, newest checkpoint first: where each stands, which lanes join there. Pure; touches nothing.
+"""The tree of a thread in lanes, newest checkpoint first: the lane of each checkpoint, and which lanes join there. Pure.
 
-Every checkpoint is younger than its parent, so one pass suffices: a lane waits for the id of the checkpoint that it leads
-down to; where several wait for one, they join. What they wait for at the end can be handed on, so that no page needs to
-know the ones above it. The first lane is the head's. An empty text is a free lane.
+A checkpoint is newer than its parent, so one pass is enough: each lane waits for the id of the checkpoint it leads down to,
+and lanes that wait for the same one join. The lanes after one page are the start of the next, so a page does not need those
+above it. The first lane is the head's. An empty string is a free lane.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 MOST_LANES: Final = 8
-"""Further branches share the last lane: a thread that was rewound to one place a thousand times has a picture that fits."""
+"""Further branches share the last lane, so that a thread with a thousand rewinds still fits on a page."""
 
 _RESERVED: Final = "~"
-"""Begins what a lane waits for if nothing above leads there: the head's, before the head is met."""
+"""Prefix of an id that no checkpoint above leads to: the head's, until the head is reached."""
 
 
-class Place(NamedTuple):
-    """A checkpoint in its lane, the lanes from above that lead to it, those that run past, and whether its own goes on."""
+class LanePosition(NamedTuple):
+    """The lane of a checkpoint, the lanes that join there, those that pass by, and whether its own continues below."""
 
     lane: int
     joining: tuple[int, ...]
@@ -25,13 +25,13 @@ class Place(NamedTuple):
     goes_on: bool
 
 
-def start(head: str | None) -> list[str]:
-    """What the lanes wait for above the newest checkpoint."""
+def start_lanes(head: str | None) -> list[str]:
+    """The lanes above the newest checkpoint."""
     return [_RESERVED + head] if head else []
 
 
-def placed(checkpoint_id: str, parent: str | None, lanes: list[str]) -> Place:
-    """Where the next checkpoint stands; moves the lanes on to what they wait for below it."""
+def place_checkpoint(checkpoint_id: str, parent: str | None, lanes: list[str]) -> LanePosition:
+    """Return the position of the next checkpoint, and update `lanes` to what they wait for below it."""
     mine = [lane for lane, wanted in enumerate(lanes) if wanted.removeprefix(_RESERVED) == checkpoint_id]
     lane = mine[0] if mine else _free(lanes)
     led = [other for other, wanted in enumerate(lanes) if wanted and not wanted.startswith(_RESERVED)]
@@ -41,7 +41,7 @@ def placed(checkpoint_id: str, parent: str | None, lanes: list[str]) -> Place:
     lanes[lane] = parent or ""
     while lanes and not lanes[-1]:
         lanes.pop()
-    return Place(lane, tuple(other for other in mine if other in led), passing, bool(parent))
+    return LanePosition(lane, tuple(other for other in mine if other in led), passing, bool(parent))
 
 
 def _free(lanes: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Ages and sizes as every surface writes them. Pure; touches nothing."""
+"""Ages and sizes as text. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 _STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
 _MONTH_S: Final = 30 * 86_400
 _SKEW_S: Final = 5
-"""By so much clocks may differ: what happened just now on another machine is not in the future."""
+"""Clocks of machines may differ by this much; within it, nothing is in the future."""
 
 
 def ago(when: dt.datetime, now: dt.datetime) -> str:
-    """How long ago: `just now`, `5 min ago`, `3 h ago`, `12 d ago`, then the date. In the future: `in 25 s`, `in 5 min`."""
+    """An age: `just now`, `5 min ago`, `3 h ago`, `12 d ago`, then the date. In the future: `in 25 s`, `in 5 min`."""
     seconds = (now - when).total_seconds()
     far = abs(seconds)
     if far < 60:

@@ -25,7 +25,7 @@ from savegame.runs.lease import Hold
 from savegame.runs.run import AT_ONCE, AnyRun, Outcome, TimedOut, Usage, in_thread, takes_long
 from savegame.runs.toolbox import delays
 from savegame.store import Store
-from savegame.waiting.offload import Offload, _told, undisturbed
+from savegame.waiting.offload import Offload, run_call, undisturbed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,7 +42,7 @@ async def called(function: Callable[..., Any], *given: Any) -> Any:
     """Call a user's function: an asynchronous one on the loop, any other in its own thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*given)
-    return await settled(await asyncio.wrap_future(in_thread(partial(_told, partial(function, *given)))))
+    return await settled(await asyncio.wrap_future(in_thread(partial(run_call, partial(function, *given)))))
 
 
 class AsyncRun(AnyRun):

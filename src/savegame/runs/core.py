@@ -38,6 +38,7 @@ from savegame.runs.ledger import (
     CallStatus,
     generation,
     is_journaled,
+    question,
     reply_of,
 )
 from savegame.runs.replies import as_reply, number_twins, quoting, refuse_unread, storable_reply, storable_text
@@ -323,7 +324,7 @@ class RunCore(Journal):
             return None
         if kept is None:
             if entry is None or begun:  # a started entry is not an approval
-                entry = self._new(pending, CallStatus.WAITING, asked=f"{pending.name}({pending.arguments})")
+                entry = self._new(pending, CallStatus.WAITING, asked=question(pending.name, pending.arguments))
                 self._write(entry)
             raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)
         return kept

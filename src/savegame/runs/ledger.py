@@ -116,10 +116,17 @@ class CallEntry:
 
     @classmethod
     def from_dict(cls, key: str, kept: Mapping[str, Any]) -> CallEntry:
-        """The opposite of `to_dict`."""
+        """The opposite of `to_dict`. What a person is asked is the call itself, whatever an imported record says."""
         known = {item.name for item in fields(cls)}
         given = {name: value for name, value in kept.items() if name in known}
+        if given.get("asked") is not None:
+            given["asked"] = question(given["name"], given.get("arguments", {}))
         return cls(key=key, **{**given, "status": CallStatus(kept["status"])})
+
+
+def question(name: str, arguments: Mapping[str, Any]) -> str:
+    """What a person is asked about a call."""
+    return f"{name}({arguments})"
 
 
 # -- shapes ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from savegame.encoding.codec import shown
+from savegame.encoding.text import repr_text
 from savegame.errors import InvalidInputError, InvalidState
 from savegame.messages.domain import Message, Role, ToolCall
 from savegame.model import checked_id
@@ -55,7 +55,7 @@ def quoting(reply: Any) -> Iterator[None]:
     try:
         yield
     except InvalidInputError as error:
-        text = shown(reply)
+        text = repr_text(reply)
         error.reply = reply
         error.args = (f"{error}; the reply was not saved: {text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}",)
         raise

@@ -1,1 +1,1 @@
-"""Full text over messages: catching up with the store, and hits."""
+"""Full-text search over messages."""

@@ -1,9 +1,8 @@
-"""Full text over messages: what of a state is searched, how the index catches up with its store, what a hit looks like.
+"""Full-text search over messages: what is searched, how the index catches up with its store, hits.
 
-Searched are the messages of every thread's head. An index is brought up to date when somebody searches: threads whose
-head is not the one that was indexed are read and indexed again. Nothing is indexed while saving. What was removed from the
-store is never left in an index: whoever indexes looks afterwards whether the checkpoint is still there, whoever removes
-makes the index forget (`removal.free`). Touches engine, index, words, tree, codec, frames, showing, model.
+Only the messages at the head of each thread are searched. A search first updates the index: threads whose head is not the
+indexed one are read again. Saving never writes to the index. Removed data does not stay in it: after indexing a checkpoint
+we check that it still exists, and removing one also removes it from the index (`removal.free`).
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from savegame.encoding import words
 from savegame.encoding.codec import Codec
 from savegame.encoding.frames import load_meta
 from savegame.encoding.text import written
-from savegame.encoding.tree import Dict, Node, open_node, value_of
+from savegame.encoding.tree import Node, value_of
 from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError
 from savegame.index import PLACE, Entry, Found, Index, Said
-from savegame.messages.transcript import PATHS
+from savegame.messages.locate import find_messages_node
 from savegame.model import CheckpointId, ThreadKey, ThreadRow, checked_limit
 from savegame.timeline.engine import Engine
 from savegame.timeline.reading import Reader, refuse_missing_head
@@ -34,10 +33,10 @@ logger = logging.getLogger("savegame")
 WORDS: Final = "words"
 SUBSTRING: Final = "substring"
 MATCHES: Final = (WORDS, SUBSTRING)
-"""What a query may mean: words that a message has, or a text that is somewhere in it."""
+"""How a query is understood: as words of a message, or as text anywhere in it."""
 
 MANY_TERMS: Final = 64
-"""A query of more is looked for as it stands."""
+"""Queries with more terms are searched verbatim."""
 
 BATCH_THREADS: Final = 200
 BATCH_CHARACTERS: Final = 4_000_000
@@ -46,15 +45,15 @@ SPOKEN: Final = (
     "content", "text", "parts", "reasoning", "attachments", "tool_calls", "tool_results", "function_call",
     "arguments", "input", "output", "result",
 )  # fmt: skip
-"""What of a message is searched, in this order."""
+"""The fields of a message that are searched, in this order."""
 
 UNSPOKEN: Final = frozenset(
     ("id", "type", "status", "mime_type", "media_type", "attachment_type", "tool_call_id", "tool_use_id", "signature")
 )
-"""What is not searched wherever it stands inside: names for programs."""
+"""Fields that are never searched, at any depth: identifiers for programs."""
 
 _ENCODED: Final = re.compile(r"[A-Za-z0-9+/=_-]{512,}")
-"""No words, but a picture or another file."""
+"""An encoded image or other file, not words."""
 
 Progress = Callable[[int, int], None]
 Markers = tuple[str, str]
@@ -62,10 +61,10 @@ Markers = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A thread that was found: its best message (counted from 0), where the words stand, how many messages matched.
+    """A thread that matches: the index of its best message, a snippet of that, and how many messages match.
 
-    `score` is higher for better hits of one search, and 0 where the text was found inside words. `checkpoint_id` is the
-    head whose messages were searched.
+    `score` is higher for better hits of one search, and 0 for matches inside words. `checkpoint_id` is the head whose
+    messages were searched.
     """
 
     thread_id: str
@@ -80,7 +79,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Hits(Sequence[Hit]):
-    """Hits, best first. `skipped` are the threads whose head could not be read: they are damaged, see `vault.verify()`."""
+    """Hits, best first. `skipped` lists threads that were not searched because their head is damaged; run `vault.verify()`."""
 
     hits: tuple[Hit, ...] = ()
     skipped: tuple[str, ...] = ()
@@ -97,7 +96,7 @@ class Hits(Sequence[Hit]):
 
 
 class Query(NamedTuple):
-    """What is looked for. `match` is one of MATCHES, `limit` the maximum number of hits."""
+    """What to search for. `match` is one of MATCHES, `limit` the maximum number of hits."""
 
     text: str
     agent: str | None
@@ -107,25 +106,25 @@ class Query(NamedTuple):
 
     @classmethod
     def checked(cls, text: str, agent: str | None, limit: int | None, match: str, markers: Markers) -> Query:
-        """A query that can be answered. Raises InvalidInputError for any other."""
+        """A valid query. Raises InvalidInputError."""
         if not isinstance(text, str):
-            raise InvalidInputError(f"a query is text, not {type(text).__name__}")
+            raise InvalidInputError(f"a query must be text, not {type(text).__name__}")
         if match not in MATCHES:
             raise InvalidInputError(f"match {match!r} is unknown; one of: {', '.join(MATCHES)}")
         return cls(text, agent, checked_limit(limit), match, markers)
 
 
 def search(engine: Engine, namespace: str, query: Query, progress: Progress) -> Hits:
-    """Bring the index up to date, then look. An index that is damaged is dropped and built again."""
+    """Update the index, then search it. A damaged index is dropped and rebuilt."""
     index = engine.store.index()
-    if query.limit == 0 or not _is_unicode(query.text):  # no message can hold that
+    if query.limit == 0 or not _is_unicode(query.text):  # no message contains invalid Unicode
         return Hits()
     try:
         return _search(engine, index, namespace, query, progress)
     except CorruptionError as error:
         if error.place != PLACE:
             raise
-        logger.warning("%s; it is built again", error)
+        logger.warning("%s; rebuilding it", error)
         index.drop()
         return _search(engine, index, namespace, query, progress)
 
@@ -144,27 +143,27 @@ def _search(engine: Engine, index: Index, namespace: str, query: Query, progress
     return Hits(tuple(_hit(one, snippet(one.text)) for one in found), tuple(skipped))
 
 
-def _hit(found: Found, shown: str) -> Hit:
+def _hit(found: Found, snippet: str) -> Hit:
     head = CheckpointId(found.head)
-    return Hit(found.thread_id, found.agent_id, head, found.message, found.role, shown, found.score, found.matches)
+    return Hit(found.thread_id, found.agent_id, head, found.message, found.role, snippet, found.score, found.matches)
 
 
 # -- catching up -----------------------------------------------------------------------------------
 
 
 def _catch_up(engine: Engine, index: Index, namespace: str, agent: str | None, progress: Progress) -> list[str]:
-    """Index what changed since the last time, in batches that are each durable; gives the threads that cannot be read."""
-    there = dict(engine.store.heads(namespace, agent=agent))
+    """Index what has changed, in durable batches. Returns the threads that cannot be read."""
+    heads = dict(engine.store.heads(namespace, agent=agent))
     known = index.heads(namespace, agent=agent)
-    gone = [ThreadKey(namespace, thread_id) for thread_id in known if there.get(thread_id) is None]
+    gone = [ThreadKey(namespace, thread_id) for thread_id in known if heads.get(thread_id) is None]
     if gone:
         index.forget(dict.fromkeys(gone))
-    stale = [ThreadKey(namespace, thread_id) for thread_id, head in there.items() if head and known.get(thread_id) != head]
+    stale = [ThreadKey(namespace, thread_id) for thread_id, head in heads.items() if head and known.get(thread_id) != head]
     skipped: list[str] = []
     done = 0
     for batch in _batches(_entries(engine, stale, skipped)):
         index.put(batch)
-        # Somebody may have removed, between our reading and our writing, what we wrote.
+        # Checkpoints may have been removed between reading and indexing them.
         lost = [entry.key for entry in batch if engine.store.find(namespace, entry.head) is None]
         if lost:
             index.forget(dict.fromkeys(lost))
@@ -187,7 +186,7 @@ def _batches(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
 
 
 def _entries(engine: Engine, keys: list[ThreadKey], skipped: list[str]) -> Iterator[Entry]:
-    reader = engine.without_cache()  # whoever saves needs the cache more
+    reader = engine.without_cache()  # saves need the cache more
     for key in keys:
         try:
             entry = _entry(Reader(reader, key))
@@ -207,35 +206,28 @@ def _entry(thread: Reader) -> Entry | None:
             return None
         try:
             frame = thread.frame(row.head)
-            said = [said_in(message) for message in messages_of(thread.point(row.head, frame).node)]
+            texts = list(map(extract_text, read_messages(thread.point(row.head, frame).node)))
         except CheckpointNotFound as error:
             refuse_missing_head(row, seen, error)
             seen = row
             continue
-        return Entry(thread.key, frame.id, row.agent, load_meta(frame.meta).created_us, said)
-    logger.warning("thread %r is not searched this time: its head moved and was removed whenever it was read", thread.id)
+        return Entry(thread.key, frame.id, row.agent, load_meta(frame.meta).created_us, texts)
+    logger.warning("thread %r is not searched: its head kept moving while it was read; search again", thread.id)
     return None
 
 
 # -- what is searched ------------------------------------------------------------------------------
 
 
-def messages_of(node: Node | None) -> list[Any]:
-    """The messages of a state as plain data: objects by their fields, a framework's leaves by what is inside them."""
-    plain = Codec()
-    for path in PATHS:
-        found = node
-        for name in path:
-            opened = None if found is None else open_node(found)
-            found = opened.children.get(plain.encode(name)) if isinstance(opened, Dict) else None
-        messages = None if found is None else value_of(plain, found)
-        if isinstance(messages, list):
-            return messages
-    return []
+def read_messages(state: Node | None) -> list[Any]:
+    """The messages of an encoded state as plain data: objects by their fields, a framework's leaves by their contents."""
+    found = find_messages_node(state)
+    messages: list[Any] = [] if found is None else value_of(Codec(), found)
+    return messages
 
 
-def said_in(message: Any) -> Said:
-    """Who says what in a message: its text, with the arguments and results of tools."""
+def extract_text(message: Any) -> Said:
+    """The role and the searchable text of a message, with the arguments and results of tools."""
     if not isinstance(message, Mapping):
         return Said(None, _joined(message))
     role = message.get("role", message.get("type"))
@@ -249,7 +241,7 @@ def _joined(value: Any) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text and number inside a value, in order, however deep."""
+    """All texts and numbers inside a value, in order, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()

@@ -11,7 +11,7 @@ SETTLED_NS: Final = 50_000_000
 """A directory that was last changed longer ago than this has a time of change that the next change will differ from."""
 
 BY_NAME_S: Final = 0.1
-"""How often a directory is looked at by its name. In between a descriptor is enough, which tells everything but that a
+"""How often a directory is looked at by its name. In between a descriptor is enough, which shows everything but that a
 directory further up was moved."""
 
 

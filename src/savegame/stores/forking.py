@@ -1,7 +1,7 @@
-"""What stores do around `os.fork`: nothing is held while a process forks, and the child begins anew. Touches nothing.
+"""Stores and `os.fork`: no store is in use while a process forks, and the child starts afresh. Touches nothing.
 
-What is raised in here Python ignores, and forks all the same. So whoever is interrupted (Ctrl-C) while it waits for a store
-waits again: a child must not get what is in use, nor the parent keep what was held for the fork.
+Python ignores errors raised in here and forks all the same. So a wait for a store that is interrupted (Ctrl-C) is repeated: a
+child must not inherit a store in use, nor the parent keep what was held for the fork.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from inspect import GEN_SUSPENDED, getgeneratorstate
 from typing import Final, Protocol, TypeAlias
 
 TRIES: Final = 100
-"""How often a wait begins again: nobody is interrupted more often than that."""
+"""How often an interrupted wait is repeated."""
 
 Still: TypeAlias = Generator[None, None, None]
 
@@ -23,10 +23,10 @@ class Forking(Protocol):
     """Something that must not be in use while the process forks."""
 
     def still(self) -> Still:
-        """Waits until nobody uses it; then nobody can begin until the generator is closed."""
+        """Waits until it is not in use; then it cannot be used until the generator is closed."""
 
     def after_fork_in_child(self) -> None:
-        """Begin anew, leaving alone what is the parent's; called before the generator is closed there."""
+        """Start afresh, without touching what belongs to the parent; called before the generator is closed there."""
 
 
 class _Held(threading.local):

@@ -3,7 +3,7 @@
 Beside a store's own file, never inside it: it is dropped by removing the file. Each verb opens a connection and closes it
 again, so that nothing is held across a fork or a drop. With the rollback journal and both kinds of secure delete, what was
 forgotten is in no file afterwards. A file that is not ours is refused, never removed. The statements are in sql/fts.
-Touches index, words, _sqlite_file, _sql_files, errors.
+Touches index, words, sqlite_file, sql_files, errors.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from savegame.stores.sql_files import queries
 
 APPLICATION_ID: Final = 0x53415657
 VERSION: Final = 1
-"""Of the schema and of how text is cut into words: after a change of either, every index is built anew."""
+"""Of the schema and of how text is cut into words: after a change of either, every index is rebuilt."""
 
 NUMBER_BITS: Final = 32
 """Of a message's number; the others are that of its thread."""
 
 DEAR: Final = 500
-"""Taking a character's words out of their places takes as long as writing so many bytes of the file anew (measured)."""
+"""Taking a character's words out of their places takes as long as rewriting this many bytes of the file (measured)."""
 
 Row = tuple[Any, ...]
 _HEADER: Final = slice(68, 72)
@@ -102,7 +102,7 @@ class FtsIndex(Index):
         if self.path is None or not os.path.exists(self.path):
             return
         if self.read_only:
-            raise UnsupportedError(f"{self.path}: the search index stays: the vault was opened with read_only=True")
+            raise UnsupportedError(f"{self.path}: cannot change the search index: the vault was opened with read_only=True")
         if not _is_ours(self.path):
             raise _foreign(self.path)
         for name in (self.path + "-journal", self.path):  # in this order: no journal may be left to a newer file
@@ -176,7 +176,7 @@ def _opened(path: str) -> apsw.Connection:
 def _create(path: str) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError:  # somebody else made it meanwhile
+    except FileExistsError:  # another process created it meanwhile
         return
     except OSError as error:
         raise _failed(path, "made", error) from error
@@ -196,7 +196,7 @@ def _lay_out(db: apsw.Connection) -> None:
         db.pragma("user_version", VERSION)
     elif application != APPLICATION_ID:
         raise _foreign(db.filename)
-    elif version != VERSION:  # else somebody else has laid it out meanwhile
+    elif version != VERSION:  # else another process has laid it out meanwhile
         raise damaged(db.filename, f"version {version}, not {VERSION}")
     db.execute("COMMIT")
 
@@ -224,11 +224,11 @@ def _translated(path: str) -> Iterator[None]:
             moved = getattr(error, "extendedresult", None) == apsw.SQLITE_READONLY_DBMOVED
             if not moved and os.path.exists(path):
                 raise
-            raise damaged(path, "dropped by somebody else meanwhile") from error
+            raise damaged(path, "dropped by another process meanwhile") from error
 
 
 def _is_ours(path: str) -> bool:
-    """Whether a file is an index, or was one before it was damaged. An empty file is nobody's."""
+    """Whether a file is an index, or was one before it was damaged. An empty file is neither."""
     try:
         if not os.stat(path).st_size:
             return True
@@ -243,7 +243,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _foreign(path: str) -> UnsupportedError:
-    return UnsupportedError(f"{path}: is in the place of the search index, but is none; nothing was changed, move it away")
+    return UnsupportedError(f"{path}: expected a search index here, found another file; nothing was changed, move it away")
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def _replace(db: apsw.Connection, no: int, messages: Sequence[Said]) -> list[Row
 
 
 def _erase(db: apsw.Connection, doomed: list[Row]) -> None:
-    """Remove messages and their words, leaving no trace: FTS5 takes out word by word, or writes all others anew."""
+    """Remove messages and their words, leaving no trace: FTS5 takes out word by word, or rewrites all others."""
     if not doomed:
         return
     whole = sum(len(row[-1]) for row in doomed) * DEAR > db.pragma("page_count") * db.pragma("page_size")
@@ -288,7 +288,7 @@ def _erase(db: apsw.Connection, doomed: list[Row]) -> None:
         db.execute(SQL["delete_words"], (key, spaced(text)))
         db.execute(SQL["delete_message"], (key,))
     if whole:
-        db.execute(SQL["write_anew"])
+        db.execute(SQL["rewrite_words"])
 
 
 def _messages(db: apsw.Connection, no: int) -> list[Row]:

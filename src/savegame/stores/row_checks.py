@@ -1,6 +1,6 @@
 """Which rows of a thread are damaged, and what a thread's row should be: what SQLite and PostgreSQL have in common.
 
-Functions over rows that somebody else has read; nothing is written here. Touches _rows, frames, model, errors.
+Functions over rows that the caller has read; nothing is written here. Touches rows, sums, frames, model, errors.
 """
 
 from __future__ import annotations
@@ -11,16 +11,9 @@ from typing import Any, NamedTuple
 from savegame.encoding.frames import checksum, thread_salt
 from savegame.errors import CorruptionError
 from savegame.model import Problem, ThreadKey
-from savegame.stores.rows import (
-    EMPTY_ROW,
-    SEQ_MASK,
-    Row,
-    blob_checksum,
-    damaged,
-    problem,
-    read_frame,
-    record_checksum,
-)
+from savegame.stores.rows import EMPTY_ROW, Row, read_frame
+from savegame.stores.rules import MAX_SEQ
+from savegame.stores.sums import blob_checksum, damaged, problem, record_checksum
 
 IdOf = Callable[[int], str | None]
 
@@ -52,7 +45,7 @@ def frame_problems(
     salt = thread_salt(*key)
     seen: set[int] = set()
     for columns in frames:
-        seen.add(columns[0] & SEQ_MASK)
+        seen.add(columns[0] & MAX_SEQ)
         try:
             read_frame(key, (*columns[:7], None, None))
         except CorruptionError as error:

@@ -1,27 +1,24 @@
-"""Rows to model and back, with their checksums: what the SQL stores share. Touches store, frames and model.
+"""Rows to model and back: what the SQL stores share. Touches store, rules, sums, frames and model.
 
 A thread's row has one checksum over all its columns; a frame's metadata, note and delta have one each, so that a
-listing need not read deltas and loading need not read metadata. What changes do to rows is in _row_changes.py.
+listing need not read deltas and loading need not read metadata.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ormsgpack import packb
-
 from savegame.encoding.frames import PLACE_STEP, checksum, pack_id, place_sum, thread_salt, unpack_id
-from savegame.errors import CorruptionError, UnavailableError
-from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Append, StoreChange
-
-SEQ_MASK = 0xFFFFFFFF
+from savegame.errors import CorruptionError
+from savegame.model import Chain, Frame, Lease, Page, Record, ThreadKey, ThreadRow
+from savegame.store import Append
+from savegame.stores.rules import MAX_SEQ
+from savegame.stores.sums import blob_checksum, damaged, meta_checksum, record_checksum, thread_sum
 
 
 class Row(NamedTuple):
@@ -40,10 +37,23 @@ class Row(NamedTuple):
     expires: int
     version: int
 
+    def ruled(self, key: ThreadKey) -> ThreadRow:
+        """The row as the rules know it. A lease that was released keeps its epoch only."""
+        owner, expires = ("", 0) if self.owner is None else (self.owner, self.expires)
+        lease = Lease(self.epoch, owner, expires) if self.epoch else None
+        return ThreadRow(key, self.agent, self.head, self.head_id, self.last, self.floor, self.frames, lease)
+
     def public(self, key: ThreadKey) -> ThreadRow:
         """The row as the contract shows it."""
-        lease = Lease(self.epoch, self.owner, self.expires) if self.owner is not None else None
-        return ThreadRow(key, self.agent, self.head, self.head_id, self.last, self.floor, self.frames, lease)
+        return self.ruled(key).public()
+
+    def after(self, row: ThreadRow) -> Row:
+        """The row once the rules made this of it."""
+        epoch, owner, expires = row.lease or Lease(0, "", 0)
+        return Row(
+            self.no, row.agent, row.head, row.head_id, row.last, row.floor, self.run, row.frames,
+            epoch, owner if expires else None, expires, self.version,
+        )  # fmt: skip
 
     def low(self) -> int:
         """Below every key of the thread's frames."""
@@ -55,16 +65,30 @@ class Row(NamedTuple):
 
     def high(self) -> int:
         """Above every key of the thread's frames."""
-        return self.no << 32 | SEQ_MASK
+        return self.no << 32 | MAX_SEQ
 
 
 EMPTY_ROW = Row(0, None, 0, None, 0, 0, 0, 0, 0, None, 0, 0)
 """A thread that has no row yet."""
 
 
-def thread_sum(key: ThreadKey, row: Row, head_id: str | bytes | None) -> int:
-    """The checksum of a thread's row, whose head's id is stored as `head_id`."""
-    return zlib.crc32(packb([*row[:3], head_id, *row[4:]]), thread_salt(*key))
+def continues(change: Append, row: Row) -> bool:
+    """Whether the rules surely accept an append to a thread whose row is still this one, whatever else is stored.
+
+    If not, they decide: this never refuses anything.
+    """
+    _, agent, head, head_id, last, _, _, _, newest, owner, _, _ = row  # every save comes along here
+    _, _, base, _, _, _, expect, epoch, wanted_agent, _, _, fresh, _, base_id = change
+    free = owner is None if epoch is None else epoch == newest != 0
+    on_head = expect == head_id and base == head and base_id in (None, head_id)
+    return fresh and free and on_head and wanted_agent in (None, agent) and last < MAX_SEQ
+
+
+def remember(rows: dict[ThreadKey, Row], new: dict[ThreadKey, Row], most: int = 1024) -> None:
+    """Take committed rows into those that are remembered, which stay few."""
+    if len(rows) > most:
+        rows.clear()
+    rows.update(new)
 
 
 def thread_values(key: ThreadKey, row: Row) -> tuple[Any, ...]:
@@ -126,7 +150,7 @@ def sound_deltas(
     before, base_of_first, steady, begin = start, start, False, 0
     deltas: list[bytes] = []
     for frame_key, base, delta, total in rows:
-        seq = frame_key & SEQ_MASK
+        seq = frame_key & MAX_SEQ
         if base != before:
             base_of_first, steady = base, False
             deltas.clear()
@@ -143,36 +167,39 @@ def sound_deltas(
     return base_of_first, deltas
 
 
-def read_frame(key: ThreadKey, columns: tuple[Any, ...]) -> Frame:
+class FrameRow(NamedTuple):
+    """A frame's row without its delta. `place` is its number, or the key that ends in it."""
+
+    place: int
+    id: str | bytes
+    base: int
+    run: int
+    space: int | None
+    meta: bytes
+    meta_sum: int
+    note: bytes | None
+    note_sum: int | None
+
+
+def read_frame(key: ThreadKey, columns: Iterable[Any]) -> Frame:
     """A frame without its delta from its columns. Raises CorruptionError."""
-    frame_key, stored_id, base, run, space, meta, meta_sum, note, note_sum = columns
-    seq = frame_key & SEQ_MASK
-    frame_id = unpack_id(stored_id)
-    salt = thread_salt(*key)
-    if meta_sum != meta_checksum(salt, seq, base, run, space, stored_id, meta):
+    row = FrameRow._make(columns)
+    seq, frame_id, salt = row.place & MAX_SEQ, unpack_id(row.id), thread_salt(*key)
+    if row.meta_sum != meta_checksum(salt, seq, row.base, row.run, row.space, row.id, row.meta):
         raise damaged(key, frame_id, f"metadata of frame {seq}", seq)
-    if note_sum != (None if note is None else checksum(note, salt, seq)):
+    if row.note_sum != (None if row.note is None else checksum(row.note, salt, seq)):
         raise damaged(key, frame_id, f"label and tags of frame {seq}", seq)
-    return Frame(seq, frame_id, base, meta, note, None)
-
-
-def meta_checksum(salt: int, seq: int, base: int, run: int, space: int | None, stored_id: str | bytes, meta: bytes) -> int:
-    """The checksum of a frame's metadata; its id and its place in the thread are under it too."""
-    try:
-        named = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
-        return checksum(_PLACE.pack(run, space or 0) + named + meta, salt, seq, base)
-    except (TypeError, AttributeError, struct.error):  # damage has changed the type of a column
-        return -1
+    return Frame(seq, frame_id, row.base, row.meta, row.note, None)
 
 
 def placed_id(key: int) -> str:
-    """A new id that tells the key of its frame: 64 random bits, then the key mixed with them."""
+    """A new id that contains the key of its frame: 64 random bits, then the key mixed with them."""
     noise = _random.getrandbits(64)
     return (noise << 64 | noise ^ key).to_bytes(16).hex()
 
 
-def place_told_by(stored_id: str | bytes) -> int:
-    """The key that an id tells; whether that frame has this id must be looked up. 0 for an id that a user chose."""
+def place_in(stored_id: str | bytes) -> int:
+    """The key that an id contains; whether that frame has this id must be looked up. 0 for an id that a user chose."""
     if not isinstance(stored_id, bytes):
         return 0
     number = int.from_bytes(stored_id)
@@ -215,50 +242,3 @@ def sound_blob(key: ThreadKey, digest: bytes, found: tuple[Any, ...] | None) -> 
     if blob_checksum(key, digest, body) != total:
         raise damaged(key, None, f"large value {digest.hex()[:12]}")
     return body
-
-
-def record_checksum(key: ThreadKey, kind: str, name: str, value: bytes) -> int:
-    """The checksum of a record; its kind and name are under it too."""
-    return checksum(value, zlib.crc32(f"{kind}\0{name}".encode(), thread_salt(*key)))
-
-
-def blob_checksum(key: ThreadKey, digest: bytes, body: bytes) -> int:
-    """The checksum of a large value; the digest that it is found by is under it too."""
-    return checksum(body, checksum(digest, thread_salt(*key)))
-
-
-def space_checksum(number: int, name: str) -> int:
-    """The checksum of a namespace's row."""
-    return checksum(name.encode() if isinstance(name, str) else name, 0, number)
-
-
-_PLACE = struct.Struct("<QQ")
-
-
-def unknown_outcome(error: Exception, changes: Sequence[StoreChange]) -> UnavailableError:
-    """The error for a write that may have happened or not: how to find out."""
-    appended = next((change for change in changes if isinstance(change, Append)), None)
-    if appended is None:
-        return UnavailableError(f"{error}; the write may or may not have happened: read it back", unknown=True)
-    return UnavailableError(
-        f"{error}; look for it with vault.find({appended.id!r}), or save again with id={appended.id!r}, which is safe",
-        unknown=True,
-        checkpoint_id=appended.id,
-    )
-
-
-def damaged(key: ThreadKey, checkpoint_id: str | None, place: str, seq: int | None = None) -> CorruptionError:
-    """The error for a row whose bytes do not match its checksum."""
-    what = f"checkpoint {checkpoint_id}" if checkpoint_id else "the thread"
-    return CorruptionError(
-        f"thread {key.id!r}: {what} is damaged ({place}); run verify, then repair or restore a backup",
-        thread_id=key.id,
-        checkpoint_id=checkpoint_id,
-        place=place,
-        seq=seq,
-    )
-
-
-def problem(error: CorruptionError) -> Problem:
-    """A damaged row as `check` reports it."""
-    return Problem(error.thread_id, error.checkpoint_id, error.place or "store", str(error))

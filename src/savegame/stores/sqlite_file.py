@@ -1,4 +1,4 @@
-"""The SQLite file itself: making it, checking that it is ours, opening connections, naming SQLite's errors.
+"""The SQLite file itself: creating it, checking that it is ours, opening connections, translating SQLite's errors.
 
 No code here or anywhere in savegame opens the database file, its -wal or its -shm except SQLite: closing such a
 descriptor would drop the locks of every connection in the process and lose committed data without a word.
@@ -33,6 +33,7 @@ from savegame.errors import (
 )
 from savegame.store import Layout
 from savegame.stores import sql_files
+from savegame.stores.refusals import refused_ending
 
 APPLICATION_ID: Final = 0x53415645
 PAGE_SIZE: Final = 8192
@@ -65,7 +66,7 @@ class Connection(apsw.Connection):
 
     `run` is `execute` on that cursor, for statements whose rows, if they have any, are all fetched before the next; one that
     an exception left half read is ended by the next. `files` are those that it has open; `looked` is the directory's time of
-    change when they were last seen to be the ones with their names.
+    change when they were last seen to be the ones with their names. While `lent` to a block of a user's, it cannot be closed.
     """
 
     def __init__(self, path: str, *, flags: int) -> None:
@@ -73,6 +74,13 @@ class Connection(apsw.Connection):
         self.run = self.cursor().execute
         self.files: Identity = ()
         self.looked = 0
+        self.lent = False
+
+    def close(self, force: bool = False) -> None:  # noqa: FBT001, FBT002 - as apsw has it
+        """Close it, unless it is `lent`."""
+        if self.lent:
+            raise refused_ending("close()")
+        super().close(force)
 
 
 def all_rows(db: Connection, name: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -110,14 +118,14 @@ def check_library() -> None:
 
 # -- errors ----------------------------------------------------------------------------------------
 
-_OUT_OF_SPACE = "the disk is full: nothing was saved; make room and try again"
+_OUT_OF_SPACE = "the disk is full: nothing was saved; make room and retry"
 _MAPPING: Final[list[tuple[type[Exception], type[SavegameError], str]]] = [
     (apsw.FullError, OutOfSpace, _OUT_OF_SPACE),
-    (apsw.BusyError, UnavailableError, "another process holds the file; try again"),
-    (apsw.ProtocolError, UnavailableError, "others were quicker to begin for seconds on end; try again"),
-    (apsw.LockedError, UnavailableError, "another statement holds the table; try again"),
-    (apsw.InterruptError, UnavailableError, "the statement was interrupted; try again"),
-    (apsw.NoMemError, UnavailableError, "SQLite ran out of memory; try again"),
+    (apsw.BusyError, UnavailableError, "another process holds the file; retry"),
+    (apsw.ProtocolError, UnavailableError, "other writers were quicker for seconds on end; retry"),
+    (apsw.LockedError, UnavailableError, "another statement holds the table; retry"),
+    (apsw.InterruptError, UnavailableError, "the statement was interrupted; retry"),
+    (apsw.NoMemError, UnavailableError, "SQLite ran out of memory; retry"),
     (apsw.CorruptError, CorruptionError, "the database file is damaged; run verify, then restore a backup"),
     (apsw.ConstraintError, CorruptionError, "a stored row is damaged; run verify, then restore a backup"),
     (apsw.NotADBError, CorruptionError, "the file is not an SQLite database; restore a backup"),
@@ -184,20 +192,20 @@ def prepare(path: str, *, read_only: bool) -> Layout:
     status = _stat(path)
     if status is None:
         if read_only:
-            raise StoreNotFound(f"{path}: there is no such file; leave out read_only=True to make it")
+            raise StoreNotFound(f"{path}: the file does not exist; omit read_only=True to create it")
         _make_directories(os.path.dirname(path))
         _check_file_system(path)
         _create(path)
         return Layout(0, NEWEST)
     if not stat.S_ISREG(status.st_mode):
-        raise UnsupportedError(f"{path}: is not a file; give the path of a file, for example {path}/agents.db")
+        raise UnsupportedError(f"{path}: is not a file; use the path of a file, for example {path}/agents.db")
     _check_file_system(path)
     if status.st_nlink > 1:
         _refuse_hard_links(path)
     if status.st_size == 0:
         if read_only:
-            raise StoreNotFound(f"{path}: is empty; leave out read_only=True to make a vault of it")
-        with contextlib.suppress(PermissionError):  # it is somebody else's, who has let us in
+            raise StoreNotFound(f"{path}: is empty; omit read_only=True to create a vault in it")
+        with contextlib.suppress(PermissionError):  # it belongs to another user, who has given us access
             os.chmod(path, stat.S_IMODE(status.st_mode) & 0o600)
         with translated(path), contextlib.closing(apsw.Connection(path)) as db:
             db.set_busy_timeout(BUSY_MS)
@@ -215,9 +223,7 @@ def connect(path: str, *, read_only: bool, synchronous: int, cache_kib: int = 20
         if same_files(before, db.files):
             return db
         db.close()
-    raise UnavailableError(
-        f"{path}: was replaced again and again while it was being opened; stop whatever does that, then retry"
-    )
+    raise UnavailableError(f"{path}: kept being replaced while it was opened; stop what replaces it, then retry")
 
 
 def _connect(path: str, *, read_only: bool, synchronous: int, cache_kib: int) -> Connection:
@@ -249,7 +255,7 @@ def _set(db: apsw.Connection, name: str, value: str | int, *, read_only: bool) -
     _set_patiently(db, name, value)
     found = db.pragma(name)
     if found != value and not (name == "mmap_size" and found is None):
-        raise UnsupportedError(f"{db.filename}: SQLite answered {name}={found!r} where {value!r} was asked for")
+        raise UnsupportedError(f"{db.filename}: SQLite set {name}={found!r} instead of {value!r}")
 
 
 def _set_patiently(db: apsw.Connection, name: str, value: str | int) -> None:
@@ -271,7 +277,7 @@ def _stat(path: str) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     except OSError as error:  # unreadable is not missing: a fresh start over live data would be worse
-        raise UnavailableError(f"{path}: cannot be looked at ({error.strerror}); check the permissions") from error
+        raise UnavailableError(f"{path}: cannot be inspected ({error.strerror}); check the permissions") from error
 
 
 def _make_directories(directory: str) -> None:
@@ -284,20 +290,20 @@ def _make_directories(directory: str) -> None:
             os.mkdir(path, 0o700)
         except FileExistsError:
             if not os.path.isdir(path):
-                raise UnavailableError(f"{path}: is in the way: it is not a directory") from None
+                raise UnavailableError(f"{path}: is not a directory; move it away") from None
         except OSError as error:
-            raise UnavailableError(f"{path}: the directory cannot be made ({error.strerror})") from error
+            raise UnavailableError(f"{path}: the directory cannot be created ({error.strerror})") from error
 
 
 def _create(path: str) -> None:
-    """Lay out a new file beside its place and link it there: nobody ever sees half of one."""
+    """Lay out a new file beside its place and link it there: no process ever sees half of one."""
     fresh = beside(path)
     try:
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
             with translated(path), contextlib.closing(apsw.Connection(fresh)) as db:
                 _lay_out(db)
-            with contextlib.suppress(FileExistsError):  # somebody else made it meanwhile: theirs is as good
+            with contextlib.suppress(FileExistsError):  # another process created it meanwhile: that one will do
                 os.link(fresh, path)
         finally:
             with contextlib.suppress(FileNotFoundError):  # a process that opened the new file has removed it

@@ -1,15 +1,15 @@
-"""What savegame is tested with, for others too. Needs pytest; `VaultMachine` needs hypothesis besides.
+"""Savegame's test tools, for other projects too. Needs pytest; `VaultMachine` also needs hypothesis.
 
-Import `vault` in a conftest.py: a fixture that gives every test an empty vault. Subclass `StoreContract` and give it a
-store: whoever passes keeps every promise of `savegame.store`. Subclass `VaultMachine` and give it a vault: Hypothesis
-drives it against a plain model.
+Import the fixture `vault` in a conftest.py to get an empty vault per test. Subclass `StoreContract` with your store: if it
+passes, it keeps every promise of `savegame.store`. Subclass `VaultMachine` with your vault: Hypothesis compares it with a
+plain model.
 """
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Before the import, so that a failing promise shows its values in the test run of a third party too.
+# Before the imports, so that failing asserts show their values in test runs of other projects too.
 pytest.register_assert_rewrite("savegame.testing.contract", "savegame.testing.machine", "savegame.testing.fixtures")
 
 from savegame.testing.contract import StoreContract  # noqa: E402

@@ -1,8 +1,8 @@
-"""Breaking things on purpose: children that are killed, disks that fill up or lose power, bits that flip.
+"""Faults on purpose: killed child processes, disks that fill up or lose power, flipped bits.
 
-`Child` runs a function in a process of its own, which tells what it did line by line. `save_for_ever` is a workload for
-such a child, and `Oracle` remembers what it acknowledged and compares it with what is there afterwards. `LoopDisk`,
-`tiny_disk` and `run_with_fault` need root or strace; `why_no_disks()` and `why_no_strace()` say why they cannot work here.
+`Child` runs a function in a process that reports line by line what it did. `save_for_ever` is a workload for such a child;
+`Oracle` remembers what it acknowledged and compares that with the vault afterwards. `LoopDisk`, `tiny_disk` and
+`run_with_fault` need root or strace; `why_no_disks()` and `why_no_strace()` return why they do not work here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import savegame
 
 PROCESSES: Final = multiprocessing.get_context("forkserver")
 PATIENCE_S: Final = 120.0
-"""How long anything may take before it counts as stuck; no test ever waits for it on a good day."""
+"""Timeout after which something counts as stuck; tests do not normally wait for it."""
 
 Line = list[Any]
 
@@ -40,14 +40,14 @@ Line = list[Any]
 
 
 class Mouth:
-    """The child's end of the line: `say` to the parent, `hear` what it answers. May be shared between threads."""
+    """The child's end of the pipe: `say` to the parent, `hear` its answers. Thread-safe."""
 
     def __init__(self, to_parent: int, from_parent: int) -> None:
         self._to_parent = to_parent
         self._from_parent = from_parent
 
     def say(self, *values: Any) -> None:
-        """One line; shorter than a pipe's atomic size, so that a killed child never leaves half of one."""
+        """Send one line; shorter than a pipe's atomic size, so that a killed child never leaves half of one."""
         data = json.dumps(values).encode() + b"\n"
         assert len(data) <= select.PIPE_BUF
         os.write(self._to_parent, data)
@@ -59,9 +59,9 @@ class Mouth:
 
 
 class Child:
-    """A process that runs `target(mouth, *args)`. Leaving the context kills it, by its own id, if it still runs.
+    """A process that runs `target(mouth, *args)`. Leaving the context kills it if it still runs.
 
-    `target` must be importable: a function at the top of a module.
+    `target` must be importable: a module-level function.
     """
 
     def __init__(self, target: Callable[..., None], *args: Any) -> None:
@@ -85,32 +85,32 @@ class Child:
         self._process.close()
 
     def go(self) -> None:
-        """Let a child that hears go on."""
+        """Let a child continue that waits in `hear`."""
         os.write(self._answers.fileno(), b"!")
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone. What it said before can still be read."""
+        """Send SIGKILL and wait for the end. Earlier lines can still be read."""
         self._process.kill()
         self._process.join(PATIENCE_S)
         assert not self._process.is_alive()
 
     def said(self) -> list[Line]:
-        """What it has said since the last look, without waiting."""
+        """The lines since the last call, without waiting."""
         while self._more(0):
             pass
         return self._take()
 
     def next(self) -> Line:
-        """The next line, waited for."""
+        """Wait for the next line."""
         deadline = time.monotonic() + PATIENCE_S
         while b"\n" not in self._buffer:
             if not self._more(max(0.0, deadline - time.monotonic())):
                 raise AssertionError(f"the child said nothing more (exit code {self._process.exitcode})")
         line, self._buffer = self._buffer.split(b"\n", 1)
-        return _checked(json.loads(line))
+        return _check_line(json.loads(line))
 
     def rest(self) -> list[Line]:
-        """Everything that it still says until it ends; it must end well."""
+        """All lines until the child ends, which must succeed."""
         deadline = time.monotonic() + PATIENCE_S
         while self._more(max(0.0, deadline - time.monotonic())):
             pass
@@ -129,10 +129,10 @@ class Child:
 
     def _take(self) -> list[Line]:
         *lines, self._buffer = self._buffer.split(b"\n")
-        return [_checked(json.loads(line)) for line in lines]
+        return [_check_line(json.loads(line)) for line in lines]
 
 
-def _checked(line: Line) -> Line:
+def _check_line(line: Line) -> Line:
     assert line[:1] != ["error"], f"the child failed: {line[1]}"
     return line
 
@@ -141,13 +141,13 @@ def _child(target: Callable[..., None], said: Any, heard: Any, args: Sequence[An
     mouth = Mouth(said.fileno(), heard.fileno())
     try:
         target(mouth, *args)
-    except BaseException:  # noqa: BLE001 - told to the parent, which fails the test
+    except BaseException:  # noqa: BLE001 - the parent fails the test
         mouth.say("error", traceback.format_exc()[-3000:])
         raise SystemExit(1) from None
 
 
 def together(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> list[list[Line]]:
-    """Run a function in several children that begin at the same moment (each says "ready", then hears); what they said."""
+    """Run a function in several children that start at the same moment (each says "ready", then hears); returns their lines."""
     with contextlib.ExitStack() as stack:
         children = [stack.enter_context(Child(target, *args)) for args in arguments]
         for child in children:
@@ -157,29 +157,29 @@ def together(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) 
         return [child.rest() for child in children]
 
 
-# -- a workload, and what must be true after it ------------------------------------------------------
+# -- a workload, and its oracle --------------------------------------------------------------------
 
 
 def fingerprint(value: Any) -> str:
-    """A short sum of a JSON value."""
+    """A short checksum of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def a_state(count: int, items: list[str]) -> dict[str, Any]:
-    """A state that shows whether it is whole: a count, items, and the fingerprint of both."""
+    """A state that can be checked: a count, items, and the fingerprint of both."""
     return {"count": count, "items": items, "sum": fingerprint([count, items])}
 
 
 def is_whole(state: Any) -> bool:
-    """Whether a state is one of `a_state`."""
+    """Whether a state is an undamaged result of `a_state`."""
     return isinstance(state, dict) and state.get("sum") == fingerprint([state.get("count"), state.get("items")])
 
 
 def save_for_ever(mouth: Mouth, path: str, threads: int = 3, mode: str = "power", only: str = "") -> None:
-    """Save to some threads at once until killed, and say so each time: appends, whole saves, labels, prunes.
+    """Save to several threads until killed, and report each save: appends, whole states, labels, prunes.
 
-    `mode` is a durability, or "off" (no flush at all) or "liar" (says so before it saves): tests must notice those two.
-    `only` is one operation to do over and over beside saving: compact, backup, prune or delete.
+    `mode` is a durability, "off" (no flush) or "liar" (reports before it saves): tests must detect the latter two. `only` is
+    an operation to repeat meanwhile: compact, backup, prune or delete.
     """
     vault = savegame.open(path, durability="process" if mode == "process" else "power")
     if mode == "off":
@@ -216,7 +216,7 @@ def _save_to(mouth: Mouth, vault: savegame.Vault, name: str, lie: bool) -> None:
                 mouth.say("pruning", name, 10, everything)
                 thread.prune(keep=10, include_labelled=everything)
                 mouth.say("pruned", name)
-    except BaseException:  # noqa: BLE001 - told to the parent, which fails the test
+    except BaseException:  # noqa: BLE001 - the parent fails the test
         mouth.say("error", traceback.format_exc()[-3000:])
         os._exit(1)
 
@@ -262,20 +262,20 @@ def _over_and_over(mouth: Mouth, vault: savegame.Vault, what: str) -> None:
 
 @dataclass
 class Oracle:
-    """What was acknowledged, and whether it is there. Only lines heard before a power cut count."""
+    """What was acknowledged, and whether it exists. Only lines from before a power cut count."""
 
     known: dict[str, dict[str, str]] = field(default_factory=dict)
-    """For each thread its checkpoints in order, with the fingerprint of the state."""
+    """The checkpoints of each thread in order, with the fingerprints of their states."""
     acked: int = 0
     surprises: int = 0
-    """Saves that are there although nobody was told: the child was killed between the save and its word."""
+    """Saves that exist without an acknowledgement: the child was killed between the two."""
     lost: list[str] = field(default_factory=list)
     labelled: set[str] = field(default_factory=set)
     fresh: set[str] = field(default_factory=set)
     may_go: set[str] = field(default_factory=set)
 
     def hear(self, lines: list[Line]) -> None:
-        """Take what a child said."""
+        """Record the lines of a child."""
         for what, *more in lines:
             if what == "saved":
                 thread, checkpoint_id, total, label = more
@@ -290,9 +290,9 @@ class Oracle:
                 self.may_go.update(one for one in ids[: max(0, len(ids) - keep)] if everything or one not in self.labelled)
 
     def check(self, vault: savegame.Vault, *, whole: bool = True, surprises: int = 1) -> None:
-        """Compare with what is there; then what is there is what is known. Fails for half or wrong states.
+        """Compare with the vault, and take its contents as known. Fails for torn or wrong states.
 
-        Without `whole`, states are looked at only if they are new since the last check, and some others.
+        Without `whole`, checks only states that are new since the last check, and a sample of the others.
         """
         for thread_id in {*self.known, *(info.id for info in vault.threads(limit=None))}:
             self._check_thread(vault, thread_id, surprises, whole=whole)
@@ -309,7 +309,7 @@ class Oracle:
                 there[entry.id] = known[entry.id]
                 continue
             loaded = entry.load()
-            assert is_whole(loaded.state), f"half a save is visible: {loaded!r}"
+            assert is_whole(loaded.state), f"a torn save is visible: {loaded!r}"
             assert loaded.label in (None, f"at {loaded.state['count']}")
             there[loaded.id] = fingerprint(loaded.state)
         for checkpoint_id, total in known.items():
@@ -319,7 +319,7 @@ class Oracle:
                 self.lost.append(checkpoint_id)
         new = [one for one in there if one not in known]
         if not thread_id.startswith("doomed"):
-            assert len(new) <= surprises, f"{len(new)} saves of {thread_id!r} that were never asked for"
+            assert len(new) <= surprises, f"{len(new)} saves of {thread_id!r} that nobody requested"
         self.surprises += len(new)
         self.known[thread_id] = there
 
@@ -328,7 +328,7 @@ class Oracle:
 
 
 def flip_bit(path: Path, bit: int) -> None:
-    """Flip one bit of a file that nobody has open."""
+    """Flip one bit of a file that is not open."""
     with path.open("r+b") as file:
         file.seek(bit // 8)
         (byte,) = file.read(1)
@@ -337,7 +337,7 @@ def flip_bit(path: Path, bit: int) -> None:
 
 
 def flipped(value: Any, chance: random.Random) -> Any:
-    """The same value of the same type with one bit changed; of a text, one character."""
+    """The value with one bit changed; a text with one character changed."""
     if isinstance(value, bytes):
         at = chance.randrange(len(value))
         return value[:at] + bytes((value[at] ^ 1 << chance.randrange(8),)) + value[at + 1 :]
@@ -352,7 +352,7 @@ def flipped(value: Any, chance: random.Random) -> Any:
 
 
 def why_no_disks(kind: str = "ext4") -> str | None:
-    """Why file systems cannot be mounted here; None if they can."""
+    """The reason why file systems cannot be mounted here; None if they can."""
     if sys.platform != "linux":
         return "mounting needs Linux"
     if os.geteuid():
@@ -363,7 +363,7 @@ def why_no_disks(kind: str = "ext4") -> str | None:
 
 @contextlib.contextmanager
 def tiny_disk(directory: Path, kilobytes: int, *, read_only: bool = False) -> Iterator[Path]:
-    """A small file system in memory, mounted on a directory. Raises OSError where that is not permitted."""
+    """A small file system in memory, mounted on a directory. Raises OSError if that is not permitted."""
     directory.mkdir(exist_ok=True)
     _command("mount", "-t", "tmpfs", "-o", f"size={kilobytes}k,mode=700", "tmpfs", str(directory))
     try:
@@ -380,7 +380,7 @@ def remount(directory: Path, options: str) -> None:
 
 
 class LoopDisk:
-    """A file system in a file, mounted; `cut` is a power cut: what was not flushed is gone. Raises OSError if not permitted."""
+    """A mounted file system in a file; `cut` is a power cut that loses unflushed data. Raises OSError if not permitted."""
 
     SHUTDOWN: Final = 0x8004587D
     NO_LOG_FLUSH: Final = 2
@@ -411,7 +411,7 @@ class LoopDisk:
             os.close(handle)
 
     def restore(self) -> None:
-        """Mount it again as after a reboot. Nobody may have a file of it open."""
+        """Mount it again, as after a reboot. No file on it may be open."""
         _unmount(self.mounted_on)
         self._mount()
 
@@ -425,7 +425,7 @@ def _unmount(directory: Path) -> None:
             _command("umount", str(directory))
             return
         except OSError:
-            time.sleep(0.05)  # a process that was just killed may hold it for a moment
+            time.sleep(0.05)  # a process that was just killed may still hold it
     _command("umount", "--lazy", str(directory))
 
 
@@ -446,7 +446,7 @@ def _command(name: str, *arguments: str) -> None:
 
 
 def why_no_strace() -> str | None:
-    """Why system calls cannot be made to fail here; None if they can."""
+    """The reason why system calls cannot be made to fail here; None if they can."""
     tool = _tool("strace")
     if tool is None:
         return "strace is not installed"
@@ -457,7 +457,7 @@ def why_no_strace() -> str | None:
 def run_with_fault(
     script: list[str], *, call: str, error: str, when: str, files: list[str], log: Path
 ) -> tuple[list[Line], int]:
-    """Run a Python script whose n-th `call` on some files fails; the JSON lines that it printed, and how many calls failed."""
+    """Run a Python script whose n-th `call` on some files fails; returns its JSON lines, and how many calls failed."""
     tool = _tool("strace")
     assert tool is not None
     on = [part for file in files for part in ("-P", file)]

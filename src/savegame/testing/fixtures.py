@@ -1,6 +1,6 @@
-"""A vault for the tests of people who use savegame. Needs pytest. Touches opening.
+"""A vault fixture for tests of agents. Needs pytest.
 
-`from savegame.testing import vault` in a conftest.py makes it known to the tests beside it.
+`from savegame.testing import vault` in a conftest.py makes it available to the tests there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from savegame.vault import Vault
 
 @pytest.fixture
 def vault(tmp_path: Path) -> Iterator[Vault]:
-    """An empty vault on a real SQLite file of its own. If the test succeeds, everything in it has to be intact."""
+    """An empty vault on a real SQLite file. After a test that passes, the vault must verify."""
     with open_vault(tmp_path / "vault.db", durability="process") as opened:
         yield opened
         report = opened.verify()

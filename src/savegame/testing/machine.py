@@ -1,13 +1,13 @@
-"""A Hypothesis state machine that drives a real vault and a plain model side by side, equal after each step.
+"""A Hypothesis machine that compares a real vault with a plain model. (Over 500 lines: its rules and checks share one state.)
 
     class MyMachine(VaultMachine):
-        def make_vault(self): ...             # a fresh, empty vault
-        def reopen(self, vault): ...          # the same data opened anew; None where a vault does not outlive itself
+        def make_vault(self): ...             # a new, empty vault
+        def reopen(self, vault): ...          # the same data, opened again; None if the data ends with the vault
 
     TestMyVault = MyMachine.TestCase
 
-Each thread is driven through two handles, so that one of them is often behind. States are compared through a second
-vault without a cache too. Needs hypothesis.
+Both must be equal after each step. Each thread is used through two handles, so that one is often behind. States are also
+compared through a second vault without a cache. Needs hypothesis.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from savegame.errors import AlreadyExistsError, CheckpointNotFound, ConflictErro
 from savegame.opening import open_vault
 from savegame.store import PutKeyframe
 from savegame.testing import strategies
-from savegame.testing.model import UNKNOWN, Misfit, ModelCheckpoint, ModelThread, ModelVault, same, updated
+from savegame.testing.model import UNKNOWN, Misfit, ModelCheckpoint, ModelThread, ModelVault, apply_update, same
 from savegame.thread import Thread
 from savegame.vault import Vault
 
@@ -56,17 +56,17 @@ details = st.fixed_dictionaries(
 
 
 class VaultMachine(RuleBasedStateMachine):
-    """Saves, moves, forks, notes, removes and looks after, through two handles per thread."""
+    """Saves, rewinds, forks, annotates, removes and maintains, through two handles per thread."""
 
     keyframes: ClassVar[bool] = True
-    """Whether keyframes may be put anywhere by hand; they are derived, so nothing may change."""
+    """Whether to put keyframes anywhere by hand; they are derived data, so nothing may change."""
 
     def make_vault(self) -> Vault:
-        """A fresh, empty vault. Called once per run; `close` is called at its end."""
+        """A new, empty vault. Called once per run; `close` is called at its end."""
         raise NotImplementedError
 
     def reopen(self, vault: Vault) -> Vault | None:
-        """Close a vault and open its data anew; None, and nothing closed, where it would not outlive that."""
+        """Close a vault and open its data again; return None, without closing it, if the data would be lost."""
         return None
 
     # -- life --------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class VaultMachine(RuleBasedStateMachine):
         self.handles: dict[tuple[str, int], Thread] = {}
         self.known: dict[tuple[str, int], str | None] = {}
         self.seen: dict[str, tuple[Any, ...]] = {}
-        """What must never change of a checkpoint, as it was when it was first seen."""
+        """The immutable parts of each checkpoint when it was first seen."""
 
     @initialize()
     def begin(self) -> None:
@@ -86,7 +86,7 @@ class VaultMachine(RuleBasedStateMachine):
         self.vault = self.make_vault()
 
     def teardown(self) -> None:
-        """Everything once more, and every byte."""
+        """Check everything again, and every byte."""
         if not hasattr(self, "vault"):
             return
         try:
@@ -96,7 +96,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @property
     def cold(self) -> Vault:
-        """The same store seen without a cache."""
+        """The same store without a cache."""
         return Vault(self.vault.store, namespace=self.vault.namespace, cache_bytes=0)
 
     def handle(self, thread_id: str, side: int) -> Thread:
@@ -109,18 +109,18 @@ class VaultMachine(RuleBasedStateMachine):
 
     @contextmanager
     def conflict(self, expected: str | None, found: str | None) -> Iterator[None]:
-        """What is done inside must be refused with both heads."""
+        """The block must raise ConflictError with these heads."""
         try:
             yield
         except ConflictError as error:
             assert type(error) is ConflictError
             assert (error.expected, error.found) == (expected, found)
         else:
-            raise AssertionError(f"expected {expected}, found {found}, and yet it was saved")
+            raise AssertionError(f"expected {expected}, found {found}, but it was saved")
 
     @contextmanager
     def refused(self, kind: type[Exception]) -> Iterator[None]:
-        """What is done inside must raise exactly this."""
+        """The block must raise exactly this class."""
         try:
             yield
         except kind as error:
@@ -131,7 +131,7 @@ class VaultMachine(RuleBasedStateMachine):
     # -- saving ------------------------------------------------------------------------------------
 
     def draw_state(self, data: st.DataObject, thread_id: str) -> Any:
-        """A state: often the head's, changed a little; now and then the very same."""
+        """A state: often the head's with small changes, sometimes unchanged."""
         thread = self.model.thread(thread_id)
         if thread.head is None:
             return data.draw(strategies.states(), label="state")
@@ -141,9 +141,9 @@ class VaultMachine(RuleBasedStateMachine):
     def saved(
         self, place: tuple[str, int], made: Checkpoint, state: Any, *, parent: str | None = None, keywords: dict[str, Any]
     ) -> None:
-        """Note a save in the model; what was returned must be it."""
+        """Record a save in the model, and check the returned checkpoint."""
         thread_id, side = place
-        for seen in (made.id, f"seq {made.id}"):  # an id may be used again once its checkpoint was deleted
+        for seen in (made.id, f"seq {made.id}"):  # an id may be reused after its checkpoint was deleted
             self.seen.pop(seen, None)
         point = self.model.save(thread_id, made.id, state, parent=parent, details=keywords, agent=AGENTS[side])
         self.known[place] = made.id
@@ -154,7 +154,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread_id=threads, side=sides, keywords=details)
     def save(self, data: st.DataObject, thread_id: str, side: int, keywords: dict[str, Any]) -> None:
-        """A whole state; refused if the handle is behind."""
+        """Save a whole state; refused if the handle is behind."""
         place = (thread_id, side)
         handle = self.handle(*place)
         state = self.draw_state(data, thread_id)
@@ -170,7 +170,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread_id=threads, side=sides, keywords=details)
     def save_by_force(self, data: st.DataObject, thread_id: str, side: int, keywords: dict[str, Any]) -> None:
-        """On top of whatever is there."""
+        """Save on top of any head."""
         place = (thread_id, side)
         handle = self.handle(*place)
         state = self.draw_state(data, thread_id)
@@ -180,7 +180,7 @@ class VaultMachine(RuleBasedStateMachine):
     def save_expecting(
         self, data: st.DataObject, thread_id: str, side: int, keywords: dict[str, Any], *, relative: bool
     ) -> None:
-        """With an expectation of the caller's own, for save and update alike."""
+        """Save or update with an expectation of the caller."""
         place = (thread_id, side)
         handle = self.handle(*place)
         thread = self.model.thread(thread_id)
@@ -202,7 +202,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread_id=threads, side=sides, keywords=details)
     def save_on_a_parent(self, data: st.DataObject, thread_id: str, side: int, keywords: dict[str, Any]) -> None:
-        """A branch from an older checkpoint becomes the head."""
+        """Start a branch at an older checkpoint, which becomes the head."""
         place = (thread_id, side)
         point = self.draw_point(data, thread_id)
         handle = self.handle(*place)
@@ -211,7 +211,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread_id=threads, side=sides, keywords=details)
     def save_with_an_id(self, data: st.DataObject, thread_id: str, side: int, keywords: dict[str, Any]) -> None:
-        """A retry with the same id gives the same checkpoint; other content is refused."""
+        """A retry with the same id returns the same checkpoint; other content is refused."""
         place = (thread_id, side)
         handle = self.handle(*place)
         own = data.draw(strategies.ids(), label="id")
@@ -233,7 +233,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread_id=threads, side=sides, keywords=details)
     def update(self, data: st.DataObject, thread_id: str, side: int, keywords: dict[str, Any]) -> None:
-        """Relative changes apply to the head as it is; what does not fit is refused and nothing saved."""
+        """Relative changes apply to the current head; changes that do not fit are refused, and nothing is saved."""
         place = (thread_id, side)
         handle = self.handle(*place)
         thread = self.model.thread(thread_id)
@@ -247,7 +247,7 @@ class VaultMachine(RuleBasedStateMachine):
             "delete": data.draw(st.lists(somewhere, max_size=2), label="delete"),
         }
         try:
-            after = updated(before, set_=change["set"], append=change["append"], delete=change["delete"])
+            after = apply_update(before, set_=change["set"], append=change["append"], delete=change["delete"])
         except Misfit:
             with self.refused(InvalidInputError):
                 handle.update(**change, **keywords)
@@ -257,7 +257,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(thread_id=threads, side=sides, message=strategies.messages())
     def append(self, thread_id: str, side: int, message: Any) -> None:
-        """The common step of an agent: one more message."""
+        """Append one message, the common step of an agent."""
         place = (thread_id, side)
         thread = self.model.thread(thread_id)
         before = thread.checkpoints[thread.head].state if thread.head else {}
@@ -267,7 +267,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(thread_id=threads, side=sides)
     def modify(self, thread_id: str, side: int) -> None:
-        """Read, change, save; also where the handle was behind."""
+        """Read, change, save, even if the handle is behind."""
         place = (thread_id, side)
         thread = self.model.thread(thread_id)
         before = thread.checkpoints[thread.head].state if thread.head else None
@@ -286,7 +286,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(thread_id=threads, side=sides)
     def read(self, thread_id: str, side: int) -> None:
-        """Reading the head is what a handle remembers."""
+        """A handle remembers the head that it read."""
         place = (thread_id, side)
         handle = self.handle(*place)
         head = self.model.thread(thread_id).head
@@ -314,7 +314,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread_id=threads, side=sides, discard=st.booleans())
     def rewind(self, data: st.DataObject, thread_id: str, side: int, *, discard: bool) -> None:
-        """The head moves; the rest stays as a branch or goes."""
+        """Move the head; later checkpoints stay as a branch or are deleted."""
         place = (thread_id, side)
         point = self.draw_point(data, thread_id)
         found = self.handle(*place).rewind(point.id, discard=discard)
@@ -326,7 +326,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread_id=threads, new=threads | st.sampled_from(("what-if", "a/b")))
     def fork(self, data: st.DataObject, thread_id: str, new: str) -> None:
-        """A new thread that needs nothing of the old one; an existing one is refused."""
+        """Start a new thread that is independent of the old one; an existing thread is refused."""
         point = self.draw_point(data, thread_id)
         thread = self.vault.thread(thread_id)
         if self.model.thread(new).head is not None:
@@ -338,13 +338,13 @@ class VaultMachine(RuleBasedStateMachine):
         self.model.fork(thread_id, point.id, new, made.head)
         self.handles[new, 0], self.known[new, 0] = made, made.head
         self.touched |= {thread_id, new}
-        # The handle of a fork goes on for the agent of the checkpoint that it was made from.
+        # The handle of a fork works for the agent of its source checkpoint.
         self.handles[new, 0] = self.vault.thread(new, agent=AGENTS[0])
         self.known[new, 0] = UNKNOWN
 
     @rule(data=st.data(), thread_id=threads, name=st.none() | st.sampled_from(LABELS), tags=st.lists(st.sampled_from(TAGS)))
     def annotate(self, data: st.DataObject, thread_id: str, name: str | None, tags: list[str]) -> None:
-        """Labels and tags are pinned on; nothing else changes."""
+        """Change labels and tags; nothing else changes."""
         point = self.draw_point(data, thread_id)
         thread = self.vault.thread(thread_id)
         match data.draw(st.sampled_from(("label", "tag", "untag")), label="what"):
@@ -361,24 +361,24 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(thread_id=threads, keep=st.integers(1, 6), include_labelled=st.booleans())
     def prune(self, thread_id: str, keep: int, *, include_labelled: bool) -> None:
-        """What stays keeps its state."""
+        """Prune; the other checkpoints keep their states."""
         removed = self.vault.thread(thread_id).prune(keep=keep, include_labelled=include_labelled)
         assert removed == self.model.prune(thread_id, keep, include_labelled=include_labelled)
         self.touched.add(thread_id)
 
     @rule(thread_id=threads, side=sides)
     def delete(self, thread_id: str, side: int) -> None:
-        """Everything of a thread goes; the handle that did it expects nothing."""
+        """Delete a thread; the handle then expects nothing."""
         place = (thread_id, side)
         assert self.handle(*place).delete() == self.model.delete(thread_id)
         self.known[place] = UNKNOWN
         self.touched.add(thread_id)
 
-    # -- looking after -----------------------------------------------------------------------------
+    # -- maintenance -------------------------------------------------------------------------------
 
     @rule(data=st.data(), thread_id=threads)
     def keyframe(self, data: st.DataObject, thread_id: str) -> None:
-        """A keyframe anywhere, or none: it is derived."""
+        """Put or remove a keyframe anywhere: it is derived data."""
         assume(self.keyframes)
         point = self.draw_point(data, thread_id)
         thread = self.vault.thread(thread_id)
@@ -390,13 +390,13 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
-        """Smaller, and otherwise the same."""
+        """Compact; nothing else changes."""
         self.vault.compact()
         self.check_everything()
 
     @rule()
-    def open_anew(self) -> None:
-        """What was saved is there, and handles begin anew."""
+    def open_again(self) -> None:
+        """Reopen; saved data exists, and handles start again."""
         fresh = self.reopen(self.vault)
         assume(fresh is not None)
         assert fresh is not None
@@ -407,7 +407,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule()
     def copy(self) -> None:
-        """A copy is equal, digests too, and a second one brings nothing."""
+        """A copy is equal, including digests, and a second copy adds nothing."""
         with open_vault("memory:", namespace="copied") as target:
             total = sum(len(thread.checkpoints) for thread in self.model.threads.values())
             assert self.vault.copy_to(target) == total
@@ -420,7 +420,7 @@ class VaultMachine(RuleBasedStateMachine):
 
     @invariant()
     def equal(self) -> None:
-        """What the last step touched is equal, and no thread came or went beside it."""
+        """Threads that the last step touched are equal, and no other thread appeared or disappeared."""
         for thread_id in self.touched:
             self.check_thread(self.vault, thread_id)
             self.check_states(self.cold, thread_id)
@@ -433,7 +433,7 @@ class VaultMachine(RuleBasedStateMachine):
             }
 
     def check_everything(self) -> None:
-        """Every thread, and every byte."""
+        """Check all threads, and every byte."""
         for thread_id in {*THREADS, *self.model.threads}:
             self.check_thread(self.vault, thread_id)
             self.check_states(self.cold, thread_id)
@@ -445,7 +445,7 @@ class VaultMachine(RuleBasedStateMachine):
         assert stats.checkpoints == sum(len(thread.checkpoints) for thread in self.model.threads.values())
 
     def check_thread(self, vault: Vault, thread_id: str, *, order: bool = True) -> None:
-        """Listings, metadata and references of one thread, and every state."""
+        """Check listings, metadata, references and states of one thread."""
         thread = vault.thread(thread_id)
         model = self.model.thread(thread_id)
         line = list(model.line())
@@ -461,7 +461,7 @@ class VaultMachine(RuleBasedStateMachine):
         self.check_references(thread, model, line)
 
     def check_states(self, vault: Vault, thread_id: str) -> None:
-        """Every state, by the entry of a listing and by the head."""
+        """Check all states of a thread, through its listing and its head."""
         thread = vault.thread(thread_id)
         model = self.model.thread(thread_id)
         for entry in thread.history(branches=True):
@@ -469,14 +469,14 @@ class VaultMachine(RuleBasedStateMachine):
             if not same(found.state, model.checkpoints[entry.id].state):
                 note(f"thread {thread_id!r} checkpoint {entry.id} has\n{found.state!r}")
                 note(f"and should have\n{model.checkpoints[entry.id].state!r}")
-                raise AssertionError("a state is not what was saved")
+                raise AssertionError("a state differs from what was saved")
         latest = thread.latest()
         assert (latest and latest.id) == model.head
         if latest is not None:
             assert same(latest.state, model.checkpoints[latest.id].state)
 
     def check_checkpoint(self, found: Checkpoint, thread_id: str, point: ModelCheckpoint, *, order: bool = True) -> None:
-        """All metadata of one checkpoint; what is fixed is as it always was."""
+        """Check all metadata of one checkpoint; immutable parts must be unchanged."""
         assert (found.id, found.thread_id, found.parent_id, found.step) == (point.id, thread_id, point.parent_id, point.step)
         assert (found.label, found.tags) == (point.label, point.tags)
         assert (found.agent_id, found.forked_from) == (point.agent, point.forked_from)
@@ -492,7 +492,7 @@ class VaultMachine(RuleBasedStateMachine):
             assert self.seen.setdefault(f"seq {found.id}", (found.seq,)) == (found.seq,)
 
     def check_references(self, thread: Thread, model: ModelThread, line: list[ModelCheckpoint]) -> None:
-        """Ids, prefixes, labels, steps and `head~n` each mean what they should."""
+        """Check that ids, prefixes, labels, steps and `head~n` resolve correctly."""
         if model.head is None:
             with self.refused(ThreadNotFound):
                 thread.load("head")
@@ -537,7 +537,7 @@ def _places(state: Any) -> list[tuple[Any, ...]]:
 
 
 def _scribble(value: Any) -> None:
-    """Change an object in place: nobody else may notice."""
+    """Change an object in place, which must not affect the vault."""
     if type(value) is dict:
         for child in value.values():
             _scribble(child)

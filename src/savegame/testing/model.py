@@ -1,6 +1,6 @@
-"""A vault as plain dicts: what the state machine holds a real one against. Knows nothing of deltas, stores or bytes.
+"""A vault as plain dicts, the model of the state machine, without deltas, stores or bytes.
 
-`same` compares values exactly: 1, 1.0 and True are three things, NaN is NaN, and the order of a dict counts.
+`same` compares values exactly: 1, 1.0 and True differ, NaN equals NaN, and the order of dict keys counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 UNKNOWN: Final = "\0unknown"
-"""What a handle expects that has not read, saved or moved a head yet: nothing."""
+"""The expectation of a handle that has not read, saved or moved a head yet."""
 
 
 class Misfit(Exception):
@@ -30,7 +30,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def shape(value: Any) -> Any:
-    """A value as nested tuples of names and texts, equal only for values that are the same in every respect."""
+    """A value as nested tuples of type names and texts, equal only for exactly equal values."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if kind is dict:
@@ -57,7 +57,7 @@ def _zone_shape(zone: dt.tzinfo | None) -> Any:
 
 @dataclass(slots=True)
 class ModelCheckpoint:
-    """A checkpoint: `details` are the keywords of its save, `base` the checkpoint before it that is still there."""
+    """A checkpoint: `details` are the keywords of its save, `base` the nearest ancestor that still exists."""
 
     id: str
     parent_id: str | None
@@ -79,14 +79,14 @@ class ModelThread:
     head: str | None = None
 
     def line(self, start: str | None = None) -> Iterator[ModelCheckpoint]:
-        """A checkpoint (the head) and its ancestors, newest first."""
+        """A checkpoint (by default the head) and its ancestors, newest first."""
         at = self.head if start is None else start
         while at is not None:
             yield self.checkpoints[at]
             at = self.checkpoints[at].base
 
     def newest(self) -> list[ModelCheckpoint]:
-        """Every checkpoint, newest first."""
+        """All checkpoints, newest first."""
         return list(reversed(self.checkpoints.values()))
 
     def labelled(self, label: str) -> ModelCheckpoint | None:
@@ -101,11 +101,11 @@ class ModelVault:
         self.threads: dict[str, ModelThread] = {}
 
     def thread(self, thread_id: str) -> ModelThread:
-        """A thread, empty if there is none; not added."""
+        """A thread, or an empty one, which is not added."""
         return self.threads.get(thread_id) or ModelThread()
 
     def owner(self, checkpoint_id: str) -> str | None:
-        """The thread that a checkpoint is in."""
+        """The thread of a checkpoint."""
         return next((name for name, thread in self.threads.items() if checkpoint_id in thread.checkpoints), None)
 
     def save(
@@ -142,11 +142,11 @@ class ModelVault:
         thread = self.threads[thread_id]
         thread.head = checkpoint_id
         if discard:
-            kept = {point.id for point in thread.line()}
-            thread.checkpoints = {name: point for name, point in thread.checkpoints.items() if name in kept}
+            line = {point.id for point in thread.line()}
+            thread.checkpoints = {name: point for name, point in thread.checkpoints.items() if name in line}
 
     def fork(self, thread_id: str, checkpoint_id: str, new_thread: str, new_id: str) -> None:
-        """A new thread that begins with a copy of a checkpoint."""
+        """Start a new thread with a copy of a checkpoint."""
         source = self.threads[thread_id].checkpoints[checkpoint_id]
         begin = replace(source, id=new_id, parent_id=source.id, base=None, step=1, forked_from=thread_id)
         self.threads[new_thread] = ModelThread({new_id: begin}, new_id)
@@ -165,14 +165,14 @@ class ModelVault:
         return removed
 
     def delete(self, thread_id: str) -> bool:
-        """Forget a thread. Whether there was one."""
+        """Delete a thread. Returns whether it existed."""
         return self.threads.pop(thread_id, None) is not None
 
 
-def updated(
+def apply_update(
     state: Any, *, set_: dict[tuple[Any, ...], Any], append: dict[tuple[Any, ...], list[Any]], delete: Iterable[tuple[Any, ...]]
 ) -> Any:
-    """A copy of a state after an update: sets, then appends, then deletes; missing dicts are made. Raises Misfit."""
+    """A copy of a state after an update: sets, then appends, then deletes; creates missing dicts. Raises Misfit."""
     delete = list(delete)
     if any(path in set_ or path in append for path in delete):
         raise Misfit
@@ -200,7 +200,7 @@ def updated(
 
 
 def _apart(value: Any) -> Any:
-    """A copy in which no dict or list stands in two places: a stored state knows nothing of that."""
+    """A copy in which no dict or list occurs twice: stored states have no shared objects."""
     if type(value) is dict:
         return {key: _apart(item) for key, item in value.items()}
     return [_apart(item) for item in value] if type(value) is list else copy.deepcopy(value)

@@ -67,14 +67,14 @@ class Server:
         return self._url if database is None else urlsplit(self._url)._replace(path=f"/{database}").geturl()
 
     def execute(self, query: LiteralString | Composed, *values: Any, database: str | None = None) -> list[tuple[Any, ...]]:
-        """Run one statement on a connection of its own; the rows that it gives."""
+        """Run one statement on a connection of its own; returns its rows."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             done = connection.execute(query, values or None)
             return done.fetchall() if done.description else []
 
     @contextlib.contextmanager
     def fresh_database(self) -> Iterator[str]:
-        """The URL of an empty database, which is nowhere any more at the end: whoever still uses it is cut off."""
+        """The URL of an empty database, which is removed at the end: open connections are cut off."""
         name = self._empty.pop() if self._empty else self._new_database()
         try:
             yield self.url(name)
@@ -88,12 +88,12 @@ class Server:
         return name
 
     def _emptied(self, name: str) -> str:
-        """A database for somebody else, quicker than a new one: emptied, under another name."""
+        """A database for the next user, quicker than a new one: emptied, under another name."""
         new = _new_name()
         rename = SQL("ALTER DATABASE {} RENAME TO {}").format(Identifier(name), Identifier(new))
         while name in self._databases:
             self.execute(CUT_OFF, name)
-            with contextlib.suppress(psycopg.errors.ObjectInUse):  # somebody came back meanwhile
+            with contextlib.suppress(psycopg.errors.ObjectInUse):  # a client came back meanwhile
                 self.execute(rename)
                 self._databases = self._databases - {name} | {new}
         self.execute(EMPTY, database=new)
@@ -267,7 +267,7 @@ def _identity() -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, below those that systems give to clients: it is still ours after a restart."""
+    """A free port, below those that systems assign to clients: it is still ours after a restart."""
     while True:
         port = random.randrange(20_000, 30_000)
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -1,9 +1,8 @@
-"""A provider's strictness without the provider: checks that refuse what the real services answer with status 400.
+"""The strictness of providers without a provider: checks that reject what the real services answer with status 400.
 
-Call one at the top of a scripted model, and a test fails where a conversation would have been stuck for good: a tool call
-without a result, a result without a call, something between the two, ids used twice, empty content, a thought that was
-moved. Whether that is refused depends on signatures that only Anthropic can make, so a scripted model that thinks signs
-what it says with `signed`. Touches nothing.
+Call one at the start of a scripted model, and a test fails where a conversation would be stuck for good: a tool call without
+a result, a result without a call, anything between the two, duplicate ids, empty content, a moved thought. Thoughts carry
+signatures that only Anthropic can make, so a scripted model that thinks signs its content with `signed`.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ _NEEDED: Final = {
     "thinking": {"thinking", "signature"},
     "redacted_thinking": {"data"},
 }
-"""The fields of each part that have to be there; a thought may have no others."""
+"""The required fields of each part; a thought may have no others."""
 _SIGNED: Final = "signed after: "
 
 
 class Rejected(ValueError):
-    """The provider would not take these messages; the text names the place and the reason."""
+    """The provider would reject these messages; the text names the place and the reason."""
 
 
 def signed(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The content of an assistant's message with its thoughts signed, as Anthropic does: with what was said before them.
+    """The content of an assistant's message with signed thoughts: the signature covers what comes before them.
 
-    `check_anthropic` refuses a thought that is shown elsewhere than it was signed.
+    `check_anthropic` rejects thoughts at another place than where they were signed.
     """
     result: list[dict[str, Any]] = []
     for block in blocks:
@@ -61,7 +60,7 @@ def signed(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raise Rejected unless each call of our plain messages is answered once, before anything else is said."""
+    """Raise Rejected unless each call in our plain messages has exactly one result, before any other message."""
     _refuse(not messages, "messages", "is empty")
     open_calls: list[Any] = []
     for place, message in enumerate(messages):
@@ -76,7 +75,7 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def check_openai(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raise Rejected unless OpenAI's chat completions would take the messages."""
+    """Raise Rejected unless OpenAI's chat completions would accept the messages."""
     check_messages(messages)
     _check_json(messages)
     for place, message in enumerate(messages):
@@ -95,7 +94,7 @@ def check_openai(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def check_anthropic(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raise Rejected unless Anthropic's messages API would take the messages; roles have to alternate."""
+    """Raise Rejected unless Anthropic's messages API would accept the messages; roles must alternate."""
     _refuse(not messages, "messages", "is empty")
     _check_json(messages)
     used: set[str] = set()
@@ -108,7 +107,7 @@ def check_anthropic(messages: Sequence[Mapping[str, Any]]) -> None:
         _check_content(content, _BLOCKS[str(role)], f"{where}.content")
         blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
         _check_results(blocks, open_calls, where)
-        open_calls = _checked_uses(blocks, used, where)
+        open_calls = _check_uses(blocks, used, where)
         if role == "assistant":
             _check_thoughts(blocks, where)
     _refuse(bool(open_calls), "messages", f"end without the results of {open_calls}")
@@ -200,7 +199,7 @@ def _check_results(blocks: Sequence[Mapping[str, Any]], open_calls: list[str], w
             _check_content(block["content"], _RESULTS, f"{where}.tool_result")
 
 
-def _checked_uses(blocks: Sequence[Mapping[str, Any]], used: set[str], where: str) -> list[str]:
+def _check_uses(blocks: Sequence[Mapping[str, Any]], used: set[str], where: str) -> list[str]:
     uses = [block for block in blocks if block["type"] == "tool_use"]
     names = [str(use.get("id")) for use in uses]
     for use, name in zip(uses, names, strict=True):

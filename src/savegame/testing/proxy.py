@@ -1,8 +1,8 @@
-"""A relay in front of a server that loses connections at exact moments: before a request arrives, or between what the
-server did and its word about it. Speaks as much of PostgreSQL's protocol as tells where a reply ends. Touches nothing.
+"""A relay in front of a server that drops connections at exact moments: before a request arrives, or after the server has
+executed it and before its reply arrives. Understands just enough of PostgreSQL's protocol to know where a reply ends.
 
     with Proxy("127.0.0.1", server_port) as proxy:
-        proxy.lose_reply(b"INSERT")         # the next request with this in it is carried out, its answer is lost
+        proxy.lose_reply(b"INSERT")         # the next request that contains this is executed, its reply is lost
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Final
 
 READY: Final = b"Z\0\0\0\5"
-"""ReadyForQuery, without its last byte: the server has done what it was asked for and has said all about it."""
+"""ReadyForQuery without its last byte: the server has executed a request and sent its whole reply."""
 SYNC: Final = b"S\0\0\0\4"
-"""The end of a request that is a whole: the server commits, and is ready for the next."""
+"""The end of a complete request: the server commits, and is ready for the next."""
 
 
 class Proxy:
@@ -33,11 +33,11 @@ class Proxy:
         self._skip = 0
         self._reply = False
         self.losses = 0
-        """How many connections were lost on purpose."""
+        """Number of connections dropped on purpose."""
         self.refusing = False
-        """While true, whoever connects is cut off at once."""
+        """While true, new connections are dropped at once."""
         self.rewrite: Callable[[bytes], bytes] = bytes
-        """What becomes of the bytes that the server sends."""
+        """Changes the bytes that the server sends."""
         self._worker = threading.Thread(target=self._accept, name="savegame-proxy", daemon=True)
 
     def __enter__(self) -> Proxy:
@@ -53,30 +53,30 @@ class Proxy:
     def lose_request(self, marker: bytes = b"", *, skip: int = 0) -> None:
         """Cut the connection that next sends `marker`, before the server gets it.
 
-        Not before it was sent `skip` times by others. What clients send to log in does not count.
+        Lets the first `skip` such requests pass. Requests of the login do not count.
         """
         with self._lock:
             self._marker, self._skip, self._reply = marker, skip, False
 
     def lose_reply(self, marker: bytes = b"", *, skip: int = 0) -> None:
-        """As `lose_request`, but after the server has carried it out and before its answer arrives."""
+        """Like `lose_request`, but after the server has executed the request and before its reply arrives."""
         with self._lock:
             self._marker, self._skip, self._reply = marker, skip, True
 
     def lose_nothing(self) -> None:
-        """Take back what was asked for and has not happened."""
+        """Cancel a loss that has not happened yet."""
         with self._lock:
             self._marker = None
 
     def cut_all(self) -> None:
-        """Cut every connection there is."""
+        """Cut all connections."""
         with self._lock:
             relays = list(self._relays)
         for relay in relays:
             relay.cut()
 
     def fate(self, request: bytes) -> str:
-        """What is to become of a request: "sent", "lost", or "unanswered"."""
+        """What to do with a request: "sent", "lost", or "unanswered"."""
         with self._lock:
             if self._marker is None or self._marker not in request:
                 return "sent"
@@ -88,7 +88,7 @@ class Proxy:
             return "unanswered" if self._reply else "lost"
 
     def forget(self, relay: _Relay) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         with self._lock:
             self._relays.discard(relay)
 

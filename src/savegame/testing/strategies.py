@@ -1,8 +1,8 @@
-"""Hypothesis strategies: states of every type that the codec keeps, plausible edits of a state, hostile ids.
+"""Hypothesis strategies: states of all types that the codec supports, plausible edits of a state, hostile ids.
 
-An edit shares most of its structure with the state that it came from, as an agent's next step does: that is where
-deltas, runs and keyframes can go wrong. Every strategy is made once: Hypothesis looks through a new one for longer than
-it takes to draw from it. Needs hypothesis.
+An edit shares most of its structure with its state, as an agent's next step does: this is where deltas, runs and keyframes
+can go wrong. Each strategy is created once, because Hypothesis takes longer to analyze a new one than to draw from it. Needs
+hypothesis.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from savegame.encoding import delta as deltas
 from savegame.encoding import diff
-from savegame.encoding.codec import unpack_raw
 from savegame.encoding.frames import PLAIN, load_meta, references, take_out_ops
+from savegame.encoding.raw import unpack_raw
 from savegame.encoding.tree import to_bytes
 from savegame.errors import CheckpointNotFound, ConflictError, SavegameError
 from savegame.model import Frame, ThreadKey, ThreadRow

@@ -44,7 +44,8 @@ from savegame.errors import (
     ThreadNotFound,
 )
 from savegame.model import Frame, Kind, Status, ThreadKey, ThreadRow
-from savegame.store import ANY, Append, PutKeyframe, PutRecord, StoreChange, head_moved
+from savegame.store import ANY, Append, PutKeyframe, PutRecord, StoreChange
+from savegame.stores.refusals import head_moved
 from savegame.timeline import removal
 from savegame.timeline.engine import EMPTY, Engine, Point, Records
 from savegame.timeline.lineage import Lineage, Ref

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import blake3
 
-from savegame.encoding.codec import pack_raw
 from savegame.encoding.frames import PLAIN, WITH_BLOBS, load_meta, references, unwrap
+from savegame.encoding.raw import pack_raw
 from savegame.encoding.tree import to_bytes
 from savegame.errors import (
     AlreadyExistsError,

@@ -17,7 +17,6 @@ from typing import Any, BinaryIO, Final, NamedTuple, get_type_hints
 import blake3
 
 from savegame.encoding import delta as deltas
-from savegame.encoding.codec import check_nesting
 from savegame.encoding.delta import DELETE, EDIT
 from savegame.encoding.frames import (
     COMPRESSED,
@@ -31,6 +30,7 @@ from savegame.encoding.frames import (
     unwrap,
 )
 from savegame.encoding.json_form import from_text
+from savegame.encoding.raw import check_nesting
 from savegame.errors import (
     CorruptionError,
     SavegameError,

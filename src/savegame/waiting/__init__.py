@@ -1,1 +1,1 @@
-"""How code waits: retries after a conflict, worker threads for asynchronous callers, refusing what cannot be awaited."""
+"""Retries after a conflict, worker threads for asynchronous callers, and refusing what cannot be awaited."""

@@ -1,4 +1,4 @@
-"""Functions of the user's in code that cannot await: asynchronous ones are refused, with the next step. Touches errors."""
+"""Refuses asynchronous functions of users in code that cannot await them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ OPEN_ASYNC: Final = "open the vault with savegame.open_async, or pass an ordinar
 
 
 def refuse_asynchronous(function: Callable[..., Any], what: str, advice: str = OPEN_ASYNC) -> None:
-    """Raise InvalidInputError for a function that returns something to await."""
+    """Raise InvalidInputError for an asynchronous function."""
     if inspect.iscoroutinefunction(function):
-        raise InvalidInputError(f"{what} is asynchronous, and nothing here can await it; {advice}")
+        raise InvalidInputError(f"{what} is asynchronous and cannot be awaited here; {advice}")
 
 
 def plain_result(value: T, what: str, advice: str = OPEN_ASYNC) -> T:
-    """What a user's function returned. Raises InvalidInputError for something to await; a coroutine is closed unbegun."""
+    """Return the result of a user's function. Raises InvalidInputError for an awaitable, and closes a coroutine unstarted."""
     if not inspect.isawaitable(value):
         return value
     if inspect.iscoroutine(value):
         value.close()
     raise InvalidInputError(
-        f"{what} is asynchronous: it returned a {type(value).__name__}, and nothing here can await it; {advice}"
+        f"{what} is asynchronous: it returned a {type(value).__name__}, which cannot be awaited here; {advice}"
     )

@@ -1,8 +1,8 @@
-"""Worker threads for calls that may wait, and what happens to such a call when its caller is cancelled. Touches errors.
+"""Worker threads for blocking calls of asynchronous code, and what cancelling such a call means.
 
-A write that a worker has begun is waited for, and only then is the cancellation delivered: nobody is left not knowing. One
-that no worker has begun is dropped, so it did not happen. A read may be abandoned: its worker ends it, nobody gets the
-result. Never more calls at once than the width. No event loop is started, and none is remembered between calls.
+A write that has started runs to its end before the cancellation is delivered, so its outcome is always known. A write that
+has not started is dropped. A read may be abandoned: its worker finishes, and the result is discarded. At most `width` calls
+run at once. No event loop is started, and none is remembered between calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Offload:
-    """Runs calls in at most `width` threads of its own. May be used from any event loop, one after the other or at once."""
+    """Runs calls in at most `width` threads. May be used from several event loops, even at the same time."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -31,16 +31,16 @@ class Offload:
         _open.add(self)
 
     def _begin_life(self) -> None:
-        """Threads of this process: at the start, and again in the child of a fork, which has none of its parent's."""
+        """Create the thread pool: at the start, and in the child of a fork, which inherits no threads."""
         self._pool = ThreadPoolExecutor(self._width, thread_name_prefix="savegame")
 
     async def read(self, call: Callable[[], T]) -> T:
-        """What `call` gives; if the caller is cancelled, nobody waits for it."""
-        return await asyncio.wrap_future(self._submit(partial(_told, call)))
+        """Return the result of `call`; a cancelled caller does not wait for it."""
+        return await asyncio.wrap_future(self._submit(partial(run_call, call)))
 
     async def write(self, call: Callable[[], T]) -> T:
-        """What `call` gives; if the caller is cancelled after a worker began it, it ends first."""
-        outcome: _Outcome[T] = _Outcome()
+        """Return the result of `call`; a cancelled caller waits for it if it has started."""
+        outcome: _WriteFuture[T] = _WriteFuture()
         outcome.work = self._submit(partial(_deliver, call, outcome))
         try:
             return await outcome
@@ -50,14 +50,14 @@ class Offload:
                 raise
             raise error from cause
         finally:
-            del outcome, call  # an error that is raised holds this frame, and must not hold what it came of
+            del outcome, call  # a raised error references this frame, which must not keep the call alive
 
     async def close(self, last: Callable[[], None]) -> None:
-        """Take no more calls, let those that were taken end, then do `last`. A second call does it again."""
+        """Refuse new calls, finish running ones, then call `last`. May be called again."""
         self._closed = True
-        doorman = ThreadPoolExecutor(1, thread_name_prefix="savegame-close")  # whoever waits for the workers is none of them
-        closing = doorman.submit(self._shut, last)
-        doorman.shutdown(wait=False)
+        closer = ThreadPoolExecutor(1, thread_name_prefix="savegame-close")  # a worker cannot wait for the workers
+        closing = closer.submit(self._shut, last)
+        closer.shutdown(wait=False)
         await undisturbed(asyncio.wrap_future(closing))
 
     def _shut(self, last: Callable[[], None]) -> None:
@@ -73,13 +73,13 @@ class Offload:
             raise ClosedError("the vault is closed; open it again") from error
 
     def after_fork_in_child(self) -> None:
-        """Begin anew, unless it was closed."""
+        """Create new threads, unless it was closed."""
         if not self._closed:
             self._begin_life()
 
 
-class _Outcome(asyncio.Future[T]):
-    """What a worker will have to say. It is cancelled only if no worker has begun: else its task hears of it afterwards."""
+class _WriteFuture(asyncio.Future[T]):
+    """The result of a write. Cancelling it works only until a worker starts the write."""
 
     work: Future[None]
 
@@ -87,38 +87,39 @@ class _Outcome(asyncio.Future[T]):
         return self.work.cancel() and super().cancel(msg)
 
 
-def _deliver(call: Callable[[], T], outcome: _Outcome[T]) -> None:
-    """Make a call in a worker, and tell the loop what came of it."""
+def _deliver(call: Callable[[], T], outcome: _WriteFuture[T]) -> None:
+    """Run a call in a worker, and set its outcome in the loop."""
     try:
-        tell = partial(outcome.set_result, _told(call))
-    except BaseException as error:  # noqa: BLE001 - whoever awaits it gets it
-        tell = partial(outcome.set_exception, error)
+        deliver = partial(outcome.set_result, run_call(call))
+    except BaseException as error:  # noqa: BLE001 - raised again by the await
+        deliver = partial(outcome.set_exception, error)
     try:
-        outcome.get_loop().call_soon_threadsafe(tell)
-    except RuntimeError:  # the loop was closed: nobody waits any more
+        outcome.get_loop().call_soon_threadsafe(deliver)
+    except RuntimeError:  # the loop is closed: nothing awaits the outcome
         return
     finally:
-        del call, outcome, tell  # as above
+        del call, outcome, deliver  # as above
 
 
-def _told(call: Callable[[], T]) -> T:
+def run_call(call: Callable[[], T]) -> T:
+    """Run a call whose result goes into a future."""
     try:
         return call()
-    except StopIteration as error:  # a future cannot hold it: whoever awaits would wait for ever
-        raise RuntimeError("what was called in a worker raised StopIteration") from error
+    except StopIteration as error:  # a future cannot hold it, and the await would never return
+        raise RuntimeError("a call in a worker raised StopIteration") from error
 
 
-async def undisturbed(ended: asyncio.Future[T]) -> T:
-    """What a future gives. A cancellation waits for its end; its cause is what the future raised, if it did."""
+async def undisturbed(future: asyncio.Future[T]) -> T:
+    """Return the result of a future. A cancellation is raised only when it is done, caused by its error if there is one."""
     cancelled: asyncio.CancelledError | None = None
-    while not ended.done():
+    while not future.done():
         try:
-            await asyncio.wait([ended])
+            await asyncio.wait([future])
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        raise cancelled from ended.exception()
-    return ended.result()
+        raise cancelled from future.exception()
+    return future.result()
 
 
 _open: weakref.WeakSet[Offload] = weakref.WeakSet()

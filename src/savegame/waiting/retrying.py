@@ -1,4 +1,4 @@
-"""Trying again after a conflict, a bounded number of times. Touches errors."""
+"""Retries after a conflict, a bounded number of times."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from savegame.errors import Busy, CheckpointNotFound, ConflictError, Fenced
 T = TypeVar("T")
 
 TRIES: Final = 1000
-"""How often a read-modify-write is tried when others keep moving the head."""
+"""Attempts of a read-modify-write while other writers move the head."""
 
 PLANS: Final = 20
-"""How often something is tried that reads a whole thread, or several: appends alone do not make it fail."""
+"""Attempts of operations that read whole threads; appends alone do not make them fail."""
 
 LOOKS: Final = 3
-"""How often something is looked for that somebody may just have removed: what is not there then never was."""
+"""Attempts to find a checkpoint before concluding that it never existed."""
 
 
 def retried(attempt: Callable[[], T], *, gone: bool = False, moved: bool = True, tries: int = TRIES) -> T:
-    """The result of `attempt`, retried if the head `moved` and, with `gone`, if a checkpoint was removed meanwhile.
+    """Return the result of `attempt`; retry it if the head `moved` and, with `gone`, if a checkpoint was removed.
 
-    Raises ConflictError after that many `tries`.
+    Raises ConflictError after `tries` attempts.
     """
     looks = LOOKS
     for _ in range(tries):
@@ -42,7 +42,7 @@ def retried(attempt: Callable[[], T], *, gone: bool = False, moved: bool = True,
 
 
 def gave_up(last: Exception, tries: int) -> ConflictError:
-    """The error after the last of so many attempts."""
+    """The error after the last attempt."""
     expected, found = (last.expected, last.found) if isinstance(last, ConflictError) else (None, None)
-    message = f"{last}; gave up after {tries} attempts: try again when fewer others write to it"
+    message = f"{last}; gave up after {tries} attempts; try again when fewer processes write to it"
     return ConflictError(message, expected=expected, found=found)

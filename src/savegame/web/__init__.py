@@ -1,7 +1,7 @@
 """The web page `savegame ui`: threads, timelines, runs and the store in a browser on this machine. Needs `savegame[web]`.
 
-`serve` runs it until it is stopped; `Server` is the same as a context manager. Everything about safety is in `guard.py`,
-one middleware around all routes. The rooms here show what the vault's verbs give and call its verbs; they keep nothing.
+`serve` runs until it is stopped; `Server` is the same as a context manager. All access control is in `guard.py`, a
+middleware around every route. Pages call the verbs of the vault and store nothing themselves.
 """
 
 from __future__ import annotations

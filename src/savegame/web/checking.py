@@ -1,4 +1,4 @@
-"""The integrity check of a store, in the background, one at a time. Touches vault, errors."""
+"""The integrity check of the store page: in the background, one at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("savegame")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How far a check is: `done` of `total` threads, then its report, or why it could not be made."""
+    """The progress of a check: `done` of `total` threads, then its report, or the error that ended it."""
 
     running: bool = False
     done: int = 0
@@ -25,7 +25,7 @@ class Check:
 
 
 class Checking:
-    """Runs `vault.verify()` when asked; `now` tells how far it is."""
+    """Runs `vault.verify()` in a thread; `now` is its progress."""
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
@@ -33,7 +33,7 @@ class Checking:
         self.now = Check()
 
     def start(self) -> None:
-        """Begin a check, unless one is running."""
+        """Start a check, unless one is running."""
         with self._lock:
             if self.now.running:
                 return
@@ -42,14 +42,14 @@ class Checking:
 
     def _work(self) -> None:
         try:
-            report = self._vault.verify(progress=self._tell)
+            report = self._vault.verify(progress=self._set_progress)
         except SavegameError as error:
             self.now = replace(self.now, running=False, error=str(error))
-        except Exception as error:  # else it would be running for ever
-            logger.exception("the integrity check ended early")
-            self.now = replace(self.now, running=False, error=f"the check ended early ({error!r}); the log says more")
+        except Exception as error:  # otherwise it would appear to run forever
+            logger.exception("the integrity check failed")
+            self.now = replace(self.now, running=False, error=f"the check failed ({error!r}); see the log of savegame ui")
         else:
             self.now = replace(self.now, running=False, report=report)
 
-    def _tell(self, done: int, total: int) -> None:
+    def _set_progress(self, done: int, total: int) -> None:
         self.now = replace(self.now, done=done, total=total)

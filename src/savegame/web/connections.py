@@ -1,8 +1,8 @@
-"""The connections that the page holds: how many, and how long a request may take to arrive. Touches uvicorn and h11 only.
+"""Limits on the connections of the page: how many there are, and how long a request may take to arrive.
 
-Anybody on the machine can connect; only a request can show a session. Until one did, a connection is a stranger's. There are
-fewer connections than descriptors, so that the store always finds some for its files. When there are too many, strangers go,
-those without a whole request first, the oldest first: whoever holds connections open without a word keeps nobody else out.
+Any local user can connect; a connection is trusted once a request on it shows a session. There are fewer connections than
+descriptors, so that the store always has some for its files. Above the limit, untrusted connections are closed: first those
+without a complete request, oldest first. So a process that holds idle connections open cannot lock others out.
 """
 
 from __future__ import annotations
@@ -21,56 +21,56 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 logger = logging.getLogger("savegame")
 
 MOST: Final = 100
-"""Connections at a time. A browser opens half a dozen."""
+"""Maximum number of connections. A browser opens about six."""
 
 SHARE: Final = 4
-"""Connections get this part of the descriptors; as many again may be accepted before the ones in excess are closed."""
+"""Connections get a quarter of the descriptors; as many again may be accepted before excess ones are closed."""
 
 REQUEST_S: Final = 10.0
-"""How long a request may take to arrive, header and body; a stranger's also to be answered."""
+"""How long a request may take to arrive, header and body; without a session, until its answer is read too."""
 
 SILENCE_S: Final = 60.0
-"""The log repeats itself no sooner than this: strangers must not be able to fill the disk with it."""
+"""Minimum time between two warnings, so that other users cannot fill the disk with the log."""
 
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Connections:
-    """Every connection of one server. `protocol` is what makes them, for uvicorn; all of it is called in its loop."""
+class PageConnections:
+    """All connections of one server. `protocol` creates them for uvicorn; everything is called in its event loop."""
 
     def __init__(self) -> None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.most = MOST if limit == resource.RLIM_INFINITY else min(MOST, limit // SHARE)
         self.backlog = max(1, self.most // SHARE)
-        """How many the loop accepts at a time, before it looks at any of them."""
-        self.protocol: Any = partial(_Connection, self)
-        self._open: dict[_Connection, None] = {}
-        """The oldest first."""
+        """How many connections the loop accepts before it handles any of them."""
+        self.protocol: Any = partial(_PageConnection, self)
+        self._open: dict[_PageConnection, None] = {}
+        """Oldest first."""
         self._silent_until = 0.0
 
-    def add(self, connection: _Connection) -> None:
-        """Hold one more; if there are too many, a stranger's is closed, or this one if all others have shown a session."""
-        strangers = [one for one in self._open if not one.known]
+    def add(self, connection: _PageConnection) -> None:
+        """Add a connection. Above the limit, close an untrusted one, or this one if all others are trusted."""
+        untrusted = [one for one in self._open if not one.trusted]
         self._open[connection] = None
         if len(self._open) > self.most:
-            next((one for one in strangers if one.waits), [*strangers, connection][0]).abort()
-            self._warn("the page has too many connections: the oldest ones without a session are being closed")
+            next((one for one in untrusted if one.waits), [*untrusted, connection][0]).abort()
+            self._warn("too many connections to the page; closing the oldest ones without a session")
 
-    def remove(self, connection: _Connection) -> None:
-        """Forget one."""
+    def remove(self, connection: _PageConnection) -> None:
+        """Forget a connection."""
         self._open.pop(connection, None)
 
     def trust(self, client: object) -> None:
-        """The connection from this address has shown a session."""
+        """Trust the connection from this address: it has shown a session."""
         for connection in self._open:
             if connection.client == client:
                 connection.trust()
 
-    def unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """For the loop, about what nobody handles: it tries to accept again every second, and would log every attempt."""
+    def on_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The loop's exception handler. Without descriptors the loop retries accept every second; log that only rarely."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in _NO_ROOM and "socket" in context:
-            self._warn(f"the page cannot accept connections: {error.strerror}; raise the limit with ulimit -n")
+            self._warn(f"cannot accept connections: {error.strerror}; raise the limit with ulimit -n")
         else:
             loop.default_exception_handler(context)
 
@@ -80,18 +80,18 @@ class Connections:
             logger.warning(text)
 
 
-class _Connection(H11Protocol):
-    """One connection: closed unless each request is whole in time. Idle ones are closed by uvicorn."""
+class _PageConnection(H11Protocol):
+    """A connection that is closed if a request does not arrive in time. uvicorn closes idle ones."""
 
-    def __init__(self, others: Connections, *args: Any, **options: Any) -> None:
+    def __init__(self, others: PageConnections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.known = False
+        self.trusted = False
         self._others = others
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether it is for the other end to go on: nothing, or only a part of a request has come."""
+        """Whether a complete request has yet to arrive."""
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as the parent's
@@ -112,22 +112,22 @@ class _Connection(H11Protocol):
     def on_response_complete(self) -> None:
         self._stop()
         super().on_response_complete()
-        if self.conn.their_state is not h11.IDLE:  # answered before all of it came, or the next request is there already
+        if self.conn.their_state is not h11.IDLE:  # answered before all of it arrived, or the next request is already here
             self._start()
             self._stop_if_due()
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        if not self.known:  # who does not read the answer keeps it from being closed
+        if not self.trusted:  # a client that does not read its answer would never be closed
             self._start()
 
     def trust(self) -> None:
-        """It has shown a session: what it asked for may take as long as it takes."""
-        self.known = True
+        """A request has shown a session; its answers may take any time."""
+        self.trusted = True
         self._stop_if_due()
 
     def abort(self) -> None:
-        """Close it without another word, and do not count it any more."""
+        """Close the connection at once and forget it."""
         self._stop()
         self._others.remove(self)
         self.transport.abort()
@@ -137,7 +137,7 @@ class _Connection(H11Protocol):
             self._timer = self.loop.call_later(REQUEST_S, self.abort)
 
     def _stop_if_due(self) -> None:
-        if self.known and not self.waits:
+        if self.trusted and not self.waits:
             self._stop()
 
     def _stop(self) -> None:

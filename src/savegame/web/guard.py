@@ -1,9 +1,9 @@
-"""Who may talk to the page: one middleware around every route, which refuses whatever it was not told to let through.
+"""Access control of the page: a middleware around every route that refuses all requests it does not explicitly allow.
 
-A request passes if it names our address as its Host, comes from our own pages or from the person at the browser (Origin,
-Sec-Fetch-Site), carries the cookie of a session, and changes something only by POST with a form and an Origin. A session
-is begun with a link that works once. Its cookie is sent to paths below a random name only, because cookies do not tell
-ports apart: a page of somebody else on this machine never gets to see it. Touches nothing of savegame.
+A request passes if its Host is our address, if it comes from our own pages or was typed by the user (Origin,
+Sec-Fetch-Site), and if it carries the cookie of a session. Changes need POST with a form and an Origin. A session starts
+with a link that works once. Cookies do not distinguish ports, so ours is limited to paths below a random name: pages of
+other users on this machine never receive it. Imports nothing of savegame.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_HEADER: Final = 32 * 1024
 MOST_FIELDS: Final = 100
 MOST_COOKIES: Final = 50
 CHECK: Final = "check"
-"""The one form that changes nothing: it has the whole store read."""
+"""The path of the only form that changes nothing: it starts the integrity check."""
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -41,11 +41,11 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""Sent with every answer, refusals too. A stricter Referrer-Policy would take the Origin away from our own forms."""
+"""Sent with every response, refusals too. A stricter Referrer-Policy would remove the Origin from our own forms."""
 
 
 class Refused(Exception):
-    """A request that does not pass, and what it is told."""
+    """A request was refused, with this status and reason."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -53,25 +53,25 @@ class Refused(Exception):
 
 
 class Keys:
-    """Links that work once, and the sessions that they begin. Lives as long as the server."""
+    """Links that work once, and the sessions they start. Lives as long as the server."""
 
     def __init__(self) -> None:
         self.room = secrets.token_urlsafe(12)
-        """The first part of the path of everything that needs a session."""
+        """The first part of all paths that need a session."""
         self._links: dict[str, int | None] = {}
         self._sessions: set[str] = set()
 
     def new_link(self, user: int | None = None) -> str:
-        """A secret that begins one session, of anybody or of one user."""
+        """A secret that starts one session, for any user or only for the given one."""
         self._links[secret := secrets.token_urlsafe(32)] = user
         return secret
 
     def works(self, secret: str) -> bool:
-        """Whether a secret was not used yet."""
+        """Whether a secret is still unused."""
         return any(_same(link, secret) for link in self._links)
 
     def begin(self, secret: str, user: int | None) -> str | None:
-        """The cookie of a new session for a user, if the secret was not used before and is not for somebody else."""
+        """The cookie of a new session, if the secret is unused and not for another user."""
         found = next((link for link in self._links if _same(link, secret)), None)
         if found is None or self._links[found] not in (None, user):
             return None
@@ -84,21 +84,21 @@ class Keys:
         return any(_same(known, session) for known in self._sessions)
 
     def cookie(self, session: str) -> str:
-        """What sets the cookie of a session."""
+        """The Set-Cookie header of a session."""
         return f"{COOKIE}={session}; Path=/{self.room}/; HttpOnly; SameSite=Strict"
 
 
 class Guard:
-    """The middleware. `authority` is the address that browsers must name as Host, such as 127.0.0.1:8000.
+    """The middleware. `authority` is the Host that browsers must send, such as 127.0.0.1:8000.
 
-    `trust` is called with the address of whoever shows a session.
+    `trust` is called with the client's address when a request shows a session.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys, authority: str, *, read_only: bool, trust: Callable[[object], object]) -> None:
         self._app, self._keys, self._authority, self._read_only, self._trust = app, keys, authority, read_only, trust
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or refuse it. What is no HTTP gets no answer at all."""
+        """Pass a request on or refuse it. Anything but HTTP gets no answer."""
         if scope["type"] != "http":
             return
 
@@ -116,15 +116,15 @@ class Guard:
             answer = PlainTextResponse(f"{refused.status} {refused.status.phrase}: {refused.why}\n", refused.status)
             await answer(scope, receive, send_guarded)
             return
-        with suppress(ClientDisconnect):  # gone before its form had come: there is nobody to answer
+        with suppress(ClientDisconnect):  # disconnected before the form was complete
             await self._app(scope, receive, send_guarded)
 
     def _check(self, method: str, path: str, headers: Headers) -> bool:
-        """Whether it shows a session; some pages need none. Raises Refused."""
+        """Return whether the request shows a session, which some pages do not need. Raises Refused."""
         if len(headers.raw) > MOST_FIELDS or sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEADER:
             raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the header is too long")
         if headers.getlist("host") != [self._authority]:
-            raise Refused(HTTPStatus.MISDIRECTED_REQUEST, "this page has another address")
+            raise Refused(HTTPStatus.MISDIRECTED_REQUEST, "wrong Host header; open the link that savegame ui printed")
         self._check_origin(method, headers)
         if method == "POST":
             self._check_form(headers)
@@ -149,16 +149,16 @@ class Guard:
     def _check_form(self, headers: Headers) -> None:
         kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
         if kinds != [FORM]:
-            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a form is sent as {FORM}")
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"forms must be sent as {FORM}")
         length = headers.get("content-length", "")
         if not length.isascii() or not length.isdecimal():
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "a form says how long it is")
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "forms need a Content-Length")
         if int(length) > MOST_BODY:
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a form has at most {MOST_BODY} bytes")
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"forms are limited to {MOST_BODY} bytes")
 
 
 def _sessions_in(headers: Headers) -> list[str]:
-    """The sessions that a request names: pages on other ports may have set a cookie of the same name, and bad ones."""
+    """The session cookies of a request: pages on other ports may have set some of the same name."""
     pairs = (pair.strip().partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))
     return [value for name, _, value in pairs if name == COOKIE][:MOST_COOKIES]
 

@@ -1,6 +1,6 @@
-"""A conversation as a page shows it: messages with their calls, outcomes and files, pictures only if they are such. Pure.
+"""A conversation as a page shows it: messages with calls, results and files; images only if their bytes are images. Pure.
 
-What a message says is read by `transcript`; here it becomes text. Touches transcript, showing, shown.
+`messages.transcript` reads the messages; here their parts become text.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from savegame.encoding.text import written
-from savegame.messages.transcript import Call, file_kind, file_name, files_of, messages_in, said_in
-from savegame.web.shown import clipped, whole
+from savegame.messages.locate import find_messages
+from savegame.messages.transcript import MessageCall, file_kind, file_name, files_of, read_message
+from savegame.web.formatting import clip, full_text
 
 IMAGES: Final = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -20,12 +21,12 @@ IMAGES: Final = {
     b"GIF87a": "image/gif",
     b"GIF89a": "image/gif",
 }
-"""The pictures that a page shows, by how their bytes begin: never by what somebody called them."""
+"""Image formats that a page shows, by their first bytes, never by their declared type."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallView:
-    """A tool call: `result` is None while there is none."""
+    """A tool call; `result` is None until there is one."""
 
     id: str | None
     name: str
@@ -36,7 +37,7 @@ class CallView:
 
 @dataclass(frozen=True, slots=True)
 class FileView:
-    """Something attached to a message; `place` is its number there. `image` if it is a picture that can be shown."""
+    """An attachment; `place` is its index in the message, `here` whether its bytes are stored, `image` whether to show it."""
 
     place: int
     name: str
@@ -49,7 +50,7 @@ class FileView:
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """A message; `place` is its number in the conversation."""
+    """A message; `place` is its index in the conversation."""
 
     place: int
     role: str
@@ -60,13 +61,13 @@ class MessageView:
     tokens: int | None = None
     time: str | None = None
     answers: str | None = None
-    """The id of the call that it is the result of."""
+    """The id of the call whose result this message is."""
 
 
-def viewed(messages: Sequence[Any], first: int, end: int) -> list[MessageView]:
-    """Messages from `first` up to `end`; a result is shown at its call, if that is among them.
+def view_messages(messages: Sequence[Any], first: int, end: int) -> list[MessageView]:
+    """Messages from `first` up to `end`; a result is merged into its call if that is among them.
 
-    It belongs to the oldest call before it that has its id and no result yet: providers use ids again.
+    It belongs to the oldest earlier call with its id and without a result: providers reuse ids.
     """
     views: list[MessageView] = []
     waiting: dict[str | None, list[tuple[int, int]]] = {}
@@ -85,42 +86,42 @@ def viewed(messages: Sequence[Any], first: int, end: int) -> list[MessageView]:
 
 def preview(state: Any) -> str | None:
     """The newest message on one line, for lists."""
-    messages = messages_in(state)
+    messages = find_messages(state)
     if not messages:
         return None
     view = _view(messages[-1], 0)
     said = view.text or ", ".join(f"{call.name}(…)" for call in view.calls) or ", ".join(file.name for file in view.files)
-    return f"{view.role}: {clipped(said, 120)}" if said else view.role
+    return f"{view.role}: {clip(said, 120)}" if said else view.role
 
 
-def attached(messages: Sequence[Any], message: int, place: int) -> tuple[str, bytes] | None:
-    """The name and the bytes of something attached to a message; None if they are not there."""
+def get_attachment(messages: Sequence[Any], message: int, place: int) -> tuple[str, bytes] | None:
+    """Name and bytes of an attachment, or None if they are not stored."""
     parts = files_of(messages[message]) if 0 <= message < len(messages) else []
     data = _bytes_of(parts[place]) if 0 <= place < len(parts) else None
     return None if data is None else (file_name(parts[place], place), data)
 
 
 def image_type(data: bytes) -> str | None:
-    """The type of a picture that browsers show and that cannot hold scripts; None for anything else."""
+    """The media type of an image format that cannot hold scripts; None for anything else."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for start, kind in IMAGES.items() if data.startswith(start)), None)
 
 
 def _view(message: Any, place: int) -> MessageView:
-    said = said_in(message)
+    transcript = read_message(message)
     known = message if isinstance(message, Mapping) else {}
     time, tokens = known.get("timestamp"), known.get("tokens")
     return MessageView(
         place,
-        said.role,
-        "\n".join(map(whole, said.parts)),
-        tuple(map(_call, said.calls)),
-        tuple(_file(part, number) for number, part in enumerate(said.files)),
-        said.failed,
+        transcript.role,
+        "\n".join(map(full_text, transcript.parts)),
+        tuple(map(_call, transcript.calls)),
+        tuple(_file(part, number) for number, part in enumerate(transcript.files)),
+        transcript.failed,
         _count(tokens),
         None if time is None else written(time),
-        said.answers,
+        transcript.answers,
     )
 
 
@@ -130,13 +131,13 @@ def _with_result(view: MessageView, number: int, answer: MessageView) -> Message
     return replace(view, calls=tuple(calls))
 
 
-def _call(call: Call) -> CallView:
-    arguments, result = (None if value is None else whole(value) for value in (call.arguments, call.result))
+def _call(call: MessageCall) -> CallView:
+    arguments, result = (None if value is None else full_text(value) for value in (call.arguments, call.result))
     return CallView(call.id, call.name, arguments or "", result, call.failed)
 
 
 def _count(value: Any) -> int | None:
-    """A number as states count things; None for any other value."""
+    """A count, or None for any other value."""
     return value if isinstance(value, int) and 0 <= value < 2**63 else None
 
 
@@ -155,7 +156,7 @@ def _file(part: Mapping[str, Any], place: int) -> FileView:
 
 
 def _bytes_of(part: Mapping[str, Any]) -> bytes | None:
-    """The content of an attachment: ours, Anthropic's, OpenAI's, or a data: address."""
+    """The content of an attachment of ours, Anthropic's or OpenAI's, or of a data: URL."""
     content, source, url = part.get("content"), part.get("source"), part.get("image_url", part.get("url"))
     if isinstance(content, bytes):
         return content

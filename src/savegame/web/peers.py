@@ -1,7 +1,7 @@
-"""Whose process is at the other end of a connection on this machine, where the system tells (Linux). Touches nothing.
+"""The user at the other end of a local connection, where the system exposes it (Linux).
 
-A link that is handed to a browser stands on a command line, and everybody on the machine can list those. So it is made for
-processes of one user: whoever else reads it cannot use it, nor use it up.
+A link that opens a browser appears on a command line, which every user of the machine can read. Such a link works for one
+user only, so others can neither use it nor use it up.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _TABLES: Final = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
 
 
 def myself() -> int | None:
-    """The user of this process; None where the system does not tell whose a connection is."""
+    """The user of this process; None where the system does not expose the owners of connections."""
     return os.getuid() if _TABLES[4].exists() else None
 
 
 def user_of(peer: tuple[str, int], ours: tuple[str, int]) -> int | None:
-    """The user whose process connected from `peer` to `ours`; None if that cannot be found out.
+    """The user whose process connected from `peer` to `ours`, or None if unknown.
 
-    Only of a connection that is open at both ends: the kernel lists those that were closed as the root's.
+    Only for connections that are open at both ends: the kernel lists closed ones under root.
     """
-    ends = [_written(*peer), _written(*ours)]
+    ends = [_kernel_form(*peer), _kernel_form(*ours)]
     try:
         lines = _TABLES[ipaddress.ip_address(peer[0]).version].read_text(encoding="ascii").splitlines()[1:]
     except OSError:
@@ -35,7 +35,7 @@ def user_of(peer: tuple[str, int], ours: tuple[str, int]) -> int | None:
     return next((int(fields[7]) for fields in rows if fields[1:4] == [*ends, _ESTABLISHED] and fields[9] != "0"), None)
 
 
-def _written(host: str, port: int) -> str:
+def _kernel_form(host: str, port: int) -> str:
     """One end of a connection as the kernel writes it: words of four bytes in the order of this machine."""
     packed = ipaddress.ip_address(host).packed
     words = (int.from_bytes(packed[place : place + 4], sys.byteorder) for place in range(0, len(packed), 4))

@@ -1,6 +1,6 @@
-"""Numbers as bars and lines: coordinates for SVG drawings. Pure; touches shown.
+"""Bar charts, lines and waterfalls as coordinates for SVG. Pure.
 
-Drawings have no styles of their own, since the page allows none: everything is an attribute, colours come by class.
+The Content-Security-Policy forbids inline styles: geometry is in attributes, colours come from classes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from savegame.runs.ledger import CallEntry
-from savegame.web.shown import exact, lasting
+from savegame.web.formatting import duration, exact_time
 
 WIDTH, HEIGHT, FOOT, HEAD = 360, 116, 18, 16
 FEWEST_DAYS: Final = 14
@@ -18,17 +18,17 @@ MOST_DAYS: Final = 90
 
 
 class Bar(NamedTuple):
-    """One bar of a plot and what it says."""
+    """One bar of a plot with its tooltip."""
 
     x: float
     y: float
     width: float
     height: float
-    said: str
+    tooltip: str
 
 
 class Plot(NamedTuple):
-    """A titled plot: bars, or the points of a line, and its labels."""
+    """A plot: bars or the points of a line, with labels."""
 
     title: str
     bars: list[Bar]
@@ -39,8 +39,8 @@ class Plot(NamedTuple):
     total: str
 
 
-class Span(NamedTuple):
-    """A call in a waterfall: where its bar begins and how wide it is, in percent; `open` if it has not ended."""
+class CallBar(NamedTuple):
+    """A call in a waterfall: start and width of its bar in percent; `open` if it has not ended."""
 
     entry: CallEntry
     x: float
@@ -57,7 +57,7 @@ def by_day(
     *,
     growing: bool = False,
 ) -> Plot:
-    """A plot of the newest days: a bar for each, or with `growing` a line of all up to each."""
+    """A plot of the newest days: a bar per day, or with `growing` a line of running totals."""
     first = min(numbers, default=today)
     count = min(MOST_DAYS, max(FEWEST_DAYS, (today - first).days + 1))
     days = [today - dt.timedelta(days=back) for back in reversed(range(count))]
@@ -79,30 +79,32 @@ def by_day(
     return Plot(title, [] if growing else bars, points if growing else "", *labels)
 
 
-def waterfall(entries: Sequence[CallEntry], now: dt.datetime) -> list[Span]:
-    """Calls over the time from the beginning of the first to the end of the last."""
+def waterfall(entries: Sequence[CallEntry], now: dt.datetime) -> list[CallBar]:
+    """Bars on a time axis from the start of the first call to the end of the last."""
     begun = [entry.started_at for entry in entries if entry.started_at is not None]
     low = min(begun, default=now)
     high = max([low, *(_end(entry, now) for entry in entries)])
     whole = (high - low).total_seconds() or 1.0
-    return [_span(entry, low, whole, now) for entry in entries]
+    return [_call_bar(entry, low, whole, now) for entry in entries]
 
 
 def ticks(entries: Iterable[CallEntry], now: dt.datetime) -> tuple[str, str]:
-    """When a waterfall begins, and how long all of it took."""
+    """When a waterfall starts, and how long it lasts."""
     known = [entry for entry in entries if entry.started_at is not None]
     if not known:
         return "", ""
     low = min(entry.started_at for entry in known if entry.started_at is not None)
-    return exact(low), lasting((max(_end(entry, now) for entry in known) - low).total_seconds())
+    return exact_time(low), duration((max(_end(entry, now) for entry in known) - low).total_seconds())
 
 
-def _span(entry: CallEntry, low: dt.datetime, whole: float, now: dt.datetime) -> Span:
+def _call_bar(entry: CallEntry, low: dt.datetime, whole: float, now: dt.datetime) -> CallBar:
     if entry.started_at is None:
-        return Span(entry, 0.0, 0.0, "", open=False)
+        return CallBar(entry, 0.0, 0.0, "", open=False)
     took = (_end(entry, now) - entry.started_at).total_seconds()
     x = (entry.started_at - low).total_seconds() / whole * 100
-    return Span(entry, round(min(x, 99.2), 3), round(max(took / whole * 100, 0.8), 3), lasting(took), entry.ended_at is None)
+    return CallBar(
+        entry, round(min(x, 99.2), 3), round(max(took / whole * 100, 0.8), 3), duration(took), entry.ended_at is None
+    )
 
 
 def _end(entry: CallEntry, now: dt.datetime) -> dt.datetime:

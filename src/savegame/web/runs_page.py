@@ -1,4 +1,4 @@
-"""The page of runs: calls that need a person, who holds what, what is stale or stuck. Touches ui, overview, vault."""
+"""The page of runs: calls that need a person, running, stale and stuck runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from starlette.responses import Response
 
 from savegame.errors import InvalidInputError, SavegameError
-from savegame.web.overview import needing
-from savegame.web.ui import Asked, Ui, needed, said_done
+from savegame.web.overview import select_needing
+from savegame.web.ui import Params, Ui, done_text, required
 
 
-def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
-    """What runs, and what does not and why."""
-    ui.overview.runs(0.0)  # both are read at once
+def show(ui: Ui, params: Params, error: SavegameError | None = None) -> Response:
+    """All runs by what they need."""
+    ui.overview.runs(0.0)  # so that both are read at the same time
     found, runs = ui.overview.snapshot(), ui.overview.runs()
     held = [run for run in runs if not run.stale]
     busy = {run.thread_id for run in held}
@@ -23,40 +23,40 @@ def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
         "runs.html",
         status=200 if error is None else error.http_status,
         found=found,
-        waiting=needing(found.pending, "answer", busy),
-        answered=[one for one in found.pending if one.call.answered],
-        unknown=needing(found.pending, "outcome", busy),
+        waiting=select_needing(found.open_calls, "answer", busy),
+        answered=[one for one in found.open_calls if one.call.answered],
+        unknown=select_needing(found.open_calls, "outcome", busy),
         held=held,
         stale=[run for run in runs if run.stale],
         stuck=[info for info in infos if info.status == "failed" and (info.status.reason or "").startswith("stuck")],
-        done=said_done(asked),
+        done=done_text(params),
         error=error,
     )
 
 
-def failed(ui: Ui, asked: Asked, error: SavegameError) -> Response:
-    """The page again, with what went wrong."""
-    return show(ui, asked, error)
+def show_failure(ui: Ui, params: Params, error: SavegameError) -> Response:
+    """The page again, with the error."""
+    return show(ui, params, error)
 
 
-def answer(ui: Ui, asked: Asked) -> Response:
-    """Let a call go on, or refuse it and tell the model why."""
-    verdict = needed(asked, "verdict")
+def answer(ui: Ui, params: Params) -> Response:
+    """Approve or reject a call; the model gets the comment on a rejection."""
+    verdict = required(params, "verdict")
     if verdict not in ("approve", "reject"):
-        raise InvalidInputError(f"an answer is approve or reject, not {verdict!r}")
-    comment = asked.get("comment") or None
-    taken = ui.vault.answer(needed(asked, "id"), needed(asked, "call"), verdict == "approve", comment=comment)
-    return ui.go("runs", done="answer" if taken else "answered")
+        raise InvalidInputError(f"verdict must be approve or reject, not {verdict!r}")
+    comment = params.get("comment") or None
+    first = ui.vault.answer(required(params, "id"), required(params, "call"), verdict == "approve", comment=comment)
+    return ui.go("runs", done="answer" if first else "answered")
 
 
-def resolve(ui: Ui, asked: Asked) -> Response:
-    """Say what became of a call: its result, as text or JSON, or how it failed."""
-    outcome, text = needed(asked, "outcome"), asked.get("text", "")
+def resolve(ui: Ui, params: Params) -> Response:
+    """Record the outcome of a call: its result as text or JSON, or its error."""
+    outcome, text = required(params, "outcome"), params.get("text", "")
     if outcome not in ("text", "json", "failed"):
-        raise InvalidInputError(f"an outcome is text, json or failed, not {outcome!r}")
+        raise InvalidInputError(f"outcome must be text, json or failed, not {outcome!r}")
     error = (text or "it did not happen") if outcome == "failed" else None
     result = None if error is not None else _json(text) if outcome == "json" else text
-    ui.vault.resolve(needed(asked, "id"), needed(asked, "call"), result, error=error)
+    ui.vault.resolve(required(params, "id"), required(params, "call"), result, error=error)
     return ui.go("runs", done="resolve")
 
 
@@ -64,4 +64,4 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"the result is not JSON: {error}; send it as text, or mend it") from error
+        raise InvalidInputError(f"the result is not JSON: {error}; correct it or send it as text") from error

@@ -1,7 +1,4 @@
-"""Serving the page on a loopback address: in the foreground for people, in a thread for programs.
-
-Touches app, ui, guard, connections.
-"""
+"""Serves the page on a loopback address: in the foreground for people, in a thread for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from savegame.errors import InvalidInputError, UnavailableError
 from savegame.opening import shown_address
 from savegame.vault import Vault
 from savegame.web.app import make_app
-from savegame.web.connections import Connections
+from savegame.web.connections import PageConnections
 from savegame.web.guard import MOST_HEADER, Guard, Keys
 from savegame.web.peers import myself
 from savegame.web.ui import Ui
@@ -29,22 +26,22 @@ from savegame.web.ui import Ui
 PATIENCE_S: Final = 30.0
 
 QUEUE: Final = 1024
-"""How many connections may wait to be accepted: they take no descriptor yet."""
+"""How many connections may wait to be accepted; waiting ones use no descriptor."""
 
 ANSWER_S: Final = 8.0
-"""How long a page waits for a store that does not answer."""
+"""How long a page waits for the store."""
 
 
 def _ignore(link: str) -> None:
-    """For whoever does not want to hear of new links."""
+    """The default of `say`."""
 
 
 class Server:
-    """The page over a vault, at `http://{authority}`, while it is entered. `port` 0 takes any that is free.
+    """Serves the page of a vault at `http://{authority}` inside a `with` block. `port` 0 picks a free one.
 
-    `name` is shown as the name of the store. With `read_only` the page changes nothing; open the vault so, too. `say` is
-    called with a new link whenever the one before was used, since each works once. A page that the store leaves without
-    an answer for `patience` seconds says so.
+    `name` is the displayed name of the store. With `read_only` the page changes nothing; open the vault read-only too.
+    Each link works once: `say` is called with a new one whenever a link was used. Pages report a store that does not answer
+    for `patience` seconds.
     """
 
     def __init__(
@@ -58,18 +55,18 @@ class Server:
         patience: float = ANSWER_S,
         say: Callable[[str], object] = _ignore,
     ) -> None:
-        self._socket = _bound(_loopback(host), port)
+        self._socket = _bind(_check_loopback(host), port)
         address, port = self._socket.getsockname()[:2]
         self.authority = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         self.keys = Keys()
-        self._say, self._told = say, ""
+        self._say, self._last_link = say, ""
         self._ui = Ui(vault, self.keys, name=shown_address(name), read_only=read_only, patience=patience)
-        app = make_app(self._ui, self.keys, opened=self.tell)
-        connections = Connections()
+        app = make_app(self._ui, self.keys, on_open=self.tell)
+        connections = PageConnections()
         guarded: Any = Guard(app, self.keys, self.authority, read_only=read_only, trust=connections.trust)
         config = uvicorn.Config(
             guarded,
-            log_level="error",  # its warnings are about requests of strangers, who could fill a disk with them
+            log_level="error",  # warnings come from requests of other users, who could fill the disk with them
             access_log=False,
             lifespan="off",
             ws="none",
@@ -84,14 +81,14 @@ class Server:
         self._thread = threading.Thread(target=self.run, name="savegame ui", daemon=True)
 
     def link(self, user: int | None = None) -> str:
-        """A link that opens the page once, for anybody or for one user. Browsers send what is behind the # to nobody."""
+        """A link that opens the page once, for any user or for the given one. Browsers never send the part after #."""
         return f"http://{self.authority}/#{self.keys.new_link(user)}"
 
     def tell(self) -> None:
-        """Say a link that works, unless the last one that was said still does."""
-        if not self.keys.works(self._told.partition("#")[2]):
-            self._say(told := self.link())
-            self._told = told
+        """Call `say` with a new link, unless the last one is still unused."""
+        if not self.keys.works(self._last_link.partition("#")[2]):
+            self._say(link := self.link())
+            self._last_link = link
 
     def run(self) -> None:
         """Serve until `stop`, or in the main thread until Ctrl-C."""
@@ -102,7 +99,7 @@ class Server:
             self._ui.overview.rest()
 
     def stop(self) -> None:
-        """Let what was asked be answered, then end."""
+        """Finish running requests, then end."""
         self._server.should_exit = True
 
     def __enter__(self) -> Server:
@@ -111,7 +108,7 @@ class Server:
         while not self._server.started and self._thread.is_alive() and time.monotonic() < deadline:
             time.sleep(0.01)
         if not self._server.started:
-            raise UnavailableError(f"the page at {self.authority} did not start; its log says why")
+            raise UnavailableError(f"the page at {self.authority} did not start; see its log")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,17 +117,17 @@ class Server:
 
 
 class _Serving(uvicorn.Server):
-    """uvicorn, which looks at every few connections that it accepts; many more may wait for that."""
+    """uvicorn with a small accept batch and a long queue behind it."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+    def __init__(self, config: uvicorn.Config, connections: PageConnections) -> None:
         super().__init__(config)
         self._connections = connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().set_exception_handler(self._connections.unhandled)
+        asyncio.get_running_loop().set_exception_handler(self._connections.on_unhandled)
         await super().startup(sockets)
         for bound in sockets or []:
-            bound.listen(QUEUE)  # else only as many as are accepted at a time, and the others wait a second or more
+            bound.listen(QUEUE)  # the default is the size of the batch, and other clients would wait a second or more
 
 
 def serve(
@@ -143,42 +140,42 @@ def serve(
     read_only: bool = False,
     open_browser: bool = False,
 ) -> None:
-    """Serve the page until Ctrl-C. `say` gets a link at the start, and another whenever that was used.
+    """Serve the page until Ctrl-C. `say` is called with a link at the start and whenever a link was used.
 
-    `open_browser` opens one of its own, which other users who see it on a command line cannot use. Raises
-    InvalidInputError for an address that others can reach.
+    `open_browser` opens a separate link, which other users cannot use if they see it on a command line. Raises
+    InvalidInputError for an address that other machines can reach.
     """
     server = Server(vault, host=host, port=port, name=name, read_only=read_only, say=say)
     server.tell()
     if open_browser:
-        handed = server.link(myself())
-        threading.Thread(target=webbrowser.open, args=[handed], name="savegame ui opens", daemon=True).start()
-    with contextlib.suppress(KeyboardInterrupt):  # how people end it
+        own_link = server.link(myself())
+        threading.Thread(target=webbrowser.open, args=[own_link], name="savegame ui opens", daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):  # the usual way to stop it
         server.run()
 
 
-def _loopback(host: str) -> str:
-    """The address, if only this machine can reach it. `localhost` is 127.0.0.1, whatever the machine's files say."""
+def _check_loopback(host: str) -> str:
+    """The address of a loopback host. `localhost` is always 127.0.0.1. Raises InvalidInputError."""
     try:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
     except ValueError as error:
-        raise InvalidInputError(f"{host!r} is no address; leave it out, or give 127.0.0.1 or ::1") from error
+        raise InvalidInputError(f"{host!r} is not an IP address; use 127.0.0.1 or ::1") from error
     if not address.is_loopback:
         raise InvalidInputError(
-            f"{host} can be reached by others, and the page is for this machine only; to see it elsewhere, "
+            f"other machines can reach {host}, and the page is for this machine only; to use it from elsewhere, "
             "forward a port: ssh -L 8000:127.0.0.1:8000"
         )
     return str(address)
 
 
-def _bound(address: str, port: int) -> socket.socket:
+def _bind(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((address, port))
-        made.listen(QUEUE)  # whoever is quicker than our start waits, and is not refused
+        listener.bind((address, port))
+        listener.listen(QUEUE)  # so that clients wait during our start instead of being refused
     except (OSError, OverflowError) as error:
-        made.close()
-        raise UnavailableError(f"{address} port {port} cannot be used: {error}; choose another with --port") from error
-    return made
+        listener.close()
+        raise UnavailableError(f"cannot listen on {address} port {port}: {error}; choose another port with --port") from error
+    return listener

@@ -1,4 +1,4 @@
-"""The page of the store: how much there is, how it grew, what is biggest, whether it is intact. Touches ui, plots, vault."""
+"""The page of the store: counts, sizes, growth, largest threads, and the integrity check."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from starlette.responses import Response
 
 from savegame.present.text import size_text
 from savegame.timeline.usage import Usage
-from savegame.web import shown
+from savegame.web import formatting
 from savegame.web.plots import Plot, by_day
-from savegame.web.ui import Asked, Ui
+from savegame.web.ui import Params, Ui
 
 BIGGEST: Final = 10
 
 
-def show(ui: Ui, asked: Asked) -> Response:
-    """Sizes, plots and the check; what is still being counted is asked for again."""
+def show(ui: Ui, params: Params) -> Response:
+    """Sizes, plots and the check; the page reloads until everything is counted."""
     found = ui.overview.snapshot()
     stats, counted = ui.overview.stats()
     usage, summed = ui.overview.usage()
@@ -39,19 +39,19 @@ def show(ui: Ui, asked: Asked) -> Response:
     )
 
 
-def check(ui: Ui, asked: Asked) -> Response:
-    """How far the check is."""
+def check(ui: Ui, params: Params) -> Response:
+    """The progress of the check."""
     return ui.show("check.html", check=ui.checking.now)
 
 
-def start_check(ui: Ui, asked: Asked) -> Response:
-    """Begin a check."""
+def start_check(ui: Ui, params: Params) -> Response:
+    """Start a check."""
     ui.checking.start()
     return ui.go("store")
 
 
 def _parts(sizes: dict[str, int]) -> list[tuple[str, int, float]]:
-    """What the store is made of, the largest first: name, bytes, and its share of the largest."""
+    """The parts of the store, largest first: name, bytes, and percentage of the largest."""
     wanted = ("deltas", "keyframes", "blobs", "metadata", "notes", "records", "aside", "wal")
     parts = sorted(((name, sizes[name]) for name in wanted if sizes.get(name)), key=lambda part: part[1], reverse=True)
     most = max((count for _, count in parts), default=1)
@@ -61,13 +61,13 @@ def _parts(sizes: dict[str, int]) -> list[tuple[str, int, float]]:
 def _plots(usage: list[Usage], today: dt.date) -> list[Plot]:
     days = {one.key: one for one in usage if isinstance(one.key, dt.date)}
     counts = {day: float(one.checkpoints) for day, one in days.items()}
-    made = [
-        by_day("Checkpoints a day", counts, today, shown.brief),
-        by_day("Checkpoints in all", counts, today, shown.brief, growing=True),
+    plots = [
+        by_day("Checkpoints per day", counts, today, formatting.short_number),
+        by_day("Checkpoints in total", counts, today, formatting.short_number, growing=True),
         by_day(
             "Size of all states", {day: float(one.state_bytes) for day, one in days.items()}, today, size_text, growing=True
         ),
-        by_day("Tokens a day", {day: float(one.tokens_used) for day, one in days.items()}, today, shown.brief),
-        by_day("Cost a day", {day: one.cost for day, one in days.items()}, today, shown.money),
+        by_day("Tokens per day", {day: float(one.tokens_used) for day, one in days.items()}, today, formatting.short_number),
+        by_day("Cost per day", {day: one.cost for day, one in days.items()}, today, formatting.money_text),
     ]
-    return [plot for plot in made if plot.top]
+    return [plot for plot in plots if plot.top]

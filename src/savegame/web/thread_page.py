@@ -1,7 +1,6 @@
-"""The page of one thread: its timeline, what was there at a point, what changed between two, and what can be done there.
+"""The page of one thread: its timeline, the state at a point, changes between two points, and the actions at a point.
 
-Every request reads a page of the timeline and one or two states, never a whole history. Touches ui, timeline, messages,
-values, plots, vault.
+A request reads one page of the timeline and one or two states, never the whole history.
 """
 
 from __future__ import annotations
@@ -27,35 +26,35 @@ from savegame.errors import (
     SavegameError,
     ThreadNotFound,
 )
-from savegame.messages.transcript import messages_in
+from savegame.messages.locate import find_messages
 from savegame.model import ThreadInfo, ThreadKey
-from savegame.present.completion import left_behind
+from savegame.present.completion import list_left_behind
 from savegame.present.diffs import changes_between
-from savegame.present.lanes import start
+from savegame.present.lanes import start_lanes
 from savegame.runs.ledger import CallEntry
 from savegame.runs.runner import RunInfo
 from savegame.thread import Thread
+from savegame.web import formatting, plots, timeline, values
 from savegame.web import messages as conversation
-from savegame.web import plots, shown, timeline, values
-from savegame.web.ui import Asked, Ui, needed, number, said_done
+from savegame.web.ui import Params, Ui, done_text, required, whole_number
 
 PAGE: Final = 40
 """Checkpoints on a page of the timeline."""
 
 ABOVE: Final = 8
-"""How many newer ones stand above a point that is not among the newest."""
+"""Newer checkpoints above a point that is not on the newest page."""
 
-SAID: Final = 40
-"""Messages that are shown at once."""
+MESSAGES: Final = 40
+"""Messages shown at once."""
 
 CHANGES: Final = 200
 LABELS: Final = 50
 CALLS: Final = 100
 MOST_LEFT: Final = 1000
-"""Checkpoints that are counted before a rewind, to say how many would be left behind."""
+"""Maximum number of checkpoints counted in the preview of a rewind."""
 
 MOST_PREVIEWED: Final = 4_000_000
-"""States of more bytes are not opened just to show their last message in the timeline."""
+"""Larger states are not opened just to show their last message in the timeline."""
 
 VIEWS: Final = {
     "conversation": "Conversation",
@@ -68,40 +67,40 @@ ACTIONS: Final = ("label", "tag", "fork", "rewind")
 
 
 class Window(NamedTuple):
-    """A page of the timeline: what it shows, and how to get to the next."""
+    """A page of the timeline, and how to get to the next."""
 
     drawing: timeline.Drawing
     states: dict[str, Checkpoint]
-    """Its checkpoints with their states, by id, but for those whose states are large."""
+    """Its checkpoints with their states by id, without those whose states are large."""
     previews: dict[str, str]
     newest: bool
     before: str | None
     older: str | None
     lanes: str
     damage: CorruptionError | None
-    """Why it shows one line without its branches."""
+    """Why it shows a single line without branches."""
 
 
-def mark(ui: Ui, asked: Asked) -> object:
-    """Another one whenever this page would be; that of the bars of calls always is, since they grow."""
-    thread_id = needed(asked, "id")
+def mark(ui: Ui, params: Params) -> object:
+    """A value that changes whenever this page does; always for the view of calls, whose bars grow."""
+    thread_id = required(params, "id")
     (found,) = ui.vault.store.fingerprints([ThreadKey(ui.vault.namespace, thread_id)])
     overview = ui.overview
     beside = ui.waiting(), overview.trouble(), _run(ui, thread_id), overview.forks(thread_id)
-    return object() if asked.get("view") == "calls" or not found else (found, beside)
+    return object() if params.get("view") == "calls" or not found else (found, beside)
 
 
-def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
-    """The thread, with a point of it: the one that was asked for, or the head."""
-    thread, info = _thread(ui, asked)
-    at = asked.get("at") or info.head
+def show(ui: Ui, params: Params, error: SavegameError | None = None) -> Response:
+    """The thread at the requested point, or at its head."""
+    thread, info = _thread(ui, params)
+    at = params.get("at") or info.head
     try:
-        window = _window(thread, info, asked)
+        window = _window(thread, info, params)
         point, damage = _point(thread, window, at)
     except CheckpointNotFound as missing:
-        raise CheckpointNotFound(f"there is no checkpoint {at!r} in {info.id!r}, or not any more") from missing
-    view = asked["view"] if asked.get("view") in VIEWS else _first_view(point)
-    doing = asked["do"] if asked.get("do") in ACTIONS and point is not None and not ui.read_only else None
+        raise CheckpointNotFound(f"checkpoint {at!r} does not exist in {info.id!r}; it may have been deleted") from missing
+    view = params["view"] if params.get("view") in VIEWS else _first_view(point)
+    doing = params["do"] if params.get("do") in ACTIONS and point is not None and not ui.read_only else None
     return ui.show(
         "thread.html",
         status=200 if error is None else error.http_status,
@@ -113,37 +112,37 @@ def show(ui: Ui, asked: Asked, error: SavegameError | None = None) -> Response:
         damage=damage,
         view=view,
         views=VIEWS,
-        following=not asked.get("at") and window.newest,
-        pinned=asked.get("at"),
-        other=asked.get("with") or None,
+        following=not params.get("at") and window.newest,
+        pinned=params.get("at"),
+        other=params.get("with") or None,
         doing=doing,
-        asked=asked,
+        params=params,
         forks=ui.overview.forks(info.id),
         run=_run(ui, info.id),
-        done=said_done(asked),
-        undo=ui.url("thread", id=info.id, at=asked["undo"], do="rewind") if asked.get("undo") and not ui.read_only else None,
+        done=done_text(params),
+        undo=ui.url("thread", id=info.id, at=params["undo"], do="rewind") if params.get("undo") and not ui.read_only else None,
         error=error,
-        **(_shown(ui, thread, window, point, view, asked) if point is not None else {}),
-        **(_moving(thread, point) if point is not None and doing == "rewind" else {}),
+        **(_view_data(ui, thread, window, point, view, params) if point is not None else {}),
+        **(_rewind_data(thread, point) if point is not None and doing == "rewind" else {}),
     )
 
 
-def state(ui: Ui, asked: Asked) -> Response:
-    """The children of one place in a state: a part of the page that is fetched when the place is opened."""
-    thread, _ = _thread(ui, asked)
-    place, first = asked.get("place", ""), number(asked, "first", 0)
-    value = values.at_place(thread.load(needed(asked, "at")).state, place)
+def state(ui: Ui, params: Params) -> Response:
+    """The children of a place in a state: a part of the page, fetched when the place is expanded."""
+    thread, _ = _thread(ui, params)
+    place, first = params.get("place", ""), whole_number(params, "first", 0)
+    value = values.at_place(thread.load(required(params, "at")).state, place)
     shown = values.branches(value, place, first)
-    return ui.show("state.html", branches=shown, place=place, asked=asked, **_rest(values.count_of(value), first))
+    return ui.show("state.html", branches=shown, place=place, params=params, **_rest(values.count_of(value), first))
 
 
-def attachment(ui: Ui, asked: Asked) -> Response:
-    """What is attached to a message: a picture to look at, anything else only to be kept as a file."""
-    thread, _ = _thread(ui, asked)
-    said = messages_in(thread.load(needed(asked, "at")).state) or []
-    found = conversation.attached(said, number(asked, "message", 0), number(asked, "place", 0))
+def attachment(ui: Ui, params: Params) -> Response:
+    """An attachment of a message: shown if it is an image, downloaded otherwise."""
+    thread, _ = _thread(ui, params)
+    messages = find_messages(thread.load(required(params, "at")).state) or []
+    found = conversation.get_attachment(messages, whole_number(params, "message", 0), whole_number(params, "place", 0))
     if found is None:
-        raise NotFoundError("the message has no such attachment, or only its address is kept")
+        raise NotFoundError("the message has no such attachment, or the state holds only its URL")
     name, data = found
     kind = conversation.image_type(data)
     how = "inline" if kind else "attachment"
@@ -154,14 +153,14 @@ def attachment(ui: Ui, asked: Asked) -> Response:
     return Response(data, media_type=kind or "application/octet-stream", headers=headers)
 
 
-def export(ui: Ui, asked: Asked) -> Response:
-    """The thread with its whole history as a file that `savegame import file` reads."""
-    thread, _ = _thread(ui, asked)
+def export(ui: Ui, params: Params) -> Response:
+    """The thread with its whole history, as a file for `savegame import file`."""
+    thread, _ = _thread(ui, params)
     folder = tempfile.TemporaryDirectory(prefix="savegame-export-")
     path = Path(folder.name) / "export.jsonl"
     try:
         ui.vault.export(path, threads=[thread.id])
-    except BaseException:
+    except BaseException:  # also on Ctrl-C: otherwise the response removes the folder
         folder.cleanup()
         raise
     name = quote(f"{thread.id}.jsonl", safe="")
@@ -169,64 +168,64 @@ def export(ui: Ui, asked: Asked) -> Response:
     return FileResponse(path, media_type="application/x-ndjson", headers=headers, background=BackgroundTask(folder.cleanup))
 
 
-# -- what can be done ------------------------------------------------------------------------------
+# -- actions ---------------------------------------------------------------------------------------
 
 
-def failed(ui: Ui, asked: Asked, error: SavegameError) -> Response:
-    """The page again, with what went wrong."""
-    return show(ui, asked, error)
+def show_failure(ui: Ui, params: Params, error: SavegameError) -> Response:
+    """The page again, with the error."""
+    return show(ui, params, error)
 
 
-def label(ui: Ui, asked: Asked) -> Response:
-    """Give a point a label, or take it away."""
-    thread, at = ui.vault.thread(needed(asked, "id")), needed(asked, "at")
-    thread.label(at, asked.get("label", "").strip() or None)
+def label(ui: Ui, params: Params) -> Response:
+    """Set or remove the label of a point."""
+    thread, at = ui.vault.thread(required(params, "id")), required(params, "at")
+    thread.label(at, params.get("label", "").strip() or None)
     return ui.go("thread", id=thread.id, at=at, done="label")
 
 
-def tag(ui: Ui, asked: Asked) -> Response:
-    """Add tags to a point, parted by commas."""
-    thread, at = ui.vault.thread(needed(asked, "id")), needed(asked, "at")
-    tags = [text.strip() for text in needed(asked, "tags").split(",") if text.strip()]
+def tag(ui: Ui, params: Params) -> Response:
+    """Add tags, separated by commas, to a point."""
+    thread, at = ui.vault.thread(required(params, "id")), required(params, "at")
+    tags = [text.strip() for text in required(params, "tags").split(",") if text.strip()]
     if not tags:
-        raise InvalidInputError("there is no tag between the commas; type one")
+        raise InvalidInputError("no tags given; separate tags with commas")
     thread.tag(at, *tags)
     return ui.go("thread", id=thread.id, at=at, done="tag")
 
 
-def untag(ui: Ui, asked: Asked) -> Response:
-    """Take a tag from a point."""
-    thread, at = ui.vault.thread(needed(asked, "id")), needed(asked, "at")
-    thread.untag(at, needed(asked, "tag"))
+def untag(ui: Ui, params: Params) -> Response:
+    """Remove a tag from a point."""
+    thread, at = ui.vault.thread(required(params, "id")), required(params, "at")
+    thread.untag(at, required(params, "tag"))
     return ui.go("thread", id=thread.id, at=at, done="untag")
 
 
-def fork(ui: Ui, asked: Asked) -> Response:
-    """A new thread that begins at a point."""
-    made = ui.vault.thread(needed(asked, "id")).fork(needed(asked, "name"), at=needed(asked, "at"))
-    return ui.go("thread", id=made.id, done="fork")
+def fork(ui: Ui, params: Params) -> Response:
+    """Start a new thread at a point."""
+    new = ui.vault.thread(required(params, "id")).fork(required(params, "name"), at=required(params, "at"))
+    return ui.go("thread", id=new.id, done="fork")
 
 
-def rewind(ui: Ui, asked: Asked) -> Response:
-    """Move the head to a point, if it still is where the person saw it; else the page again, as it is now."""
-    thread, head = ui.vault.thread(needed(asked, "id")), needed(asked, "head")
+def rewind(ui: Ui, params: Params) -> Response:
+    """Move the head to a point, unless it has moved since the page was shown."""
+    thread, head = ui.vault.thread(required(params, "id")), required(params, "head")
     try:
-        thread.rewind(needed(asked, "at"), rerun_tools=asked.get("rerun") == "yes", expect=head)
+        thread.rewind(required(params, "at"), rerun_tools=params.get("rerun") == "yes", expect=head)
     except Busy as busy:
         run = _run(ui, thread.id)
-        by = f" ({shown.holder(run.owner)})" if run is not None else ""
-        raise Busy(f"a run holds this thread{by}; nothing was changed; rewind when it is done") from busy
+        by = f" ({formatting.holder_name(run.owner)})" if run is not None else ""
+        raise Busy(f"a run holds this thread{by}, and nothing was changed; rewind when it is done") from busy
     return ui.go("thread", id=thread.id, done="rewind", undo=head)
 
 
-# -- what is shown ---------------------------------------------------------------------------------
+# -- what the page shows ---------------------------------------------------------------------------
 
 
-def _thread(ui: Ui, asked: Asked) -> tuple[Thread, ThreadInfo]:
-    thread_id = needed(asked, "id")
+def _thread(ui: Ui, params: Params) -> tuple[Thread, ThreadInfo]:
+    thread_id = required(params, "id")
     info = ui.vault.info(thread_id)
     if info is None:
-        raise ThreadNotFound(f"there is no thread {thread_id!r}: it was deleted, or nothing was saved yet")
+        raise ThreadNotFound(f"thread {thread_id!r} does not exist; it was deleted, or has no checkpoints yet")
     if info.damage is not None:
         raise CorruptionError(info.damage, thread_id=thread_id)
     return ui.vault.thread(thread_id), info
@@ -244,18 +243,18 @@ def _point(thread: Thread, window: Window, at: str) -> tuple[Checkpoint | None, 
 
 
 def _first_view(point: Checkpoint | None) -> str:
-    return "state" if point is None or messages_in(point.state) is None else "conversation"
+    return "state" if point is None or find_messages(point.state) is None else "conversation"
 
 
-def _window(thread: Thread, info: ThreadInfo, asked: Asked) -> Window:
-    """The page of the timeline that was asked for, else the newest, else that around the point."""
-    before, lanes = asked.get("before") or None, asked.get("lanes", "").split(",") if asked.get("lanes") else []
+def _window(thread: Thread, info: ThreadInfo, params: Params) -> Window:
+    """The requested page of the timeline; by default the newest, or the one with the requested point."""
+    before, lanes = params.get("before") or None, params.get("lanes", "").split(",") if params.get("lanes") else []
     rows, damage = _rows(thread, before)
     if before is None:
-        lanes = start(info.head)
-        at = asked.get("at")
+        lanes = start_lanes(info.head)
+        at = params.get("at")
         if at and all(row.id != at for row in rows[:PAGE]):
-            before, lanes = at if damage else _above(thread, at), start(at)
+            before, lanes = at if damage else _above(thread, at), start_lanes(at)
             rows, damage = _rows(thread, before)
     drawing = timeline.draw(rows[:PAGE], lanes)
     older = rows[PAGE - 1].id if len(rows) > PAGE else None
@@ -265,7 +264,7 @@ def _window(thread: Thread, info: ThreadInfo, asked: Asked) -> Window:
 
 
 def _rows(thread: Thread, before: str | None) -> tuple[list[Checkpoint], CorruptionError | None]:
-    """A page of the timeline and one more; if something there is damaged, of one line only, as far as it can be read."""
+    """A page of the timeline plus one checkpoint; after damage, the readable part of the head's line."""
     try:
         return list(thread.history(branches=True, before=before, limit=PAGE + 1)), None
     except CorruptionError as error:
@@ -275,47 +274,48 @@ def _rows(thread: Thread, before: str | None) -> tuple[list[Checkpoint], Corrupt
 def _line(thread: Thread, before: str | None) -> Iterator[Checkpoint]:
     try:
         yield from thread.history(before=before, limit=PAGE + 1)
-    except CorruptionError:  # the window says it
+    except CorruptionError:  # the window shows the damage
         return
 
 
 def _above(thread: Thread, at: str) -> str | None:
-    """The checkpoint just above the page that shows a point; None if that is the newest page."""
+    """The checkpoint above the page that shows a point; None if that is the newest page."""
     newer = list(islice(thread.watch(since=at, timeout=dt.timedelta(0)), ABOVE + 1))
     return newer[ABOVE].id if len(newer) > ABOVE else None
 
 
 def _states(thread: Thread, rows: Sequence[Checkpoint]) -> dict[str, Checkpoint]:
-    """One after the other, which costs hardly more than one of them: what they have in common is there once."""
+    """The states of a page, replayed in order: that costs little more than loading one, because they share most data."""
     small = [row for row in rows if row.size_bytes <= MOST_PREVIEWED]
     found: dict[str, Checkpoint] = {}
     try:
         found.update((point.id, point) for point in thread.replay(small))
-    except (CorruptionError, NotFoundError):  # the others are read one by one
-        found.update((row.id, point) for row in small if row.id not in found and (point := _sound(thread, row.id)) is not None)
+    except (CorruptionError, NotFoundError):  # load the others one by one
+        rest = ((row.id, _load_sound(thread, row.id)) for row in small if row.id not in found)
+        found.update((name, point) for name, point in rest if point is not None)
     return found
 
 
-def _sound(thread: Thread, name: str) -> Checkpoint | None:
+def _load_sound(thread: Thread, name: str) -> Checkpoint | None:
     try:
         return thread.load(name)
-    except (CorruptionError, NotFoundError):  # who chooses it is told; what is gone is gone
+    except (CorruptionError, NotFoundError):  # reported when the user selects it
         return None
 
 
-def _shown(ui: Ui, thread: Thread, window: Window, point: Checkpoint, view: str, asked: Asked) -> dict[str, Any]:
-    """What one view of a point needs."""
+def _view_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, view: str, params: Params) -> dict[str, Any]:
+    """The template data of one view of a point."""
     if view == "conversation":
-        return _said(messages_in(point.state) or [], asked)
+        return _messages_data(find_messages(point.state) or [], params)
     if view == "state":
-        first = number(asked, "first", 0)
+        first = whole_number(params, "first", 0)
         count = values.count_of(point.state)
-        whole = point.state if count else {"state": point.state}  # what has no children is shown by itself
+        whole = point.state if count else {"state": point.state}  # a leaf is shown by itself
         return {"branches": values.branches(whole, "", first, depth=2), "place": "", **_rest(count, first)}
     if view == "changes":
-        return _changed(ui, thread, window, point, asked.get("with"))
+        return _changes_data(ui, thread, window, point, params.get("with"))
     if view == "calls":
-        return _called(ui, thread, asked)
+        return _calls_data(ui, thread, params)
     return {"labels": list(islice((noted for noted in thread.noted() if noted.label), LABELS))}
 
 
@@ -324,15 +324,16 @@ def _rest(count: int, first: int) -> dict[str, Any]:
     return {"count": count, "more": more if more < count else None}
 
 
-def _said(said: Sequence[Any], asked: Asked) -> dict[str, Any]:
-    """The newest messages, or those up to a number."""
-    end = min(number(asked, "until", len(said)), len(said))
-    first = max(0, end - SAID)
-    return {"said": conversation.viewed(said, first, end), "first": first, "end": end, "count": len(said)}
+def _messages_data(messages: Sequence[Any], params: Params) -> dict[str, Any]:
+    """The newest messages, or those before the requested one."""
+    end = min(whole_number(params, "until", len(messages)), len(messages))
+    first = max(0, end - MESSAGES)
+    views = conversation.view_messages(messages, first, end)
+    return {"messages": views, "first": first, "end": end, "count": len(messages)}
 
 
-def _changed(ui: Ui, thread: Thread, window: Window, point: Checkpoint, other: str | None) -> dict[str, Any]:
-    """What changed up to a point since the one before it, or between it and another one; the older is on the left."""
+def _changes_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, other: str | None) -> dict[str, Any]:
+    """The changes between a point and its parent, or another point; the older is on the left."""
     if other is None and (point.parent_id is None or point.forked_from is not None):
         return {"changes": [], "changed": 0, "old": None, "new": point}
     try:
@@ -343,14 +344,14 @@ def _changed(ui: Ui, thread: Thread, window: Window, point: Checkpoint, other: s
         return {"changes": [], "changed": 0, "old": None, "new": point}
     old, new = sorted((compared, point), key=lambda one: one.seq)
     diff = changes_between(ui.vault.codec, old.state, new.state)
-    return {"changes": values.differences(diff[:CHANGES]), "changed": len(diff), "old": old, "new": new}
+    return {"changes": values.change_views(diff[:CHANGES]), "changed": len(diff), "old": old, "new": new}
 
 
-def _called(ui: Ui, thread: Thread, asked: Asked) -> dict[str, Any]:
-    """The ledger as a waterfall: the newest calls, or those up to a number."""
+def _calls_data(ui: Ui, thread: Thread, params: Params) -> dict[str, Any]:
+    """The ledger as a waterfall: the newest calls, or those before the requested one."""
     never = dt.datetime.max.replace(tzinfo=dt.UTC)
     calls: list[CallEntry] = sorted(ui.vault.calls(thread.id), key=lambda call: (call.started_at or never, call.key))
-    end = min(number(asked, "until", len(calls)), len(calls))
+    end = min(whole_number(params, "until", len(calls)), len(calls))
     shown = calls[max(0, end - CALLS) : end]
     now = ui.now()
     begun, took = plots.ticks(shown, now)
@@ -360,10 +361,10 @@ def _called(ui: Ui, thread: Thread, asked: Asked) -> dict[str, Any]:
     return {"spans": spans, "begun": begun, "took": took, "first": max(0, end - CALLS), "count": len(calls), "needs": needs}
 
 
-def _moving(thread: Thread, point: Checkpoint) -> dict[str, Any]:
-    """What a rewind would do: which checkpoints would be left behind as a branch."""
+def _rewind_data(thread: Thread, point: Checkpoint) -> dict[str, Any]:
+    """The preview of a rewind: the checkpoints that would stay as a branch."""
     try:
-        left = list(islice(left_behind(thread, point), MOST_LEFT + 1))
+        left = list(islice(list_left_behind(thread, point), MOST_LEFT + 1))
     except CorruptionError as error:
         return {"left": [], "far": False, "uncounted": error}
     return {"left": left, "far": len(left) > MOST_LEFT, "uncounted": None}

@@ -1,4 +1,4 @@
-"""The page of all threads: filtered, sorted, searched. Touches ui, overview, vault."""
+"""The page of all threads: filter, sort, search."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from starlette.responses import Response
 from savegame.errors import UnsupportedError
 from savegame.model import Status, ThreadInfo
 from savegame.store import Capability
-from savegame.web.overview import Entry
-from savegame.web.ui import Asked, Ui, number, said_done
+from savegame.web.overview import ThreadSummary
+from savegame.web.ui import Params, Ui, done_text, whole_number
 
 PAGE: Final = 50
 MOST_CHOICES: Final = 200
-"""How many agents and tags there are to choose from."""
+"""Maximum number of agents and tags in the filters."""
 
 MARKERS: Final = ("\x02", "\x03")
-"""What stands around the words that were found, until they are marked on the page."""
+"""Marks around matches, until the page highlights them."""
 
 SORTS: Final[dict[str, tuple[str, Callable[[ThreadInfo], Any], bool]]] = {
     "active": ("last activity", lambda info: info.updated_at, True),
@@ -28,25 +28,25 @@ SORTS: Final[dict[str, tuple[str, Callable[[ThreadInfo], Any], bool]]] = {
 }
 
 
-def mark(ui: Ui, asked: Asked) -> object:
-    """Another one whenever this page would be: all that it shows is of the overview."""
+def mark(ui: Ui, params: Params) -> object:
+    """A value that changes whenever this page does."""
     return ui.overview.version()
 
 
-def show(ui: Ui, asked: Asked) -> Response:
-    """Threads that fit what was asked for, a page of them."""
+def show(ui: Ui, params: Params) -> Response:
+    """A page of the threads that match the filters."""
     found = ui.overview.snapshot()
     entries = [(entry, entry.info) for entry in found.entries if entry.info is not None]
-    sort = asked["sort"] if asked.get("sort") in SORTS else "active"
+    sort = params["sort"] if params.get("sort") in SORTS else "active"
     _, key, backwards = SORTS[sort]
-    fitting = sorted((pair for pair in entries if _fits(*pair, asked)), key=lambda pair: pair[1].id)
+    fitting = sorted((pair for pair in entries if _fits(*pair, params)), key=lambda pair: pair[1].id)
     fitting.sort(key=lambda pair: key(pair[1]), reverse=backwards)
-    fitting.sort(key=lambda pair: _far(pair[1].id, asked))
-    first, held = number(asked, "first", 0), ui.overview.held()
+    fitting.sort(key=lambda pair: _far(pair[1].id, params))
+    first, held = whole_number(params, "first", 0), ui.overview.held()
     return ui.show(
         "threads.html",
         found=found,
-        asked=asked,
+        params=params,
         sort=sort,
         sorts={name: label for name, (label, _, _) in SORTS.items()},
         rows=fitting[first : first + PAGE],
@@ -57,35 +57,35 @@ def show(ui: Ui, asked: Asked) -> Response:
         tags=_choices(tag for entry, _ in entries for tag in entry.tags),
         statuses=Status.NAMES,
         running=held,
-        needy={one.thread_id for one in found.pending if one.need(held)},
+        needy={one.thread_id for one in found.open_calls if one.need(held)},
         searches=Capability.SEARCH in ui.vault.store.capabilities,
-        done=said_done(asked),
+        done=done_text(params),
     )
 
 
-def hits(ui: Ui, asked: Asked) -> Response:
-    """The threads whose messages hold what was asked for; a part of the page that comes later, since it may take long."""
+def hits(ui: Ui, params: Params) -> Response:
+    """The threads whose messages match the query: a part of the page that loads later, because searching may take long."""
     try:
-        found = ui.vault.search(asked.get("q", ""), agent=asked.get("agent") or None, limit=20, markers=MARKERS)
+        found = ui.vault.search(params.get("q", ""), agent=params.get("agent") or None, limit=20, markers=MARKERS)
     except UnsupportedError as error:
-        return ui.show("hits.html", hits=[], skipped=(), asked=asked, problem=str(error))
-    shown = [(hit, _marked(hit.snippet)) for hit in found]
-    return ui.show("hits.html", hits=shown, skipped=found.skipped, asked=asked, problem=None)
+        return ui.show("hits.html", hits=[], skipped=(), params=params, problem=str(error))
+    shown = [(hit, _split_matches(hit.snippet)) for hit in found]
+    return ui.show("hits.html", hits=shown, skipped=found.skipped, params=params, problem=None)
 
 
-def _fits(entry: Entry, info: ThreadInfo, asked: Asked) -> bool:
-    text = asked.get("q", "").strip().casefold()
+def _fits(entry: ThreadSummary, info: ThreadInfo, params: Params) -> bool:
+    text = params.get("q", "").strip().casefold()
     return (
         (not text or text in info.id.casefold() or text in (info.agent_id or "").casefold())
-        and asked.get("agent", "") in ("", info.agent_id)
-        and asked.get("status", "") in ("", "damaged" if info.damage else str.__str__(info.status))
-        and (not asked.get("tag") or asked["tag"] in entry.tags)
+        and params.get("agent", "") in ("", info.agent_id)
+        and params.get("status", "") in ("", "damaged" if info.damage else str.__str__(info.status))
+        and (not params.get("tag") or params["tag"] in entry.tags)
     )
 
 
-def _far(thread_id: str, asked: Asked) -> int:
-    """How far an id is from what was typed: that itself, one that begins so, another."""
-    text, name = asked.get("q", "").strip().casefold(), thread_id.casefold()
+def _far(thread_id: str, params: Params) -> int:
+    """How well an id matches the query: 0 if equal, 1 for a prefix, 2 otherwise."""
+    text, name = params.get("q", "").strip().casefold(), thread_id.casefold()
     return 0 if not text or name == text else 1 if name.startswith(text) else 2
 
 
@@ -93,8 +93,8 @@ def _choices(names: Iterable[str]) -> list[str]:
     return sorted(set(names))[:MOST_CHOICES]
 
 
-def _marked(snippet: str) -> list[tuple[str, bool]]:
-    """A snippet in pieces, and whether each is a word that was found."""
+def _split_matches(snippet: str) -> list[tuple[str, bool]]:
+    """The pieces of a snippet, and whether each is a match."""
     pieces: list[tuple[str, bool]] = []
     for part in snippet.split(MARKERS[0]):
         word, mark, rest = part.partition(MARKERS[1])

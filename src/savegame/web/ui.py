@@ -1,7 +1,7 @@
-"""What every page has at hand: the vault, the overview, the templates, addresses of other pages. Touches vault, errors.
+"""What every page uses: the vault, the overview, the templates, URLs of other pages.
 
-Templates escape everything that is put into them, always; nothing is ever marked as safe. Addresses carry ids in their
-query, because an id may be anything, also `..`.
+Templates escape all values; nothing is ever marked as safe. URLs carry ids in their query, because an id may be any text,
+even `..`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from savegame.errors import InvalidInputError
 from savegame.present.text import ago, size_text
 from savegame.vault import Vault
-from savegame.web import shown
+from savegame.web import formatting
 from savegame.web.checking import Checking
 from savegame.web.guard import Keys
 from savegame.web.overview import Overview
 
-Asked = Mapping[str, str]
-"""The parameters of a request, each given once."""
+Params = Mapping[str, str]
+"""The parameters of a request."""
 
-Handler = Callable[["Ui", Asked], Response]
+Handler = Callable[["Ui", Params], Response]
 
 MOST_SEEN: Final = 500
 HURRIED_S: Final = 3.0
@@ -36,13 +36,13 @@ DONE: Final = {
     "label": "The label was changed.",
     "tag": "The tags were changed.",
     "untag": "The tags were changed.",
-    "fork": "This is the fork: a thread of its own.",
-    "rewind": "The head was moved. What came after stays as a branch.",
-    "answer": "The answer was kept. The call goes on when its agent is resumed.",
-    "answered": "Somebody else was quicker: the call had an answer already, or waits for none.",
-    "resolve": "The outcome was kept. The agent goes on from it when it is resumed.",
+    "fork": "This is the new thread.",
+    "rewind": "The head was moved. Later checkpoints stay as a branch.",
+    "answer": "The answer was saved. The call continues when its agent is resumed.",
+    "answered": "The call had already been answered, so this answer was not saved.",
+    "resolve": "The outcome was saved. The agent continues from it when it is resumed.",
 }
-"""What a page says after something was done."""
+"""The message of a page after an action."""
 
 
 class Ui:
@@ -54,22 +54,22 @@ class Ui:
         self.overview = Overview(vault)
         self.checking = Checking(vault)
         self.seen: dict[tuple[object, ...], object] = {}
-        """By the address of a page: its mark when it was shown last, and what the browser was told to know it by."""
+        """By page and parameters: its mark when it was last shown, and the ETag it was sent with."""
         self._templates = _environment()
 
     def now(self) -> dt.datetime:
-        """The time that ages are counted from."""
+        """The current time, for ages."""
         return dt.datetime.now(dt.UTC)
 
     def url(self, page: str, **parameters: object) -> str:
-        """The address of a page; what is None or empty is left out."""
+        """The URL of a page; parameters that are None or empty are omitted."""
         query = urlencode({name: str(value) for name, value in parameters.items() if value not in (None, "")})
         return f"/{self.room}/{page}" + (f"?{query}" if query else "")
 
     def show(self, template: str, *, status: int = 200, **data: Any) -> Response:
-        """A page, or a part of one."""
+        """Render a page, or a part of one."""
         now = self.now()
-        at_hand = {
+        common = {
             "ui": self,
             "url": self.url,
             "now": now,
@@ -78,52 +78,52 @@ class Ui:
             "undo": None,
             "error": None,
         }
-        text = self._templates.get_template(template).render(at_hand | data)
+        text = self._templates.get_template(template).render(common | data)
         return HTMLResponse(text.encode(errors="replace"), status)
 
-    def remember(self, place: tuple[object, ...], shown: object) -> None:
-        """Keep in `seen` how a page was shown; not of ever more pages."""
+    def remember(self, place: tuple[object, ...], version: object) -> None:
+        """Put the version of a page into `seen`, which is cleared when it is full."""
         if len(self.seen) >= MOST_SEEN:
             self.seen.clear()
-        self.seen[place] = shown
+        self.seen[place] = version
 
     def go(self, page: str, **parameters: object) -> Response:
-        """After something was changed: the browser asks for a page."""
+        """Redirect to a page after a change."""
         self.overview.forget()
         return RedirectResponse(self.url(page, **parameters), 303)
 
     def patience(self) -> float:
-        """How many seconds a page waits for the store: few, while it is known to be in trouble."""
+        """How many seconds a page waits for the store; fewer while it is in trouble."""
         return self._patience if self.overview.trouble() is None else min(self._patience, HURRIED_S)
 
     def waiting(self) -> int:
-        """How many calls need a person, as far as is known."""
+        """The number of calls known to need a person."""
         held = self.overview.held(0.0)
-        return sum(one.need(held) is not None for one in self.overview.known().pending)
+        return sum(one.need(held) is not None for one in self.overview.known().open_calls)
 
 
-def needed(asked: Asked, name: str) -> str:
-    """A parameter that must be there. Raises InvalidInputError."""
-    if not asked.get(name):
+def required(params: Params, name: str) -> str:
+    """A parameter. Raises InvalidInputError if it is missing or empty."""
+    if not params.get(name):
         raise InvalidInputError(f"{name} is missing; go back and fill it in")
-    return asked[name]
+    return params[name]
 
 
-def number(asked: Asked, name: str, otherwise: int) -> int:
-    """A parameter that is a whole number. Raises InvalidInputError."""
-    text = asked.get(name) or str(otherwise)
+def whole_number(params: Params, name: str, otherwise: int) -> int:
+    """A parameter that must be a whole number. Raises InvalidInputError."""
+    text = params.get(name) or str(otherwise)
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
         raise InvalidInputError(f"{name} must be a whole number, not {text!r}")
     return int(text)
 
 
-def said_done(asked: Asked) -> str | None:
-    """What a page says about what was done just before."""
-    return DONE.get(asked.get("done", ""))
+def done_text(params: Params) -> str | None:
+    """The message about the action that led to this page."""
+    return DONE.get(params.get("done", ""))
 
 
 def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_template),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -131,19 +131,19 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     for function in (
-        shown.exact,
-        shown.brief,
-        shown.money,
-        shown.lasting,
-        shown.clipped,
-        shown.plain,
-        shown.whole,
-        shown.holder,
+        formatting.exact_time,
+        formatting.short_number,
+        formatting.money_text,
+        formatting.duration,
+        formatting.clip,
+        formatting.limited_text,
+        formatting.full_text,
+        formatting.holder_name,
     ):
-        made.filters[function.__name__] = function
-    made.filters["size"] = size_text
-    made.globals["most_text"] = shown.MOST_TEXT
-    return made
+        environment.filters[function.__name__] = function
+    environment.filters["size"] = size_text
+    environment.globals["most_text"] = formatting.MOST_TEXT
+    return environment
 
 
 def _template(name: str) -> str:

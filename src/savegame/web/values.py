@@ -1,7 +1,6 @@
-"""A value as a tree that is opened step by step, and two values side by side. Pure; touches codec, showing, model.
+"""A value as a tree that is expanded step by step, and changes side by side. Pure.
 
-A place in a value is told by the numbers of the children on the way to it, `0.12.3`: keys may be anything, and need not be
-put into addresses.
+A place in a value is written as the indexes of the children on the way to it, `0.12.3`, because keys may be anything.
 """
 
 from __future__ import annotations
@@ -14,27 +13,26 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from savegame.encoding.codec import format_path
-from savegame.encoding.text import key_text, written
+from savegame.encoding.text import format_path, key_text, written
 from savegame.errors import InvalidInputError
 from savegame.model import MISSING, Change
-from savegame.web.shown import clipped, plain
+from savegame.web.formatting import clip, limited_text
 
 PAGE: Final = 100
-"""Children that are shown at once."""
+"""Children shown at once."""
 
 OPENED: Final = 12
-"""Containers with at most so many children are shown open at the top."""
+"""Containers with at most this many children are expanded at the top."""
 
 MOST_COMPARED: Final = 20_000
-"""Pairs of equal words in two texts up to which the changed words are marked: what finding them costs."""
+"""Maximum cost (pairs of equal words) of marking the changed words of one text."""
 
 MOST_ON_A_PAGE: Final = 100_000
-"""The same for all texts of a page together."""
+"""Maximum cost for all texts of a page together."""
 
 
 class Branch(NamedTuple):
-    """A value in a tree: `children` are there if it is shown open, `size` tells how many it has; None for a leaf."""
+    """A value in a tree. `size` is the number of its children, None for a leaf; `children` are set if it is expanded."""
 
     name: str
     place: str
@@ -51,8 +49,8 @@ class Piece(NamedTuple):
     marked: bool
 
 
-class Difference(NamedTuple):
-    """One change: `old` or `new` is None where there is nothing."""
+class ChangeView(NamedTuple):
+    """One change; `old` or `new` is None on the side without a value."""
 
     kind: str
     path: str
@@ -61,7 +59,7 @@ class Difference(NamedTuple):
 
 
 def at_place(value: Any, place: str) -> Any:
-    """The value at a place, which has children. Raises InvalidInputError if there is none."""
+    """The container at a place. Raises InvalidInputError if there is none."""
     for step in place.split(".") if place else []:
         children = list(_children(value)) if _count(value) is not None else []
         if not step.isascii() or not step.isdecimal() or len(step) > 18 or int(step) >= len(children):
@@ -73,24 +71,24 @@ def at_place(value: Any, place: str) -> Any:
 
 
 def branches(value: Any, place: str = "", first: int = 0, *, depth: int = 0) -> list[Branch]:
-    """The children of a value from a number on, a page at most; down to `depth`, small containers are open."""
-    shown = islice(enumerate(_children(value)), first, first + PAGE)
-    return [_branch(name, child, f"{place}.{number}" if place else str(number), depth) for number, (name, child) in shown]
+    """A page of the children of a value, starting with `first`; small containers are expanded down to `depth`."""
+    page = islice(enumerate(_children(value)), first, first + PAGE)
+    return [_branch(name, child, f"{place}.{number}" if place else str(number), depth) for number, (name, child) in page]
 
 
 def count_of(value: Any) -> int:
-    """How many children a value has."""
+    """The number of children of a value."""
     return _count(value) or 0
 
 
-def differences(changes: list[Change]) -> list[Difference]:
-    """Changes for people, with the words marked that changed inside a text, as far as a page's work allows."""
+def change_views(changes: list[Change]) -> list[ChangeView]:
+    """Changes with the changed words of texts marked, within the budget of a page."""
     budget = _Budget()
-    return [_difference(change, budget) for change in changes]
+    return [_change_view(change, budget) for change in changes]
 
 
 def _no_place(place: str) -> InvalidInputError:
-    return InvalidInputError(f"the state has nothing to open at {clipped(place, 40)!r}; reload the page")
+    return InvalidInputError(f"the state has no container at {clip(place, 40)!r}; reload the page")
 
 
 def _branch(name: str, value: Any, place: str, depth: int) -> Branch:
@@ -117,8 +115,8 @@ def _count(value: Any) -> int | None:
 
 
 def _text(value: Any) -> str:
-    """Containers, truth values and bytes as JSON shows them, anything else as it is written."""
-    return plain(value if _count(value) is not None or isinstance(value, (bool, bytes)) else written(value))
+    """Containers, booleans and bytes as JSON shows them, other values as `str` does."""
+    return limited_text(value if _count(value) is not None or isinstance(value, (bool, bytes)) else written(value))
 
 
 def _kind(value: Any) -> str:
@@ -126,13 +124,13 @@ def _kind(value: Any) -> str:
 
 
 class _Budget:
-    """How much comparing a page may still do."""
+    """The remaining cost of comparisons on a page."""
 
     def __init__(self) -> None:
         self.left = MOST_ON_A_PAGE
 
     def covers(self, left: list[str], right: list[str]) -> bool:
-        """Whether two texts can be compared; if so, that is spent."""
+        """Whether comparing two texts fits into the budget; if so, its cost is spent."""
         there = Counter(word for word in right if not word.isspace())
         cost = len(left) + len(right) + sum(there[word] for word in left)
         if cost > min(self.left, MOST_COMPARED):
@@ -141,22 +139,22 @@ class _Budget:
         return True
 
 
-def _difference(change: Change, budget: _Budget) -> Difference:
+def _change_view(change: Change, budget: _Budget) -> ChangeView:
     path = format_path(change.path) or "(the state)"
     if change.old is MISSING:
-        return Difference("added", path, None, [Piece(_text(change.new), marked=False)])
+        return ChangeView("added", path, None, [Piece(_text(change.new), marked=False)])
     if change.new is MISSING:
-        return Difference("removed", path, [Piece(_text(change.old), marked=False)], None)
-    return Difference("changed", path, *_marked(_words(_text(change.old)), _words(_text(change.new)), budget))
+        return ChangeView("removed", path, [Piece(_text(change.old), marked=False)], None)
+    return ChangeView("changed", path, *_mark_changes(_words(_text(change.old)), _words(_text(change.new)), budget))
 
 
-def _marked(left: list[str], right: list[str], budget: _Budget) -> tuple[list[Piece], list[Piece]]:
-    """Both texts in pieces; what both begin and end with is not compared."""
+def _mark_changes(left: list[str], right: list[str], budget: _Budget) -> tuple[list[Piece], list[Piece]]:
+    """Both texts in pieces with the changes marked; common beginnings and ends are not compared."""
     start = _alike(left, right)
     end = _alike(left[start:][::-1], right[start:][::-1])
     middles = left[start : len(left) - end], right[start : len(right) - end]
     compared = (
-        _compared(*middles) if budget.covers(*middles) else tuple([Piece("".join(side), marked=False)] for side in middles)
+        _compare(*middles) if budget.covers(*middles) else tuple([Piece("".join(side), marked=False)] for side in middles)
     )
     ends = Piece("".join(left[:start]), marked=False), Piece("".join(left[len(left) - end :]), marked=False)
     before, after = ([piece for piece in (ends[0], *side, ends[1]) if piece.text] for side in compared)
@@ -164,12 +162,12 @@ def _marked(left: list[str], right: list[str], budget: _Budget) -> tuple[list[Pi
 
 
 def _alike(left: list[str], right: list[str]) -> int:
-    """How many pieces both begin with."""
+    """The number of pieces that both begin with."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
-def _compared(left: list[str], right: list[str]) -> tuple[list[Piece], list[Piece]]:
+def _compare(left: list[str], right: list[str]) -> tuple[list[Piece], list[Piece]]:
     before: list[Piece] = []
     after: list[Piece] = []
     for kind, a, b, c, d in difflib.SequenceMatcher(str.isspace, left, right, autojunk=False).get_opcodes():
@@ -179,5 +177,5 @@ def _compared(left: list[str], right: list[str]) -> tuple[list[Piece], list[Piec
 
 
 def _words(text: str) -> list[str]:
-    """A text in pieces: words, and what stands between them."""
+    """The pieces of a text: words and single other characters."""
     return re.findall(r"[^\W_]+|[\W_]", text)

@@ -2,7 +2,7 @@
 
 As long as the first line of a journal stays, only more is added to it, so that a later pass copies what was added. Every
 other file is copied again if it changed. Links, and whatever else is no file, are passed over.
-Touches _directory, _file_disk, _file_journal, _file_listing, _file_threads, _file_write.
+Touches directory, disk, journal, listing, threads, write.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from savegame.stores.file.listing import LISTING
 from savegame.stores.file.write import BATCH
 
 _DERIVED: Final = (LISTING, SEARCH, f"{MARKER}.")
-"""How names begin that a copy does without; somebody may be writing them at any time."""
+"""How names begin that a copy leaves out: they may be written at any time."""
 
 
 def backup(
@@ -44,7 +44,7 @@ def backup(
     if os.path.lexists(target):
         raise AlreadyExistsError(f"{target}: exists already; a backup never overwrites")
     if os.path.commonpath((root, target)) == root:
-        raise InvalidInputError(f"{target}: lies inside the store itself; choose a place outside of {root}")
+        raise InvalidInputError(f"{target}: is inside the store itself; choose a place outside of {root}")
     fresh = f"{target}.{os.urandom(8).hex()}.partial"  # not in the way of the next, if this one is killed
     copy = Copy(root, fresh, reading)
     try:
@@ -62,7 +62,7 @@ def backup(
 
 
 class Known(NamedTuple):
-    """How a file was at a moment when nobody wrote. `settled`: the next change gives it another signature."""
+    """A file while no writer was at it. `settled`: the next change changes its signature."""
 
     signature: Signature
     settled: bool
@@ -82,7 +82,7 @@ class Copy:
         self._unflushed: set[str] = set()
 
     def catch_up(self) -> Iterator[tuple[int, int]]:
-        """Copy what changed since it was copied; gives how many files are done, and how many there are.
+        """Copy what changed since it was copied; returns how many files are done, and how many there are.
 
         Without the lock, what is copied may be newer than it was at the moment that is remembered: the next pass sees it.
         """

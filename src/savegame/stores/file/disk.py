@@ -162,13 +162,13 @@ def translate(error: OSError, path: str) -> SavegameError:
     if lacks_descriptors(error):
         return UnavailableError(f"{where}: {TOO_MANY_FILES}")
     if error.errno in _FULL:
-        return OutOfSpace(f"{path}: the disk is full: nothing was saved; make room and try again")
+        return OutOfSpace(f"{path}: the disk is full: nothing was saved; make room and retry")
     if error.errno == errno.EROFS:
-        return UnsupportedError(f"{path}: lies on a read-only file system; open it with read_only=True")
+        return UnsupportedError(f"{path}: is on a read-only file system; open it with read_only=True")
     if error.errno in (errno.EACCES, errno.EPERM):
         return UnavailableError(f"{where}: access was denied; check the permissions")
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        return UnsupportedError(f"{where}: something that savegame did not make is in the way; take it away")
+        return UnsupportedError(f"{where}: another file is in the way; move it away")
     return UnavailableError(f"{where}: reading or writing failed ({error.strerror}); check the disk")
 
 
@@ -313,7 +313,7 @@ class Disk:
             os.rename(directory, os.path.join(self.root, TRASH, uuid.uuid4().hex))
 
     def empty_trash(self) -> None:
-        """Give back the space of what was thrown away, also by somebody who was killed before he came to it."""
+        """Free the space of what was thrown away, including leftovers from a killed process."""
         trash = os.path.join(self.root, TRASH)
         for name in names_in(trash):
             shutil.rmtree(os.path.join(trash, name))
@@ -328,14 +328,14 @@ def checked_root(path: str, *, read_only: bool) -> str:
     """The real path of a store's root, if it is ours or can be made. Changes nothing."""
     text = os.fspath(path)
     if not text or "\0" in text or text != text.encode(errors="replace").decode():
-        raise InvalidInputError(f"{text!r} is not the path of a directory; give one, for example file:saves/")
+        raise InvalidInputError(f"{text!r} is not the path of a directory; use one, for example file:saves/")
     root = os.path.realpath(text)
     with translated(root):
         try:
             found = os.stat(root)
         except FileNotFoundError:
             if read_only:
-                raise StoreNotFound(f"{root}: there is no such directory; leave out read_only=True to make it") from None
+                raise StoreNotFound(f"{root}: the directory does not exist; omit read_only=True to create it") from None
             return root
         if not stat.S_ISDIR(found.st_mode):
             raise UnsupportedError(f"{root}: is not a directory; a file store needs one of its own")
@@ -344,7 +344,7 @@ def checked_root(path: str, *, read_only: bool) -> str:
 
 
 def _check_marker(root: str) -> None:
-    """Refuse a directory that belongs to somebody else, or to a newer savegame."""
+    """Refuse a directory of another program, or of a newer savegame."""
     data = read_file(os.path.join(root, MARKER))
     if data is None:
         if any(name != LOCK and not name.startswith(f"{MARKER}.") for name in os.listdir(root)):

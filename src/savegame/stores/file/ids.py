@@ -1,8 +1,8 @@
-"""Which thread has the checkpoint with an id: told by the id itself, or by a small index beside the threads.
+"""Which thread has the checkpoint with an id: the id itself says it, or a small index beside the threads.
 
-An id that savegame makes for a thread tells the first half of the hash that its directory is named by. Any other id is
+An id that savegame makes for a thread contains the first half of the hash in the name of its directory. Any other id is
 entered in the index before its frame is written, so that the index never lacks one; it only gives hints, and what it names
-must be looked at. It is derived: `compact` and `mend` build it anew. Touches frames, _rows, _file_disk.
+must be looked at. It is derived: `compact` and `mend` rebuild it. Touches frames, rows, disk.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Final
 
 from savegame.encoding.frames import pack_id
 from savegame.stores.file.disk import Disk, hash_in, hashed, opened, read_file, write_at
-from savegame.stores.rows import place_told_by, placed_id
+from savegame.stores.rows import place_in, placed_id
 
 INDEX: Final = "ids"
 _LINE: Final = 32 + 1 + 32 + 1 + 8 + 1
 
 
 def new_id(directory_name: str) -> str:
-    """An id that tells in which directory its thread is."""
+    """An id that says in which directory its thread is."""
     return placed_id(int(directory_name[:16], 16))
 
 
-def told_by(checkpoint_id: str) -> str:
-    """How the name of a thread's directory begins, if the id tells it."""
-    return f"{place_told_by(pack_id(checkpoint_id)):016x}"
+def prefix_in(checkpoint_id: str) -> str:
+    """How the name of a thread's directory begins, if the id says it."""
+    return f"{place_in(pack_id(checkpoint_id)):016x}"
 
 
-def tells(checkpoint_id: str, directory_name: str) -> bool:
+def names_directory(checkpoint_id: str, directory_name: str) -> bool:
     """Whether an id leads to a thread's directory without the index."""
-    return directory_name.startswith(told_by(checkpoint_id))
+    return directory_name.startswith(prefix_in(checkpoint_id))
 
 
 class Index:
@@ -59,7 +59,7 @@ class Index:
         """Enter (id, directory name), flushed, where the id does not tell it."""
         lines: dict[str, list[bytes]] = {}
         for checkpoint_id, directory_name in entries:
-            if not tells(checkpoint_id, directory_name):
+            if not names_directory(checkpoint_id, directory_name):
                 name = hashed(checkpoint_id)
                 lines.setdefault(name[0], []).append(_line(name, directory_name))
         if lines and not os.path.isdir(self._directory):
@@ -80,7 +80,7 @@ class Index:
         """Enter all that there is, instead of whatever was there."""
         lines: dict[str, list[bytes]] = {f"{number:x}": [] for number in range(16)}
         for checkpoint_id, directory_name in entries:
-            if not tells(checkpoint_id, directory_name):
+            if not names_directory(checkpoint_id, directory_name):
                 name = hashed(checkpoint_id)
                 lines[name[0]].append(_line(name, directory_name))
         for shard, found in lines.items():

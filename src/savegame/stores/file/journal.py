@@ -1,8 +1,8 @@
-"""One thread as its journal tells it: an index of places in memory; bodies stay in the file until somebody asks.
+"""One thread as its journal says: an index of places in memory; bodies stay in the file until they are read.
 
 A commit counts whole or not at all; what stands after the last whole one is a torn tail. A line that does not match its sum
-is damage: if it can still be told which frame it was, only that frame is lost; else nothing is told of the thread that may be
-wrong. Touches text, model, _rows, _file_disk, _file_lines.
+is damage: if it still shows which frame it was, only that frame is lost; else nothing of the thread is returned that may be
+wrong. Touches text, model, sums, disk, lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from savegame.errors import CorruptionError, UnsupportedError
 from savegame.model import Frame, Lease, ThreadKey, ThreadRow
 from savegame.stores.file.disk import JOURNAL, READ, opened, read_at
 from savegame.stores.file.lines import Op, Place, dump_line, parse_line, read_first, split_line
-from savegame.stores.rows import damaged
+from savegame.stores.sums import damaged
 
 Signature = tuple[int, int, int]
 """Which file it is, how long, and when it was changed: the same as long as nothing was written."""
@@ -57,7 +57,7 @@ class Journal:
     """Lines of which only the newline is damaged: nothing is lost, but nothing can be added either."""
     sizes: Counter[str] = field(default_factory=Counter)
     first: bytes = b""
-    """The first line, which is another one whenever the journal is written anew."""
+    """The first line, which is another one whenever the journal is rewritten."""
     end: int = 0
     signature: Signature | None = None
 
@@ -159,7 +159,7 @@ def new_journal(key: ThreadKey, directory: str) -> Journal:
 
 
 def load(directory: str, known: Journal | None, key: ThreadKey | None) -> Journal | None:
-    """A thread as its journal tells it now; only what is new is read. None if there is no journal.
+    """A thread as its journal says now; only what is new is read. None if there is no journal.
 
     `key` is the thread that is asked for; without it, the journal says whose it is. Raises CorruptionError if it cannot.
     """
@@ -204,14 +204,14 @@ def refuse_links(directory: str) -> None:
     """Raise UnsupportedError if a thread's directory, or the one above it, is a symbolic link."""
     for path in (os.path.dirname(directory), directory):
         if stat.S_ISLNK(os.lstat(path).st_mode):
-            raise UnsupportedError(f"{path}: is a symbolic link, which savegame did not make; take it away")
+            raise UnsupportedError(f"{path}: is a symbolic link, which savegame did not create; remove it")
 
 
 def _begin(line: bytes, directory: str, key: ThreadKey | None) -> Journal:
     op = read_first(line, directory)
     if op is None and key is None:
         raise CorruptionError(
-            f"{directory}: its first line is damaged, so that nobody knows which thread it is; run repair, which sets it aside",
+            f"{directory}: its first line is damaged, so that its thread is unknown; run repair, which sets it aside",
             place=f"first line of {JOURNAL}",
         )
     key = key or ThreadKey(op["namespace"], op["thread"])  # type: ignore[index]
@@ -261,7 +261,7 @@ def _take(journal: Journal, commit: list[tuple[Op, Place]]) -> None:
 
 
 def _take_damaged(journal: Journal, line: bytes, place: Place) -> None:
-    """A damaged line: the frame that it held is known to be lost, if it can be told which one that was."""
+    """A damaged line: the frame that it held is known to be lost, if the line still shows which one that was."""
     found = _SAVED.match(line)
     seq = int(found[1]) if found else 0
     if found is None or seq <= journal.row.last or int(found[3]) not in (0, *journal.entries):
@@ -286,7 +286,7 @@ def _save(journal: Journal, op: Op, place: Place) -> None:
 
 def _add(journal: Journal, seq: int, entry: Entry) -> None:
     former = journal.entries.get(seq)
-    if former is not None and former.broken:  # the damage is in its number: nobody knows which frame it was
+    if former is not None and former.broken:  # the damage is in its number: which frame it was is unknown
         journal.damage.append(former.place)
         journal.ids.pop(former.id, None)
     journal.entries[seq] = entry

@@ -1,7 +1,7 @@
 """Keyframes of a thread as files beside its journal, one each. Derived: any of them may be taken away at any time.
 
-The name tells the life of the thread and the frame, so that one that was left behind by a deleted thread is never taken
-for one of its successor. The first line of a file is a checksum, the stored body follows. Touches frames, _file_disk.
+The name contains the life of the thread and the frame, so that a leftover of a deleted thread is never taken for one of its
+successor. The first line of a file is a checksum, the stored body follows. Touches frames, disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from savegame.encoding.frames import checksum, thread_salt
 from savegame.errors import CorruptionError
 from savegame.stores.file.disk import Disk, names_in, read_file
 from savegame.stores.file.journal import Journal
-from savegame.stores.rows import damaged
+from savegame.stores.sums import damaged
 
 _NAME: Final = re.compile(r"keyframe\.([0-9a-f]{8})\.([0-9]+)")
 

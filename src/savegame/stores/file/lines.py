@@ -2,7 +2,7 @@
 
 What a line says is an `Op`, whose first key is its kind: thread, save, head, note, record, large or lease. The lines of one
 commit are written at once, and all but the last say `more`. `docs/format/journal.md` has every key.
-Touches text, frames, model, _file_disk.
+Touches text, frames, model, disk.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def parse_line(line: bytes, key: ThreadKey, offset: int) -> Op | None:
         return None
     try:
         op: Op = json.loads(text + b"}")
-    except (ValueError, RecursionError):  # somebody made it up, with a sum that fits
+    except (ValueError, RecursionError):  # made up, with a sum that fits
         return None
     return op
 
@@ -96,14 +96,14 @@ def split_line(line: bytes, key: ThreadKey, offset: int) -> Iterator[tuple[bytes
 
 
 def first_line(key: ThreadKey, life: str) -> Op:
-    """How a journal begins. `life` is another one after a delete, `copy` whenever it is written anew."""
+    """How a journal begins. `life` is another one after a delete, `copy` whenever it is rewritten."""
     return {"thread": key.id, "namespace": key.namespace, "format": FORMAT, "life": life, "copy": os.urandom(8).hex()}
 
 
 def read_first(line: bytes, directory: str) -> Op | None:
     """What the first line of a journal says, if the directory's name bears it out; else None.
 
-    Only this line tells whose the journal is, so that one that is damaged is tried with each bit flipped: the hashes in
+    Only this line names the thread, so a damaged one is tried with each bit flipped: the hashes in
     the directory's name leave no doubt about the right one. Where its newline is damaged, it ends with its sum.
     """
     end = _END.search(line)

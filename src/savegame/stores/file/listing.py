@@ -1,7 +1,7 @@
 """What listings need of every thread, kept in one file per namespace, so that not every journal is read to list them.
 
 Derived: a row counts only as long as its journal has the same signature; else, or if the file is missing or damaged, the
-journal is read. It is never flushed, and may be taken away at any time. Touches model, _file_disk, _file_journal.
+journal is read. It is never flushed, and may be taken away at any time. Touches model, disk, journal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One lock around a whole file store: a mutex in the process, flock between processes, none across a fork.
 
-Whoever writes is alone; whoever reads shares the store with other readers. A child of a fork never touches the lock of
-its parent: it would be the same lock to the system. Touches errors, store and _file_disk.
+A writer is alone; readers share the store. A child of a fork never touches the lock of
+its parent: it would be the same lock to the system. Touches errors, store and disk.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from savegame.errors import ClosedError, UnavailableError
-from savegame.store import write_inside
 from savegame.stores.file.disk import LOCK, translated
 from savegame.stores.forking import Still, leave_alone, take_along
+from savegame.stores.refusals import write_inside
 
 OPENINGS: Final = 20
 """Attempts to lock a file that others keep replacing or removing meanwhile."""
@@ -62,7 +62,7 @@ class Lock:
                 self._holder = 0
                 try:
                     self._unlock()
-                except BaseException:  # also an interrupt: whoever waits must not wait for this process's next operation
+                except BaseException:  # also an interrupt: other processes must not wait for this one's next operation
                     self._drop()
                     raise
 
@@ -72,7 +72,7 @@ class Lock:
             raise ClosedError(f"{self.root}: the vault is closed; open it again")
 
     def close(self) -> None:
-        """Let go of the file, once nobody else in this process is at it. A second call does nothing."""
+        """Close the file, once no other thread of this process uses it. A second call does nothing."""
         with self._mutex:
             self.closed = True
             self._drop()
@@ -94,7 +94,7 @@ class Lock:
                 if self._is_there(self._handle):
                     return
                 self._drop()  # the directory was taken away or replaced meanwhile
-            raise UnavailableError(f"{self._path}: was replaced again and again; stop whatever does that, then retry")
+            raise UnavailableError(f"{self._path}: keeps being replaced; stop what replaces it, then retry")
 
     def _unlock(self) -> None:
         if self._handle is not None:
@@ -120,7 +120,7 @@ class Lock:
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise UnavailableError(f"{self.root}: another process holds the store; try again") from None
+                    raise UnavailableError(f"{self.root}: another process holds the store; retry") from None
             time.sleep(pause)
             pause = min(pause * 2, 0.005)
 
@@ -132,12 +132,12 @@ class Lock:
     # -- fork --------------------------------------------------------------------------------------
 
     def still(self) -> Still:
-        """Wait until nobody is in the middle of something."""
+        """Wait until no operation is under way."""
         with self._mutex:
             yield
 
     def after_fork_in_child(self) -> None:
-        """Begin anew; refuse to go on if the fork happened inside an operation, which is the parent's."""
+        """Start afresh; refuse to go on if the fork happened inside an operation, which is the parent's."""
         self.closed = self.closed or bool(self._holder)
         self._drop()
         self._begin_life()

@@ -1,9 +1,9 @@
 """Threads as readable journals in a directory: one file of JSON lines per thread, for `less`, `grep` and `tail -f`.
 
 A save appends one line and flushes once. What has to change more than one file, or what is already written, is prepared
-beside and renamed into place (`_file_write.py`). One lock around the store keeps processes apart (`_file_lock.py`). The
-index of a thread lives in memory and follows the file (`_file_journal.py`, `_file_threads.py`); what changes mean is in
-`_file_changes.py`, looking after it in `_file_upkeep.py` and `_file_copy.py`. Touches store and those.
+beside and renamed into place (`write.py`). One lock around the store keeps processes apart (`lock.py`). The index of a
+thread lives in memory and follows the file (`journal.py`, `threads.py`); the primitives of the rules are in `changes.py`,
+maintenance in `upkeep.py` and `copy.py`. Touches store, rules and those.
 """
 
 from __future__ import annotations
@@ -11,24 +11,17 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import ClassVar, Final
 
 from savegame.encoding.json_form import from_text
-from savegame.errors import (
-    CheckpointNotFound,
-    CorruptionError,
-    InvalidInputError,
-    SavegameError,
-    UnavailableError,
-    UnsupportedError,
-)
-from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Capability, Store, StoreChange
+from savegame.errors import CorruptionError, InvalidInputError, SavegameError, UnavailableError
+from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
+from savegame.store import Capability
 from savegame.stores.file import upkeep
-from savegame.stores.file.changes import Changes
+from savegame.stores.file.changes import FileTransaction
 from savegame.stores.file.copy import backup
 from savegame.stores.file.disk import SEARCH, Disk, checked_root, hashed, hashed_in, make_root, translated
 from savegame.stores.file.ids import new_id
@@ -38,7 +31,9 @@ from savegame.stores.file.lock import OPENINGS, Lock
 from savegame.stores.file.threads import Threads
 from savegame.stores.file.write import BATCH, Writer
 from savegame.stores.fts import FtsIndex
-from savegame.stores.rows import damaged
+from savegame.stores.refusals import no_checkpoint, read_only
+from savegame.stores.rules import RuledStore
+from savegame.stores.sums import damaged
 
 logger = logging.getLogger("savegame")
 
@@ -50,10 +45,10 @@ def open_url(url: str, *, durability: str = "power", read_only: bool = False) ->
     return FileStore(url.removeprefix("file:"), durability=durability, read_only=read_only)
 
 
-class FileStore(Store):
+class FileStore(RuledStore):
     """Keeps threads in a directory of their own. May be shared between threads and processes; survives `os.fork`.
 
-    Nothing is made before the first write. `clock` gives microseconds since 1970.
+    Nothing is created before the first write. `clock` returns microseconds since 1970.
     """
 
     scheme = "file"
@@ -77,31 +72,19 @@ class FileStore(Store):
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def commit(self, changes: Sequence[StoreChange]) -> list[int]:
-        with self._writing() as work:
-            return work.make(changes)
-
     def new_id(self, key: ThreadKey) -> str:
         return new_id(hashed(key.id))
 
-    def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
-        with self._writing() as work:
-            return work.lease(key, owner, ttl_us, instead_of, self._writer.next_epoch)
-
-    def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
-        with self._writing() as work:
-            return work.renew(key, epoch, ttl_us)
-
     @contextmanager
-    def _writing(self) -> Iterator[Changes]:
+    def transaction(self) -> Iterator[FileTransaction]:
         """A commit: what is changed inside is written at the end, or forgotten if anything fails."""
         with self._alone():
-            work = Changes(self._clock, self._threads.look, self._threads.directory, self._threads.may_have)
+            transaction = FileTransaction(self._threads, self._clock, self._writer.next_epoch)
             try:
-                yield work
-                self._writer.write(work.drafts.values())
+                yield transaction
+                self._writer.write(transaction.drafts.values())
             except BaseException:
-                for draft in work.drafts.values():
+                for draft in transaction.drafts.values():
                     if draft.lines or draft.whole:
                         self._threads.forget(draft.journal.directory)
                 raise
@@ -111,13 +94,13 @@ class FileStore(Store):
     def thread(self, key: ThreadKey) -> ThreadRow | None:
         with self._reading():
             journal = self._threads.look(key)
-            return None if journal is None else journal.row
+            return None if journal is None else journal.row.public()
 
     def threads(
         self, namespace: str, *, after: str | None = None, limit: int = 100, agent: str | None = None
     ) -> Page[ThreadRow]:
         with self._reading():
-            rows = (row for row in self._threads.rows(namespace, after) if row.head and agent in (None, row.agent))
+            rows = (row.public() for row in self._threads.rows(namespace, after) if row.head and agent in (None, row.agent))
             items = list(islice(rows, limit + 1))
             self._keep_listings()
         return Page(items[:limit], items[limit - 1].key.id if len(items) > limit else None)
@@ -158,7 +141,7 @@ class FileStore(Store):
     def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
         with self._bodies(key) as (journal, reader):
             if seq not in journal.entries:
-                raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
+                raise no_checkpoint(key, seq)
             there = keyframes_of(journal)
             deltas: list[bytes] = []
             at = seq
@@ -259,17 +242,17 @@ class FileStore(Store):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else writes or reads; what somebody left unfinished is finished first."""
+        """No other writer or reader; a commit that was left unfinished is finished first."""
         if self.read_only:
             self._lock.check_open()
-            raise UnsupportedError(f"{self.path}: was opened with read_only=True")
+            raise read_only(self.path)
         with translated(self.path), self._lock.held(alone=True):
             self._writer.finish()
             yield
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Nobody writes; everything is read at one moment."""
+        """No writer: everything is read in one snapshot."""
         for _ in range(OPENINGS):
             with translated(self.path), self._lock.held(alone=False):
                 if not os.path.lexists(self._batch):

@@ -1,7 +1,7 @@
 """The threads of a store as this process knows them: indexes of journals, bounded in number, and rows for listings.
 
 Nothing here is trusted for longer than the files stay as they were: a directory is listed again when its time of change
-moves, a journal is read on when its size does. Touches _directory, _file_disk, _file_ids, _file_journal.
+moves, a journal is read on when its size does. Touches directory, disk, ids, journal, listing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from savegame.model import ThreadKey, ThreadRow
 from savegame.stores.directory import SETTLED_NS
 from savegame.stores.file.disk import JOURNAL, Disk, directory_in, hashed, hashed_in, names_in, thread_directory
-from savegame.stores.file.ids import Index, told_by
+from savegame.stores.file.ids import Index, prefix_in
 from savegame.stores.file.journal import Journal, Signature, load, signature_at
 from savegame.stores.file.listing import LISTING, Summary, read_listing, write_listing
 
@@ -31,7 +31,7 @@ WORTH_KEEPING: Final = 256
 
 @dataclass(slots=True)
 class Space:
-    """The threads of a namespace: the names of their directories, sorted; once somebody asked, (id, name) in order of ids."""
+    """The threads of a namespace: the names of their directories, sorted; once needed, (id, name) in order of ids."""
 
     directory: str
     changed: int = 0
@@ -130,7 +130,7 @@ class Threads:
         """The threads in which a checkpoint may be."""
         space = self.space(namespace)
         names = self._space(space).names
-        beginnings = (told_by(checkpoint_id), *Index(self._disk, space).find(checkpoint_id))
+        beginnings = (prefix_in(checkpoint_id), *Index(self._disk, space).find(checkpoint_id))
         found = (names[bisect_left(names, begin) : bisect_right(names, f"{begin}~")] for begin in beginnings)
         for name in dict.fromkeys(chain.from_iterable(found)):
             journal = self.journal(os.path.join(space, name))
@@ -171,7 +171,7 @@ class Threads:
                 self._news[space] = 0
 
     def unlist(self, space: str) -> None:
-        """Take away what is kept of a namespace, before something of it goes; the next listing is kept anew."""
+        """Remove the listing of a namespace, before something of it goes; the next one is written again."""
         kept = [name for name in names_in(space) if name.startswith(LISTING)]
         if LISTING in kept:
             self._summaries = read_listing(space) | self._summaries

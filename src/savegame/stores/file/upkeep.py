@@ -1,7 +1,7 @@
 """Sizes, checking, mending and compacting of a file store: what it does for `stats`, `verify`, `repair` and others.
 
-Checking reads every file anew, whatever is remembered. Mending never deletes: damaged lines go to `aside.jsonl` beside
-their journal, as they are, and what cannot be read at all to `aside/` in the root. Touches _file_*.
+Checking reads every file again, whatever is remembered. Mending never deletes: damaged lines go to `aside.jsonl` beside
+their journal, as they are, and what cannot be read at all to `aside/` in the root. Touches the other modules of this store.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from savegame.stores.file.disk import (
     names_in,
     thread_directory,
 )
-from savegame.stores.file.ids import Index, tells
+from savegame.stores.file.ids import Index, names_directory
 from savegame.stores.file.journal import Journal, Reader, load
 from savegame.stores.file.keyframes import is_sound, keyframes_of
 from savegame.stores.file.threads import Threads
 from savegame.stores.file.write import TORN, Writer, last_epoch, set_epoch
-from savegame.stores.rows import damaged, problem
+from savegame.stores.sums import damaged, problem
 
 
 def sizes(disk: Disk, threads: Threads) -> dict[str, int]:
@@ -91,7 +91,7 @@ def check_thread(disk: Disk, directory: str) -> list[Problem]:
 
 
 def _loaded(directory: str) -> Journal | None:
-    """A thread; None if a first save is not done yet. Raises CorruptionError if its journal is missing, or nobody's."""
+    """A thread; None if a first save is not done yet. Raises CorruptionError if its journal is missing or names no thread."""
     journal = load(directory, None, None)
     if journal is None and any(not name.endswith(".new") for name in names_in(directory)):
         raise CorruptionError(
@@ -123,14 +123,14 @@ def _not_in_index(disk: Disk, journal: Journal) -> list[str]:
     space, name = os.path.split(journal.directory)
     index = Index(disk, space)
     ids = [entry.id for entry in journal.entries.values() if not entry.broken]
-    return [one for one in ids if not tells(one, name) and hash_in(name) not in index.find(one)]
+    return [one for one in ids if not names_directory(one, name) and hash_in(name) not in index.find(one)]
 
 
 # -- mending ---------------------------------------------------------------------------------------
 
 
 def mend_root(disk: Disk, now: int) -> list[str]:
-    """Go on with an epoch that nobody can have, where nobody knows the newest one."""
+    """Continue with an epoch that is surely unused, where the newest one was lost."""
     if not check_root(disk):
         return []
     set_epoch(disk, now)
@@ -138,12 +138,12 @@ def mend_root(disk: Disk, now: int) -> list[str]:
 
 
 def mend_thread(disk: Disk, writer: Writer, directory: str) -> list[str]:
-    """Set damaged lines and keyframes of a thread aside; its head becomes the newest frame if nobody knows it."""
+    """Set damaged lines and keyframes of a thread aside; its head becomes the newest frame if it was lost."""
     try:
         journal = _loaded(directory)
     except CorruptionError:
         _set_aside(disk, directory)
-        return [f"{directory}: set aside as a whole: nobody knows which thread it is"]
+        return [f"{directory}: set aside as a whole: it does not say which thread it is"]
     if journal is None:
         return []
     right = thread_directory(disk.root, journal.key)
@@ -189,7 +189,7 @@ def _mend_journal(writer: Writer, journal: Journal) -> str:
     head_id = journal.entries[head].id if head else None
     journal.row = journal.row._replace(head=head, head_id=head_id, last=max(journal.row.last, newest))
     said = [f"{len(journal.damage)} damaged lines set aside"] if journal.damage else []
-    said += [f"{len(journal.worn)} lines without a newline written anew"] if journal.worn else []
+    said += [f"{len(journal.worn)} lines without a newline rewritten"] if journal.worn else []
     draft = Draft(journal, there=True, whole=True, aside=journal.damage)
     journal.damage = []
     writer.write([draft])
@@ -200,7 +200,7 @@ def _mend_journal(writer: Writer, journal: Journal) -> str:
 
 
 def compact_thread(writer: Writer, journal: Journal | None, recode: Callable[[bytes], bytes]) -> None:
-    """Write a journal anew without what was superseded, and drop its keyframes."""
+    """Rewrite a journal without what was superseded, and drop its keyframes."""
     if journal is None or journal.damage:
         return  # deleted meanwhile; or repair comes first
     draft = Draft(journal, there=True, whole=True, recode=recode, keyframes=dict.fromkeys(keyframes_of(journal)))

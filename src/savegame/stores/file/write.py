@@ -2,7 +2,7 @@
 
 The order of writes and flushes is what makes a commit happen whole or not at all, whenever the process is killed or the
 power goes: see `docs/decisions/0012-file-store.md`. An error before the moment of truth leaves nothing behind; one after it
-says that the outcome is unknown. Touches _file_changes, _file_disk, _file_ids, _file_journal, _file_keyframes, _file_threads.
+says that the outcome is unknown. Touches changes, disk, ids, journal, keyframes, threads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Final
 
 from savegame.errors import CorruptionError, SavegameError, UnavailableError
-from savegame.stores.file.changes import Draft, said_now
+from savegame.stores.file.changes import Draft, current_lines
 from savegame.stores.file.disk import (
     ASIDE,
     FRESH,
@@ -55,7 +55,7 @@ class Writer:
         self._disk = disk
         self._threads = threads
         self._suspects: set[str] = set()
-        """Directories of journals whose flush failed: they are written anew before anything is added."""
+        """Directories of journals whose flush failed: they are rewritten before anything is added."""
         self._batch = os.path.join(disk.root, BATCH)
 
     def write(self, drafts: Iterable[Draft]) -> None:
@@ -115,7 +115,7 @@ class Writer:
                 self._disk.flush(handle)
             except OSError as error:
                 self._suspects.add(journal.directory)
-                with suppress(OSError):  # so that nobody builds on what may not be on the disk
+                with suppress(OSError):  # so that no commit builds on what may not be on the disk
                     os.ftruncate(handle, journal.end)
                 raise _unknown(draft, error) from error
             journal.signature = signature_of(handle)
@@ -126,7 +126,7 @@ class Writer:
         self._threads.keep(journal)
 
     def _keep_tail(self, journal: Journal, handle: int) -> None:
-        """Set a torn tail aside, as it is: somebody was interrupted there, and nobody was told that it was saved."""
+        """Set a torn tail aside, as it is: a write that was interrupted before it was acknowledged."""
         numbers = [name.removeprefix(TORN) for name in names_in(journal.directory) if name.startswith(TORN)]
         newest = max((int(number) for number in numbers if number.isdecimal()), default=0)
         path = os.path.join(journal.directory, f"{TORN}{newest + 1}")
@@ -145,7 +145,7 @@ class Writer:
             if draft.aside:
                 self._add_aside(journal.directory, b"".join(map(reader.raw, draft.aside)))
             if draft.whole or (draft.there and self._needs_rewriting(journal)):
-                parts = dump_journal(said_now(journal, reader, draft.recode), journal.key)
+                parts = dump_journal(current_lines(journal, reader, draft.recode), journal.key)
             elif draft.there:
                 parts = chain(copied(reader.handle(), journal.end), [dump_commit(draft.lines, journal.key, journal.end)])
             else:
@@ -176,7 +176,7 @@ class Writer:
         self.empty_trash()
 
     def _clear_lost(self, directories: list[str], *, needed: bool) -> None:
-        """Throw away what repair set aside of deleted threads when nobody knew whose it was."""
+        """Throw away what repair set aside of deleted threads without knowing whose it was."""
         lost = os.path.join(self._disk.root, LOST)
         ours = tuple(f"{name_aside(directory)}-" for directory in directories)
         found = [os.path.join(lost, name) for name in names_in(lost) if name.startswith(ours)] if ours else []
@@ -193,7 +193,7 @@ class Writer:
         self.empty_trash()
 
     def empty_trash(self) -> bool:
-        """Give back the space of what was deleted. Gives False if some of it could not be removed yet."""
+        """Free the space of what was deleted. Returns False if some of it could not be removed yet."""
         try:
             self._disk.empty_trash()
         except OSError as error:
@@ -236,7 +236,7 @@ class Writer:
             self._disk.empty_trash()
 
     def finish(self) -> None:
-        """Finish what somebody began to do to several threads at once. What was done of it is not done again."""
+        """Finish a commit to several threads that was interrupted. What was done of it is not done again."""
         data = read_file(self._batch)
         if data is None:
             return
@@ -274,9 +274,9 @@ class Writer:
                     logger.warning("thread %r: a keyframe could not be written: %s", draft.journal.key.id, error)
 
     def next_epoch(self, held: int, now: int) -> int:
-        """A number larger than any that was given before, durable before anybody gets it; `held` is the thread's newest."""
+        """A number larger than any before, durable before it is returned; `held` is the thread's newest."""
         newest = last_epoch(self._disk)
-        epoch = max(now if newest is None else newest, held) + 1  # the clock: nobody can have had so many, lost or not
+        epoch = max(now if newest is None else newest, held) + 1  # the clock: there were never that many, lost or not
         set_epoch(self._disk, epoch)
         return epoch
 
@@ -287,7 +287,7 @@ def _is_linked(directory: str) -> bool:
 
 
 def last_epoch(disk: Disk) -> int | None:
-    """The newest epoch that was given; None if none was, or the file that told it is gone. Raises CorruptionError."""
+    """The newest epoch; None if there was none, or its file is missing. Raises CorruptionError."""
     path = os.path.join(disk.root, EPOCH)
     data = read_file(path)
     if data is None:
@@ -329,5 +329,5 @@ def _parse_batch(data: bytes, path: str) -> tuple[list[list[str]], list[list[str
         raise CorruptionError(f"{path}: is damaged; restore a backup", place=BATCH)
     found = json.loads(text)
     if not all(is_hashed(name) for names in (*found["replace"], *found["remove"]) for name in names):
-        raise CorruptionError(f"{path}: names what savegame did not make; restore a backup", place=BATCH)
+        raise CorruptionError(f"{path}: names files that savegame did not create; restore a backup", place=BATCH)
     return found["replace"], found["remove"]

@@ -1,8 +1,8 @@
-"""What each kind of change does to the rows of PostgreSQL, inside a transaction or, for a plain append, as one statement.
+"""The primitives of the rules on PostgreSQL's tables, and the one short way past them: a plain append as one statement.
 
-A `Work` is one transaction: it locks the rows of its threads in order, so that nobody waits for somebody who waits for
-it, keeps them in memory while changes are made, and writes each once at the end. Writes are sent without waiting for
-their answers; only what has to be looked at costs a round trip. Touches store, frames, _rows, _row_changes, _postgres_pool.
+A `Work` is one transaction: it locks the rows of its threads in order, so that writers never wait for each other in a
+circle, keeps them in memory while changes are made, and writes each once at the end. Writes are sent without waiting for
+their answers; only a question costs a round trip. Touches rules, frames, rows, sums, pool and reading.
 """
 
 from __future__ import annotations
@@ -10,38 +10,23 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 from savegame.encoding.frames import checksum, pack_id, thread_salt
-from savegame.model import ThreadKey
+from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, DeleteThread, PutRecord, StoreChange
-from savegame.stores.postgres.pool import Link, Rows
-from savegame.stores.row_changes import Blobs, RowChanges, floor_after, is_next, remember
-from savegame.stores.rows import (
-    EMPTY_ROW,
-    SEQ_MASK,
-    Row,
-    Stretch,
-    blob_checksum,
-    damaged,
-    meta_checksum,
-    place_told_by,
-    placed_id,
-    read_frame,
-    sound_deltas,
-    thread_sum,
-)
-
-COLUMNS: Final = len(Row._fields)
-KEYFRAME, DELTA = 1, 2
-"""Kinds of rows that the statement `chain` gives."""
+from savegame.stores.postgres.link import Link
+from savegame.stores.postgres.reading import find, read_frames, read_row, row_sum
+from savegame.stores.rows import EMPTY_ROW, Row, continues, place_in, placed_id, remember
+from savegame.stores.rules import Blobs, Pin, Transaction, floor_after
+from savegame.stores.sums import blob_checksum, meta_checksum, record_checksum
 
 LOCKS: Final = 64
-"""How many locks the ids that users chose share in a namespace: a transaction can hold only so many."""
+"""How many locks the ids that users chose share in a namespace: a transaction can hold only a limited number."""
 
 EPOCH_BITS: Final = 16
-"""How many bits of a lease's number are random: a server that lost commits gives the number before them again."""
+"""How many bits of a lease's number are random: a server that lost commits issues the number before them again."""
 
 _random = random.SystemRandom()
 
@@ -57,31 +42,19 @@ def new_version() -> int:
     return _random.getrandbits(61) + 1
 
 
-def read_row(key: ThreadKey, columns: Sequence[Any]) -> Row:
-    """A thread's row from its columns. Raises CorruptionError."""
-    row = Row._make(columns[:COLUMNS])
-    if row_sum(key, row) != columns[COLUMNS]:
-        raise damaged(key, None, "thread row")
-    return row
-
-
-def row_sum(key: ThreadKey, row: Row) -> int:
-    """The checksum of a row; not over the time at which its lease runs out, which the server sets."""
-    return thread_sum(key, row._replace(expires=0), row.head_id)
-
-
-class Work:
+class Work(Transaction):
     """One transaction on one connection: the rows of the threads that it locked, as they will be."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, epochs: str) -> None:
         self.link = link
         self.rows: dict[ThreadKey, Row | None] = {}
         self.written: dict[ThreadKey, Row] = {}
-        self.now = 0
+        self.time = 0
+        self._epochs = epochs
         self._watched: set[ThreadKey] = set()
 
     def lock(self, keys: Collection[ThreadKey], made: Collection[ThreadKey], ids: Iterable[tuple[str, str]]) -> None:
-        """Lock the rows of threads, then ids that users chose. Those of `made` that are missing are made."""
+        """Lock the rows of threads, then ids that users chose. Those of `made` that are missing are inserted."""
         self.rows = dict.fromkeys(keys)
         self._read(keys)
         missing = sorted(key for key in made if self.rows[key] is None)
@@ -97,22 +70,17 @@ class Work:
             found = self.link.ask("lock_thread", *next(iter(keys)))
         else:
             found = self.link.ask("lock_threads", [key.namespace for key in keys], [key.id for key in keys])
-        for *columns, namespace, thread_id, watched, now in found:
+        for *columns, namespace, thread_id, watched, time in found:
             key = ThreadKey(namespace, thread_id)
-            self.now = max(self.now, now)
-            if columns != [*EMPTY_ROW._replace(no=tag_of(key)), 0]:  # that one we have just made
+            self.time = max(self.time, time)
+            if columns != [*EMPTY_ROW._replace(no=tag_of(key)), 0]:  # that one was just inserted
                 self.rows[key] = read_row(key, columns)
             if watched:
                 self._watched.add(key)
 
     def write(self, key: ThreadKey, row: Row) -> None:
-        """Have the row of a thread written at the end."""
-        self.rows[key] = self.written[key] = row
-
-    def delete(self, key: ThreadKey) -> None:
-        """The row of a thread is deleted."""
-        self.rows[key] = None
-        self.written.pop(key, None)
+        """Have the row of a thread written at the end, with another version."""
+        self.rows[key] = self.written[key] = row._replace(version=new_version())
 
     def finish(self) -> None:
         """Write the rows."""
@@ -121,234 +89,175 @@ class Work:
             if key in self._watched and row.head_id is not None:
                 self.link.tell("notify", row.head_id)
 
+    # -- threads -----------------------------------------------------------------------------------------
 
-class Changes(RowChanges[Work]):
-    """Makes changes, and remembers rows of threads as they were last seen: a guess, which the version decides on."""
+    def now(self) -> int:
+        return self.time
 
-    def __init__(self, epochs: str) -> None:
-        self._epochs = epochs
+    def next_epoch(self, newest: int) -> int:
+        number: int = self.link.ask("next_epoch", self._epochs)[0][0]
+        return max(number, (newest >> EPOCH_BITS) + 1) << EPOCH_BITS | _random.getrandbits(EPOCH_BITS)
+
+    def row(self, key: ThreadKey) -> ThreadRow | None:
+        row = self.rows[key]
+        return None if row is None else row.ruled(key)
+
+    def add_thread(self, key: ThreadKey) -> ThreadRow:
+        self.write(key, EMPTY_ROW._replace(no=tag_of(key)))
+        return EMPTY_ROW.ruled(key)
+
+    def put_row(self, row: ThreadRow) -> None:
+        self.write(row.key, (self.rows[row.key] or EMPTY_ROW).after(row))
+
+    def delete_thread(self, key: ThreadKey) -> None:
+        for kind in ("frames", "keyframes", "records", "blobs", "aside", "thread"):
+            self.link.tell(f"delete_{kind}", *key)
+        self.rows[key] = None
+        self.written.pop(key, None)
+
+    # -- frames ------------------------------------------------------------------------------------------
+
+    def is_taken(self, change: Append) -> bool:
+        return not change.fresh and find(self.link, change.key.namespace, change.id) is not None
+
+    def add_frame(self, row: ThreadRow, frame: Frame) -> None:
+        before = self.rows[row.key] or EMPTY_ROW
+        new = before.after(row)._replace(run=_run_after(before, frame.base))
+        listed = _is_listed(new, frame.id)
+        self.link.tell("add_frame", *row.key, new.last, listed, *_frame_columns(row.key, new, frame, listed=listed))
+        self.write(row.key, new)
+
+    def pins(self, key: ThreadKey, seqs: Collection[int]) -> dict[int, Pin]:
+        return {seq: Pin(id, note) for seq, id, note in self.link.ask("pins", *key, list(seqs))}  # noqa: A001 - one word per idea
+
+    def frames_after(self, key: ThreadKey, seq: int) -> list[Frame]:
+        return read_frames(self.link, key, low=seq + 1, deltas=True)
+
+    def nth_newest(self, key: ThreadKey, number: int) -> int | None:
+        row = self.rows[key] or EMPTY_ROW
+        if row.frames == row.last:  # none was ever removed
+            return row.last - number
+        found = self.link.ask("nth_newest", *key, number)
+        return found[0][0] if found else None
+
+    def count(self, key: ThreadKey) -> int:
+        return self.count_and_newest(key)[0]
+
+    def count_and_newest(self, key: ThreadKey) -> tuple[int, int]:
+        """How many frames a thread has, and the largest of their numbers."""
+        count, newest = self.link.ask("count_frames", *key)[0]
+        return count, newest
+
+    def put_note(self, key: ThreadKey, seq: int, note: bytes | None) -> None:
+        self.link.tell("set_note", *key, seq, note, None if note is None else checksum(note, thread_salt(*key), seq))
+
+    def rebase(self, key: ThreadKey, frames: Sequence[tuple[int, int, bytes]]) -> None:
+        salt = thread_salt(*key)
+        found = {seq: columns for seq, *columns in self.link.ask("frame_metas", *key, [seq for seq, _, _ in frames])}
+        for seq, base, delta in frames:
+            stored_id, meta, run, listed = found[seq]
+            meta_sum = meta_checksum(salt, seq, base, run, listed, stored_id, meta)
+            self.link.tell("set_base", *key, seq, base, meta_sum, delta, checksum(delta, salt, seq, base))
+
+    def drop_frames(self, key: ThreadKey, seqs: Sequence[int], *, aside: bool) -> None:
+        for name in (*(("frames_aside",) if aside else ()), "drop_frames", "drop_keyframes"):
+            self.link.tell(name, *key, list(seqs))
+        row = self.rows[key]
+        if row is not None and row.last in seqs:  # the next frame begins a run of its own
+            self.rows[key] = row._replace(run=0)
+
+    # -- records, keyframes, blobs -----------------------------------------------------------------------
+
+    def record_names(self, key: ThreadKey, kind: str) -> list[str]:
+        return [name for (name,) in self.link.ask("record_names", *key, kind)]
+
+    def has_record(self, key: ThreadKey, kind: str, name: str) -> bool:
+        return bool(self.link.ask("record", *key, kind, name))
+
+    def put_record(self, key: ThreadKey, kind: str, name: str, value: bytes | None) -> None:
+        if value is None:
+            self.link.tell("delete_record", *key, kind, name)
+        else:
+            self.link.tell("put_record", *key, kind, name, value, record_checksum(key, kind, name, value))
+
+    def put_keyframe(self, key: ThreadKey, seq: int, body: bytes | None) -> None:
+        if body is None:
+            self.link.tell("delete_keyframe", *key, seq)
+        else:
+            self.link.tell("put_keyframe", *key, seq, body, checksum(body, thread_salt(*key), seq))
+
+    def put_blobs(self, key: ThreadKey, blobs: Blobs) -> None:
+        for digest, body in blobs:
+            self.link.tell("put_blob", *key, digest, body, blob_checksum(key, digest, body))
+
+    def keep_blobs(self, key: ThreadKey, digests: Collection[bytes], *, aside: bool) -> None:
+        for name in (*(("blobs_aside",) if aside else ()), "keep_blobs"):
+            self.link.tell(name, *key, list(digests))
+
+
+class Committed:
+    """Rows of threads as they were last seen committed: a guess, which versions decide on."""
+
+    def __init__(self) -> None:
         self._rows: dict[ThreadKey, Row] = {}
-
-    def apply(self, work: Work, change: StoreChange) -> int:
-        """Make one change. Gives the sequence number that it made, or 0."""
-        row = work.rows[change.key]
-        if row is None and isinstance(change, DeleteThread):
-            self.delete_thread(work, change.key, EMPTY_ROW)  # what repair set aside of it, or a lost row left behind
-            return 0
-        return self.make(work, change, row)
 
     def remember(self, rows: dict[ThreadKey, Row]) -> None:
         """Rows that are committed."""
         remember(self._rows, rows)
 
     def forget(self, keys: Iterable[ThreadKey]) -> None:
-        """Rows that may be others by now."""
+        """Rows that may have changed."""
         for key in keys:
             self._rows.pop(key, None)
 
     def forget_all(self) -> None:
-        """Every row may be another by now."""
+        """Every row may have changed."""
         self._rows.clear()
 
     def new_id(self, key: ThreadKey) -> str:
-        """An id that tells the place of the thread's next frame, unless somebody else appends first."""
+        """An id that contains the place of the thread's next frame, unless another writer appends first."""
         row = self._rows.get(key)
         return placed_id(tag_of(key) << 32 | (row.last + 1 if row else 1))
 
     def plain_append(self, change: Append) -> tuple[Row, tuple[Any, ...]] | None:
-        """The next row and the parameters of `append`, if the remembered row says that nothing else has to be looked at."""
-        row = self._rows.get(change.key)
-        if row is None or change.blobs or not is_next(change, row):
+        """The next row and the parameters of `append`, if the remembered row says that the rules have nothing to look up."""
+        key, row = change.key, self._rows.get(change.key)
+        if row is None or change.blobs or not continues(change, row):
             return None
         if change.keep_newest is not None and change.keep_newest > 1 and row.frames != row.last:
-            return None  # frames were removed: which one is the oldest to keep has to be looked up
-        floor = floor_after(row, change.keep_newest, lambda number: row.last - number)
-        listed = _is_listed(change, row)
-        new, columns = _after_append(change, row, floor, row.expires, 1 if listed else None)
-        new = new._replace(version=new_version())
+            return None  # frames were removed: the oldest to keep has to be looked up
+        floor = floor_after(row.last, row.frames, row.floor, change.keep_newest, lambda number: row.last - number)
+        new = Row(
+            row.no, row.agent, row.last + 1, change.id, row.last + 1, floor, _run_after(row, change.base), row.frames + 1,
+            row.epoch, row.owner, row.expires, new_version(),
+        )  # fmt: skip
+        listed = _is_listed(new, change.id)
+        before, after = (row.version, row.head_id), (new.version, new.last, floor, row_sum(key, new))
         renew = None if row.owner is None else change.renew_us
-        before, after = (row.version, row.head_id), (new.version, new.last, floor, row_sum(change.key, new))
-        return new, (*change.key, *before, *after, renew, listed, *columns)
-
-    # -- rows --------------------------------------------------------------------------------------------
-
-    def now(self, db: Work) -> int:
-        return db.now
-
-    def next_epoch(self, db: Work, held: int) -> int:
-        number: int = db.link.ask("next_epoch", self._epochs)[0][0]
-        return max(number, (held >> EPOCH_BITS) + 1) << EPOCH_BITS | _random.getrandbits(EPOCH_BITS)
-
-    def add_row(self, db: Work, key: ThreadKey) -> Row:
-        row = EMPTY_ROW._replace(no=tag_of(key), version=new_version())
-        db.write(key, row)
-        return row
-
-    def write_row(self, db: Work, key: ThreadKey, row: Row) -> None:
-        db.write(key, row._replace(version=new_version()))
-
-    def delete_thread(self, db: Work, key: ThreadKey, row: Row) -> None:
-        for kind in ("frames", "keyframes", "records", "blobs", "aside", "thread"):
-            db.link.tell(f"delete_{kind}", *key)
-        db.delete(key)
-
-    # -- frames ------------------------------------------------------------------------------------------
-
-    def is_taken(self, db: Work, change: Append) -> bool:
-        return not change.fresh and find(db.link, change.key.namespace, change.id) is not None
-
-    def add_frame(self, db: Work, change: Append, row: Row) -> int:
-        key, listed = change.key, _is_listed(change, row)
-        floor = floor_after(row, change.keep_newest, partial(_nth_newest, db.link, key, row))
-        expires = row.expires if change.renew_us is None or row.owner is None else db.now + change.renew_us
-        new, columns = _after_append(change, row, floor, expires, 1 if listed else None)
-        db.link.tell("add_frame", *key, new.last, listed, *columns)
-        self.put_blobs(db, key, row, change.blobs)
-        self.write_row(db, key, new)
-        return new.last
-
-    def ids(self, db: Work, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, str]:
-        return dict(db.link.ask("frame_ids", *key, list(seqs)))
-
-    def notes(self, db: Work, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, bytes | None]:
-        return dict(db.link.ask("frame_notes", *key, list(seqs)))
-
-    def metas(
-        self, db: Work, key: ThreadKey, row: Row, seqs: Collection[int]
-    ) -> dict[int, tuple[str | bytes, bytes, int, int | None]]:
-        found = db.link.ask("frame_metas", *key, list(seqs))
-        return {seq: (stored_id, meta, run, listed) for seq, stored_id, meta, run, listed in found}
-
-    def set_note(self, db: Work, key: ThreadKey, row: Row, seq: int, note: bytes | None, total: int | None) -> None:
-        db.link.tell("set_note", *key, seq, note, total)
-
-    def set_base(
-        self, db: Work, key: ThreadKey, row: Row, seq: int, base: int, meta_sum: int, delta: bytes, delta_sum: int
-    ) -> None:
-        db.link.tell("set_base", *key, seq, base, meta_sum, delta, delta_sum)
-
-    def drop_frames(self, db: Work, key: ThreadKey, row: Row, seqs: Sequence[int], *, aside: bool) -> None:
-        if aside:
-            db.link.tell("frames_aside", *key, list(seqs))
-        db.link.tell("drop_frames", *key, list(seqs))
-        db.link.tell("drop_keyframes", *key, list(seqs))
-
-    def count(self, db: Work, key: ThreadKey, row: Row) -> tuple[int, int]:
-        count, newest = db.link.ask("count_frames", *key)[0]
-        return count, newest
-
-    def newer(self, db: Work, key: ThreadKey, row: Row, seq: int) -> list[tuple[int, int, bytes, int]]:
-        return [(seq, base, delta, total) for seq, base, delta, total in db.link.ask("newer_frames", *key, seq)]
-
-    # -- records, keyframes, large values ----------------------------------------------------------------
-
-    def record_names(self, db: Work, key: ThreadKey, row: Row, kind: str) -> list[str]:
-        return [name for (name,) in db.link.ask("record_names", *key, kind)]
-
-    def has_record(self, db: Work, key: ThreadKey, row: Row, kind: str, name: str) -> bool:
-        return bool(db.link.ask("record", *key, kind, name))
-
-    def put_record(self, db: Work, key: ThreadKey, row: Row, kind: str, name: str, value: bytes, total: int) -> None:
-        db.link.tell("put_record", *key, kind, name, value, total)
-
-    def delete_record(self, db: Work, key: ThreadKey, row: Row, kind: str, name: str) -> None:
-        db.link.tell("delete_record", *key, kind, name)
-
-    def put_keyframe(self, db: Work, key: ThreadKey, row: Row, seq: int, body: bytes, total: int) -> None:
-        db.link.tell("put_keyframe", *key, seq, body, total)
-
-    def delete_keyframe(self, db: Work, key: ThreadKey, row: Row, seq: int) -> None:
-        db.link.tell("delete_keyframe", *key, seq)
-
-    def put_blobs(self, db: Work, key: ThreadKey, row: Row, blobs: Blobs) -> None:
-        for digest, body in blobs:
-            db.link.tell("put_blob", *key, digest, body, blob_checksum(key, digest, body))
-
-    def keep_blobs(self, db: Work, key: ThreadKey, row: Row, keep: Collection[bytes]) -> None:
-        db.link.tell("keep_blobs", *key, list(keep))
+        return new, (*key, *before, *after, renew, listed, *_frame_columns(key, new, change, listed=listed))
 
 
 def begins_thread(change: StoreChange) -> bool:
-    """Whether a change makes the row of its thread if it is not there: to write it, or so that nobody else does meanwhile."""
+    """Whether a change inserts the row of its thread if it is missing: to write it, or so that others do not meanwhile."""
     return isinstance(change, (Append, DeleteThread)) or (isinstance(change, PutRecord) and change.value is not None)
 
 
-def find(link: Link, namespace: str, id: str) -> tuple[ThreadKey, int] | None:  # noqa: A002 - one word per idea
-    """Where the frame with an id is: where the id says, or where the index says. Raises CorruptionError."""
-    told = place_told_by(pack_id(id))
-    tag, seq = told >> 32, told & SEQ_MASK
-    for *columns, thread_id in link.ask("frames_at_tag", namespace, tag, seq) if 0 < tag <= 0x7FFFFFFF else ():
-        key = ThreadKey(namespace, thread_id)
-        if columns[1] == id:
-            return key, seq
-        read_frame(key, tuple(columns))  # it has another id: is that one sound?
-    listed = link.ask("find_listed", namespace, id)
-    return (ThreadKey(namespace, listed[0][0]), listed[0][1]) if listed else None
-
-
-class NotAtOnce(Exception):
-    """A chain cannot be read with one statement."""
-
-
-class ChainReader:
-    """Reads a chain stretch by stretch; with `once`, raises NotAtOnce where that takes more than one statement."""
-
-    def __init__(self, link: Link, key: ThreadKey, after: int, *, once: bool) -> None:
-        self._link, self._key, self._after = link, key, after
-        self._once = once
-        self._asked = False
-
-    def stretch(self, high: int) -> Stretch | None:
-        """What leads up to a frame inside its unbroken line; None if there is no such frame."""
-        key, newest = self._key, high
-        while True:
-            rows = self._ask(high, newest)
-            if not rows:
-                return None
-            start, body = (self._after, None) if rows[0][1] <= self._after <= high else (0, None)
-            if len(rows) > 1 and rows[1][0] == KEYFRAME:
-                _, start, _, body, total = rows[1]
-                if checksum(body, thread_salt(*key), start) != total:
-                    newest = start - 1  # damaged: an older one will do
-                    continue
-            deltas = [(seq, base, delta, total) for kind, seq, base, delta, total in rows if kind == DELTA]
-            return Stretch(start, body, *sound_deltas(key, start, high, deltas, partial(id_of, self._link, key)))
-
-    def _ask(self, high: int, newest: int) -> Rows:
-        if self._asked and self._once:
-            raise NotAtOnce
-        self._asked = True
-        return self._link.ask("chain", *self._key, high, newest, self._after)
-
-
-def id_of(link: Link, key: ThreadKey, seq: int) -> str | None:
-    """The id of a frame."""
-    found = link.ask("frame_ids", *key, [seq])
-    return found[0][1] if found else None
-
-
-def _after_append(change: Append, row: Row, floor: int, expires: int, listed: int | None) -> tuple[Row, tuple[Any, ...]]:
-    """The row of a thread after an append, and the columns of the new frame from its id on."""
-    key, id, base, meta, delta, note, _, _, wanted_agent, *_ = change  # noqa: A001 - one word per idea
-    no, agent, _, _, last, _, run, frames, epoch, owner, _, version = row
-    seq, salt = last + 1, thread_salt(*key)
-    run = run if run and base == last else seq
-    new = Row(no, wanted_agent or agent, seq, id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
-    meta_sum, delta_sum = meta_checksum(salt, seq, base, run, listed, id, meta), checksum(delta, salt, seq, base)
+def _frame_columns(key: ThreadKey, row: Row, frame: Append | Frame, *, listed: bool) -> tuple[Any, ...]:
+    """The columns of a frame from its id on; `row` is the one of its thread after it."""
+    seq, base, meta, note, delta, salt = row.last, frame.base, frame.meta, frame.note, frame.delta or b"", thread_salt(*key)
+    meta_sum = meta_checksum(salt, seq, base, row.run, 1 if listed else None, frame.id, meta)
     note_sum = None if note is None else checksum(note, salt, seq)
-    return new, (id, base, run, meta, meta_sum, note, note_sum, delta, delta_sum)
+    return frame.id, base, row.run, meta, meta_sum, note, note_sum, delta, checksum(delta, salt, seq, base)
 
 
-def _is_listed(change: Append, row: Row) -> bool:
-    """Whether the id of a frame has to be looked up, since it does not tell its place."""
-    return place_told_by(pack_id(change.id)) != row.no << 32 | row.last + 1
+def _run_after(row: Row, base: int) -> int:
+    """Where the unbroken line begins that ends in the next frame."""
+    return row.run if row.run and base == row.last else row.last + 1
 
 
-def _nth_newest(link: Link, key: ThreadKey, row: Row, number: int) -> int | None:
-    if row.frames == row.last:  # none was ever removed
-        return row.last - number
-    found = link.ask("nth_newest", *key, number)
-    return found[0][0] if found else None
+def _is_listed(row: Row, checkpoint_id: str) -> bool:
+    """Whether the id of the newest frame has to be looked up, since it does not contain its place."""
+    return place_in(pack_id(checkpoint_id)) != row.key(row.last)
 
 
 def _lock_of(namespace: str, id: str) -> tuple[int, int]:  # noqa: A002 - one word per idea

@@ -1,6 +1,6 @@
 """What PostgreSQL's errors mean: whether the connection is gone, whether to try again, and which error of ours to raise.
 
-Libpq gives no code for a connection that was refused, so those are told apart by their text. Touches store and errors.
+Libpq has no code for a connection that was refused, so those are recognised by their text. Touches refusals and errors.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from savegame.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from savegame.store import ended_inside
+from savegame.stores.refusals import ended_inside
 
 SHUT_DOWN: Final = frozenset(("57P01", "57P02", "57P03", "57P05", "25P03", "25P04"))
 """A session that was ended: by an administrator, or by a limit to how long it may idle or a transaction may take."""
 
 NOT_DONE: Final = frozenset(("25006", "40001", "40P01", "53300"))
-"""Read-only, a clash with somebody else's transaction, too many connections: nothing happened, it may work the next time."""
+"""Read-only, a clash with another transaction, too many connections: nothing happened, a retry may work."""
 
 ENDED: Final = frozenset(("3B001", "25P01"))
-"""No such savepoint, no transaction: whoever has the connection ended the transaction that it was lent in."""
+"""No such savepoint, no transaction: the user of the connection ended the transaction that it was lent in."""
 
 SPOILT: Final = ("22", "23", "42", "44", "P0")
 """What a constraint or a trigger that was put off until the end says: trying again does not help."""
@@ -70,7 +70,7 @@ _CODES: Final[list[tuple[str, type[SavegameError], str]]] = [
     ("53", UnavailableError, "the server is short of something; try again"),
     ("57014", UnavailableError, "the server cancelled the statement, perhaps by its statement_timeout; try again"),
     ("57", UnavailableError, "the server was stopped or is starting; try again"),
-    ("55P03", UnavailableError, "somebody holds a lock for too long; try again"),
+    ("55P03", UnavailableError, "another session holds a lock for too long; retry"),
     ("40", UnavailableError, "others keep writing the same rows; try again"),
     ("54000", InvalidInputError, "a name is too long: namespace, thread, kind and name of a record have 2,600 bytes together"),
     ("22021", InvalidInputError, "a text holds a character that PostgreSQL cannot keep"),
@@ -90,7 +90,7 @@ _CODES: Final[list[tuple[str, type[SavegameError], str]]] = [
 
 
 class NoAnswer(psycopg.OperationalError):
-    """Nobody answers on a connection, which is therefore given up."""
+    """No answer comes on a connection, which is therefore given up."""
 
 
 class TookTooLong(psycopg.errors.QueryCanceled):

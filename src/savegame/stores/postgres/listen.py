@@ -1,7 +1,7 @@
-"""Hearing that somebody wrote: NOTIFY as a hint, so that who watches a thread looks again at once instead of later.
+"""Hearing of writes: NOTIFY as a hint, so that a watcher of a thread looks again at once instead of later.
 
-Only threads that are watched are told of, which their rows say for a while. A hint may be missed, for example behind
-PgBouncer: whoever waits here waits no longer than it wanted to, and then looks. Touches _postgres_pool.
+Only threads that are watched are notified of, which their rows say for a while. A hint may be missed, for example behind
+PgBouncer: a watcher waits no longer than it wanted to, and then looks. Touches pool.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import psycopg
 
 from savegame.errors import SavegameError
 from savegame.model import ThreadKey
-from savegame.stores.postgres.pool import Link, Patience, Pool, abandon
+from savegame.stores.postgres.link import Link, Patience
+from savegame.stores.postgres.pool import Pool, abandon
 
 WATCHED_S: Final = 60.0
-"""For how long a thread is told of after somebody last said to watch it, which is repeated after half of it."""
+"""For how long writes to a thread are notified after a watch began, which is renewed after half of it."""
 
 
 class Listener:
@@ -49,7 +50,7 @@ class Listener:
         self._said = {other: at for other, at in self._said.items() if at + WATCHED_S > now} | {key: now}
 
     def wait(self, seconds: float) -> None:
-        """Return when something was written, at the latest after so many seconds."""
+        """Return when something was written, or after this many seconds."""
         until = time.monotonic() + seconds
         with self._changed:
             before = self._heard
@@ -70,7 +71,7 @@ class Listener:
         try:
             if self._link is None or self._link.closed:
                 self._link = self._pool.connect(Patience(until - time.monotonic()), Link)
-                self._pool.check_open()  # closed meanwhile: nobody else would close this one
+                self._pool.check_open()  # closed meanwhile: nothing else would close this one
                 self._link.until = until
                 self._link.tell("listen")
                 self._link.until = None

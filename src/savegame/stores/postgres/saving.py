@@ -2,7 +2,7 @@
 
 Most commits append one frame to a thread whose row is remembered: one statement, which does nothing if the row is another
 by now. Whether it landed when its reply was lost is found out by giving the row another version, after which it never
-can, and looking for the frame. Touches store, errors, _rows and the modules below this one.
+can, and looking for the frame. Touches store, rules, errors and the modules below this one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from savegame.errors import SavegameError
 from savegame.store import Append, DeleteThread, PutKeyframe, Rewrite, StoreChange
 from savegame.stores.postgres.changes import Work, begins_thread
 from savegame.stores.postgres.errors import TookTooLong, is_lost, translate
-from savegame.stores.postgres.pool import Patience
+from savegame.stores.postgres.link import Patience
 from savegame.stores.postgres.work import Task, Workings
-from savegame.stores.rows import unknown_outcome
+from savegame.stores.refusals import unknown_outcome
+from savegame.stores.rules import make
 
 MANY: Final = 64
 """With more changes than these a commit may take as long as removing something does."""
@@ -30,7 +31,7 @@ class Saving:
     def __init__(self, work: Workings) -> None:
         self._work = work
         self._pool = work.pool
-        self._changes = work.changes
+        self._committed = work.committed
 
     def commit(self, changes: Sequence[StoreChange]) -> list[int]:
         """`Store.commit`."""
@@ -43,7 +44,7 @@ class Saving:
             return []
         task = Task(
             {change.key for change in changes},
-            lambda work: [self._changes.apply(work, change) for change in changes],
+            lambda work: [make(work, change) for change in changes],
             {change.key for change in changes if begins_thread(change)},
             [(change.key.namespace, change.id) for change in changes if isinstance(change, Append) and not change.fresh],
             marked=not all(isinstance(change, PutKeyframe) for change in changes),
@@ -54,7 +55,7 @@ class Saving:
 
     def _append(self, change: Append, patience: Patience) -> int:
         """Append with one statement, if the remembered row is still right. Gives 0 if nothing was written."""
-        plain = self._changes.plain_append(change)
+        plain = self._committed.plain_append(change)
         if plain is None:
             return 0
         row, values = plain
@@ -70,7 +71,7 @@ class Saving:
             raise translate(error, self._pool.where) from error
         except psycopg.Error as error:
             if not is_lost(error):
-                self._changes.forget([change.key])
+                self._committed.forget([change.key])
                 return 0  # nothing was written; trying again will tell why
             doubtful = True
         finally:
@@ -78,12 +79,12 @@ class Saving:
         if doubtful:
             return self._find_out(change, row.last, patience)
         if now is None:
-            self._changes.forget([change.key])
+            self._committed.forget([change.key])
             return 0
         self._work.clock.learn(now)
         if change.renew_us is not None and row.owner is not None:
             row = row._replace(expires=now + change.renew_us)
-        self._changes.remember({change.key: row})
+        self._committed.remember({change.key: row})
         return row.last
 
     def _find_out(self, change: Append, seq: int, patience: Patience) -> int:
@@ -95,8 +96,9 @@ class Saving:
             row = work.rows[key]
             if row is None:
                 return False
-            self._changes.write_row(work, key, row)
-            return self._changes.ids(work, key, row, (seq,)).get(seq) == change.id
+            work.write(key, row)
+            found = work.pins(key, (seq,)).get(seq)
+            return found is not None and found.id == change.id
 
         try:
             landed = self._work.write(Task([key], look, marked=False), patience)

@@ -17,12 +17,12 @@ from psycopg.sql import Identifier
 
 from savegame.errors import InvalidInputError, SavegameError, StoreNotFound, UnavailableError, UnsupportedError
 from savegame.store import Layout
-from savegame.stores.postgres.pool import LONGEST_S, Link
+from savegame.stores.postgres.link import LONGEST_S, Link
 from savegame.stores.sql_files import migrations, queries
 
 OLDEST_SERVER: Final = 130000
 DURABLY: Final = "CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"
-"""Holds for the transaction that it is in, and no longer. Whoever chose another level than `off` keeps it."""
+"""Holds for the transaction that it is in, and no longer. A level other than `off` that was chosen stays."""
 
 _SQL = resources.files("savegame.stores") / "sql" / "postgres"
 
@@ -30,7 +30,7 @@ _SQL = resources.files("savegame.stores") / "sql" / "postgres"
 def checked_schema(name: str) -> str:
     """The name of a schema, if PostgreSQL can have one. Raises InvalidInputError."""
     if not re.fullmatch(r"[\w-]+", name) or len(name.encode()) > 63 or name.startswith("pg_"):
-        raise InvalidInputError(f"schema {name!r}: take letters, digits, _ and -, at most 63, not beginning with pg_")
+        raise InvalidInputError(f"schema {name!r}: use up to 63 letters, digits, _ and -, not beginning with pg_")
     return name
 
 
@@ -72,7 +72,7 @@ def prepare(link: Link, schema: str, where: str, *, read_only: bool) -> Layout:
     if found == newest or (read_only and there):
         return Layout(found, found)
     if read_only:
-        raise StoreNotFound(f"{where}: schema {schema!r} holds no vault; leave out read_only=True to make one")
+        raise StoreNotFound(f"{where}: schema {schema!r} contains no vault; omit read_only=True to create one")
     try:
         return Layout(_migrate(link, schema, steps), newest)
     except psycopg.errors.InsufficientPrivilege as error:
@@ -85,7 +85,7 @@ def _check_server(link: Link, where: str) -> None:
         raise UnsupportedError(f"{where}: the server is PostgreSQL {version // 10000}; 13 or newer is needed, upgrade it")
     if encoding != "UTF8":
         raise UnsupportedError(
-            f"{where}: the database has the encoding {encoding}; make one with UTF8: CREATE DATABASE ... ENCODING 'UTF8' "
+            f"{where}: the database has the encoding {encoding}; create one with UTF8: CREATE DATABASE ... ENCODING 'UTF8' "
             f"TEMPLATE template0"
         )
 
@@ -119,6 +119,6 @@ def _migrate(link: Link, schema: str, steps: list[tuple[int, str]]) -> int:
 def _missing_right(link: Link, schema: str, where: str, error: psycopg.Error) -> SavegameError:
     user, database = quoted(link.info.user), quoted(link.info.dbname)
     return UnavailableError(
-        f"{where}: the right to make tables is missing; as an administrator: GRANT CREATE ON DATABASE {database} TO {user}, "
+        f"{where}: the right to create tables is missing; as an administrator: GRANT CREATE ON DATABASE {database} TO {user}, "
         f"or, if the schema is there already: GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {user} (PostgreSQL: {error})"
     )

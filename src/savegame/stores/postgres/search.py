@@ -2,8 +2,8 @@
 
 The tables are made when something is first put into them, and dropped when their mark says that they are of another
 version. Text is cut into words here, not by the server, so that it needs no extension and finds the same as SQLite. Who
-writes locks the rows of threads in order, and what else belongs to a thread only afterwards: nobody waits in a circle.
-The statements are in sql/postgres/search.sql. Touches index, words, errors, _postgres_work and its likes.
+writes locks the rows of threads in order, and what else belongs to a thread only afterwards: no writers wait in a circle.
+The statements are in sql/postgres/search.sql. Touches index, words, errors, work and pool.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from savegame.errors import CorruptionError, UnavailableError, UnsupportedError
 from savegame.index import Entry, Found, Index, Said, damaged, rearranged
 from savegame.model import ThreadKey
 from savegame.stores.postgres.changes import Work
-from savegame.stores.postgres.pool import Link, Rows
+from savegame.stores.postgres.link import Link, Rows
 from savegame.stores.postgres.work import Task, Workings
 
 T = TypeVar("T")
 
 MARK: Final = "savegame search index, version 1"
-"""Of the tables and of how text is cut into words: after a change of either, every index is built anew."""
+"""Of the tables and of how text is cut into words: after a change of either, every index is rebuilt."""
 
 TABLES: Final = ("search_thread", "search_message", "search_piece")
 
@@ -45,7 +45,7 @@ MOST_TIMES: Final = 250
 """How often one word may be in a tsvector."""
 
 LONGEST_PHRASE: Final = 64
-"""A longer one is not looked for by words. Pieces of one text have all but one of so many words in common."""
+"""A longer one is not looked for by words. Pieces of one text have all but one of this many words in common."""
 
 
 class PostgresIndex(Index):
@@ -126,7 +126,7 @@ class PostgresIndex(Index):
         for name, mark in marks.items():
             if not mark.startswith(MARK.rstrip("0123456789")):
                 raise UnsupportedError(
-                    f"{self._where}: table {name} is in the place of the search index, but is none; nothing was changed, "
+                    f"{self._where}: expected a table of the search index, found another one named {name}; nothing changed, "
                     f"rename it or choose another schema="
                 )
         if marks != dict.fromkeys(TABLES, MARK):
@@ -134,7 +134,7 @@ class PostgresIndex(Index):
         return True
 
     def _make(self) -> None:
-        """Make the tables, unless somebody else has meanwhile."""
+        """Create the tables, unless another process has meanwhile."""
 
         def job(work: Work) -> None:
             work.link.tell("lock_layout", self._lock)
@@ -149,7 +149,7 @@ class PostgresIndex(Index):
             if not isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
                 raise
             raise UnavailableError(
-                f"{self._where}: the right to make the tables of the search index is missing; as the owner: GRANT CREATE ON "
+                f"{self._where}: the right to create the tables of the search index is missing; as the owner: GRANT CREATE ON "
                 f"SCHEMA s TO u, or search once and then GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA s TO u "
                 f"(s: the schema, u: the user)"
             ) from error
@@ -163,7 +163,7 @@ class PostgresIndex(Index):
             return self._work.read(job, hurried=False)  # reading every message takes its time
 
     def _write(self, job: Callable[[Work], None]) -> None:
-        """Do it in a transaction; a second time, which does no harm, if nobody knows whether it was done."""
+        """Do it in a transaction; a second time, which does no harm, if the outcome is unknown."""
         self._work.write(Task([], job, marked=False, hurried=False))
 
     @contextlib.contextmanager

@@ -1,10 +1,9 @@
 """Threads in a PostgreSQL database, through psycopg: many processes and machines, any number of them writing.
 
 An append that continues a row that is remembered is one statement and one round trip; everything else is a transaction
-that locks the rows of its threads. Both are in `_postgres_changes.py`. How a write is carried to its end when connections
-break is in `_postgres_work.py` and `_postgres_saving.py`, the connections are in `_postgres_pool.py`, the tables in
-`_postgres_schema.py`.
-Touches store, _rows and those.
+that locks the rows of its threads. Both are in `changes.py`, reading in `reading.py`. How a write is carried to its end
+when connections break is in `work.py` and `saving.py`, the connections are in `pool.py`, the tables in `schema.py`.
+Touches store, rules, rows and those.
 """
 
 from __future__ import annotations
@@ -21,20 +20,23 @@ from urllib.parse import unquote
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError, UnsupportedError
+from savegame.errors import CorruptionError, InvalidInputError
 from savegame.index import Index
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Capability, Store, StoreChange, fingerprint
+from savegame.store import Capability, Store, StoreChange
 from savegame.stores.fts import FtsIndex
 from savegame.stores.postgres import upkeep
-from savegame.stores.postgres.changes import ChainReader, NotAtOnce, Work, find, read_row
+from savegame.stores.postgres.link import Link, Rows
 from savegame.stores.postgres.listen import WATCHED_S, Listener
-from savegame.stores.postgres.pool import Link, Pool, Rows
+from savegame.stores.postgres.pool import Pool
+from savegame.stores.postgres.reading import FRAME_COLUMNS, ChainReader, NotAtOnce, find, read_frames, read_row
 from savegame.stores.postgres.saving import Saving
 from savegame.stores.postgres.schema import checked_schema, prepare, quoted, statements
 from savegame.stores.postgres.search import PostgresIndex
 from savegame.stores.postgres.work import Task, Workings
-from savegame.stores.rows import SEQ_MASK, read_frame, record_page, sound_blob, sound_deltas, thread_page, whole_chain
+from savegame.stores.refusals import no_checkpoint, read_only
+from savegame.stores.rows import read_frame, record_page, sound_blob, thread_page, whole_chain
+from savegame.stores.rules import renew_lease, take_lease
 
 T = TypeVar("T")
 
@@ -42,7 +44,7 @@ OURS = ("schema", "deadline", "connections")
 CONNECTIONS = 16
 DEADLINE_S = 30.0
 REWRITTEN_BYTES = 256 << 20
-"""Up to this size `compact` gives space back to the disk: tables are locked while they are written anew, and larger ones
+"""Up to this size `compact` returns space to the disk: tables are locked while they are rewritten, and larger ones
 for too long. Those only get room for what comes next."""
 
 LONGEST_DEADLINE_S = 1800.0
@@ -98,7 +100,7 @@ class PostgresStore(Store):
         conninfo, self.path = _conninfo(url, read_only=read_only)
         pool = Pool(conninfo, self.path, statements(schema, durable=durability == "power"), connections)
         self._work = Workings(pool, deadline, f"{quoted(schema)}.epoch")
-        self._changes = self._work.changes
+        self._committed = self._work.committed
         self._saving = Saving(self._work)
         self._listener = Listener(pool)
         self._index = FtsIndex() if read_only else PostgresIndex(self._work, schema)
@@ -121,19 +123,15 @@ class PostgresStore(Store):
         return self._saving.commit(changes)
 
     def new_id(self, key: ThreadKey) -> str:
-        return self._changes.new_id(key)
+        return self._committed.new_id(key)
 
     def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
         self._check_open(writing=True)
-
-        def job(work: Work) -> Lease:
-            return self._changes.leased(work, key, work.rows[key], owner, ttl_us, instead_of)
-
-        return self._work.write(Task([key], job, [key]))
+        return self._work.write(Task([key], lambda work: take_lease(work, key, owner, ttl_us, instead_of), [key]))
 
     def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
         self._check_open(writing=True)
-        return self._work.write(Task([key], lambda work: self._changes.renewed(work, key, work.rows[key], epoch, ttl_us)))
+        return self._work.write(Task([key], lambda work: renew_lease(work, key, epoch, ttl_us)))
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -143,7 +141,7 @@ class PostgresStore(Store):
             return None
         row = read_row(key, found[0])
         if not self.borrowed():
-            self._changes.remember({key: row})
+            self._committed.remember({key: row})
         return row.public(key)
 
     def threads(
@@ -174,25 +172,18 @@ class PostgresStore(Store):
         noted: bool = False,
         deltas: bool = False,
     ) -> list[Frame]:
-        if low > SEQ_MASK:
-            return []
-        last = SEQ_MASK if high is None else min(high, SEQ_MASK)
-        name = "frames_down" if newest_first else "frames_up"
-        found = self._ask(name, *key, max(low, 0), last, limit, not noted, deltas)
-        frames = [read_frame(key, columns[:9]) for columns in found]
-        if not deltas:
-            return frames
-        ids = {frame.seq: frame.id for frame in frames}
-        rows = ((frame, columns[9:]) for frame, columns in zip(frames, found, strict=True))
-        return [
-            frame._replace(delta=sound_deltas(key, 0, frame.seq, [(frame.seq, frame.base, *columns)], ids.get)[1][0])
-            for frame, columns in rows
-        ]
+        return self._read(
+            lambda link: read_frames(
+                link, key, low=low, high=high, limit=limit, newest_first=newest_first, noted=noted, deltas=deltas
+            )
+        )
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         spaces, ids = [row.key.namespace for row in rows], [row.key.id for row in rows]
         found = self._ask("head_frames", spaces, ids, [row.head for row in rows])
-        frames = {key: read_frame(key, columns[:9]) for columns in found for key in [ThreadKey(*columns[9:])]}
+        frames = {
+            key: read_frame(key, columns[:FRAME_COLUMNS]) for columns in found for key in [ThreadKey(*columns[FRAME_COLUMNS:])]
+        }
         return [frames.get(row.key) for row in rows]
 
     def fingerprints(self, keys: Sequence[ThreadKey]) -> list[bytes]:
@@ -206,7 +197,7 @@ class PostgresStore(Store):
             key = ThreadKey(*columns[-2:])
             with contextlib.suppress(CorruptionError):
                 row = read_row(key, columns).public(key)
-                prints[key] = fingerprint(row, *(found[key] for found in beside))
+                prints[key] = row.fingerprint(*(found[key] for found in beside))
         return [prints.get(key, b"") for key in keys]
 
     def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
@@ -222,7 +213,7 @@ class PostgresStore(Store):
         except NotAtOnce:
             found = self._read(read_in_snapshot)
         if found is None:
-            raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
+            raise no_checkpoint(key, seq)
         return found
 
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
@@ -260,10 +251,10 @@ class PostgresStore(Store):
 
     def mend(self, namespace: str) -> list[str]:
         self._check_open(writing=True)
-        done = self._work.write(Task([], partial(upkeep.mend_lost, changes=self._changes, namespace=namespace), hurried=False))
+        done = self._work.write(Task([], partial(upkeep.mend_lost, namespace=namespace), hurried=False))
         for thread_id, _ in self.heads(namespace):
             key = ThreadKey(namespace, thread_id)
-            done += self._work.write(Task([], partial(upkeep.mend, changes=self._changes, key=key), hurried=False))
+            done += self._work.write(Task([], partial(upkeep.mend, key=key), hurried=False))
         return done
 
     def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
@@ -316,7 +307,7 @@ class PostgresStore(Store):
     def _check_open(self, *, writing: bool = False) -> None:
         self._work.pool.check_open()
         if writing and self.read_only:
-            raise UnsupportedError(f"{self.path}: was opened with read_only=True")
+            raise read_only(self.path)
 
     def _read(self, job: Callable[[Link], T], *, hurried: bool = True) -> T:
         self._check_open()

@@ -1,7 +1,7 @@
 """Sizes, checking, mending and recoding of PostgreSQL's tables: what a store does for `stats`, `verify` and `repair`.
 
 Functions over one connection or one transaction. Nothing is ever deleted here: damaged rows go to the table `aside`, as
-they are. Touches _rows, _row_checks, _postgres_pool, _postgres_changes, frames, model.
+they are. Touches rows, row_checks, sums, pool, changes, reading, frames, model.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import Any, Final
 from savegame.encoding.frames import checksum, thread_salt
 from savegame.errors import CorruptionError
 from savegame.model import Problem, ThreadKey
-from savegame.stores.postgres.changes import Changes, Work, id_of, read_row, tag_of
-from savegame.stores.postgres.pool import Link, Rows
+from savegame.stores.postgres.changes import Work, tag_of
+from savegame.stores.postgres.link import Link, Rows
+from savegame.stores.postgres.reading import id_of, read_row
 from savegame.stores.row_checks import Damage, damage_beside, frame_problems, mended_row
-from savegame.stores.rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_frame
+from savegame.stores.rows import EMPTY_ROW, Row, read_frame
+from savegame.stores.rules import MAX_SEQ
+from savegame.stores.sums import damaged, problem
 
-EVERY_FRAME: Final = (1, SEQ_MASK, None, True, False)
+EVERY_FRAME: Final = (1, MAX_SEQ, None, True, False)
 """What `frames_up` takes to give all of a thread, without deltas."""
 
 PAGE: Final = 50
@@ -127,7 +130,7 @@ def _pages(link: Link, name: str, key: ThreadKey, page: Rows, width: int) -> Ite
 # -- mending ---------------------------------------------------------------------------------------
 
 
-def mend_lost(work: Work, changes: Changes, namespace: str) -> list[str]:
+def mend_lost(work: Work, namespace: str) -> list[str]:
     """Give threads whose rows were lost new ones; set what then still belongs to none aside. Says what was done."""
     done = []
     for thread_id, seq in work.link.ask("misnumbered_frames", namespace):
@@ -137,7 +140,7 @@ def mend_lost(work: Work, changes: Changes, namespace: str) -> list[str]:
     for key in dict.fromkeys(ThreadKey(namespace, thread_id) for thread_id, _ in lost):
         if _has_sound_frame(work.link, key):
             work.link.tell("add_thread", *key, tag_of(key))
-            done += mend(work, changes, key)
+            done += mend(work, key)
     for thread_id, seq in work.link.ask("lost_frames", namespace):
         _set_frame_aside(work, ThreadKey(namespace, thread_id), seq)
         done.append(f"set aside: frame {seq} of thread {thread_id!r}, which does not exist")
@@ -156,8 +159,8 @@ def _has_sound_frame(link: Link, key: ThreadKey) -> bool:
     return False
 
 
-def mend(work: Work, changes: Changes, key: ThreadKey) -> list[str]:
-    """Set damaged rows beside a thread's frames aside; count frames and find the head anew where its row is wrong."""
+def mend(work: Work, key: ThreadKey) -> list[str]:
+    """Set damaged rows beside a thread's frames aside; recount frames and find the head where its row is wrong."""
     done = []
     columns = work.link.ask("lock_thread", *key)
     if not columns:
@@ -167,12 +170,12 @@ def mend(work: Work, changes: Changes, key: ThreadKey) -> list[str]:
         _set_aside(work, key, damage)
         done.append(f"thread {key.id!r}: set aside: {damage}")
     found: Row | None = None
-    with contextlib.suppress(CorruptionError):  # then it is built anew
+    with contextlib.suppress(CorruptionError):  # then it is rebuilt
         found = read_row(key, columns[0])
-    row = mended_row(found, tag_of(key), *changes.count(work, key, EMPTY_ROW), partial(id_of, work.link, key))
+    row = mended_row(found, tag_of(key), *work.count_and_newest(key), partial(id_of, work.link, key))
     if row is not None:
-        changes.write_row(work, key, row)
-        done.append(f"thread {key.id!r}: its row was built anew")
+        work.write(key, row)
+        done.append(f"thread {key.id!r}: its row was rebuilt")
     return done
 
 

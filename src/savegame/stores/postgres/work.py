@@ -1,9 +1,9 @@
 """Carrying reads and writes to their end, whatever happens to connections and servers meanwhile.
 
-A read that failed is tried again within the deadline. A write whose connection was lost, or whose commit came with a
+A read that failed is retried within the deadline. A write whose connection was lost, or whose commit came with a
 warning, may have happened or not: that is found out on a new connection, by a transaction that leaves the write no way to
-happen later. Only when nobody can be reached until the deadline is the caller told that the outcome is unknown.
-Touches store, errors, _rows and the other modules of this store.
+happen later. Only when no server can be reached until the deadline, the error says that the outcome is unknown.
+Touches store, rules, errors and the other modules of this store.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from psycopg.pq import TransactionStatus
 
 from savegame.errors import SavegameError, UnavailableError
 from savegame.model import ThreadKey
-from savegame.store import StoreChange, ended_inside
-from savegame.stores.postgres.changes import Changes, Work, tag_of
+from savegame.store import StoreChange
+from savegame.stores.postgres.changes import Committed, Work, tag_of
 from savegame.stores.postgres.errors import ENDED, is_lost, may_work_later, refused_inside, spoilt, translate
-from savegame.stores.postgres.pool import LONGEST_S, Lent, Link, Patience, Pool
-from savegame.stores.rows import unknown_outcome
+from savegame.stores.postgres.link import LONGEST_S, Lent, Link, Patience
+from savegame.stores.postgres.pool import Pool
+from savegame.stores.refusals import ended_inside, unknown_outcome
 
 T = TypeVar("T")
 Mark = tuple[str, str, bytes]
@@ -40,7 +41,7 @@ CLOCK_KEPT_US: Final = 60_000_000
 
 
 class Clock:
-    """The server's clock, without asking: this machine's, with the difference that answers told. Never ahead of it."""
+    """The server's clock, without asking: this machine's, with the difference that answers showed. Never ahead of it."""
 
     def __init__(self) -> None:
         self._ahead = 0
@@ -58,7 +59,7 @@ class Clock:
 
 
 class Doubt(Exception):
-    """A commit that may have happened: then `outcome` is what it gives."""
+    """A commit that may have happened: then `outcome` is its result."""
 
     def __init__(self, outcome: Any = None) -> None:
         super().__init__("the reply to a commit was lost")
@@ -88,8 +89,9 @@ class Workings:
     def __init__(self, pool: Pool, deadline: float, epochs: str) -> None:
         self.pool = pool
         self.clock = Clock()
-        self.changes = Changes(epochs)
+        self.committed = Committed()
         self.deadline = deadline
+        self._epochs = epochs
         self._local = threading.local()
 
     def borrowed(self) -> Lent | None:
@@ -126,7 +128,7 @@ class Workings:
     def lose(self) -> None:
         """A connection was lost: the others are too, and who answers next may know less than is remembered here."""
         self.pool.drop()
-        self.changes.forget_all()
+        self.committed.forget_all()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -138,7 +140,7 @@ class Workings:
     # -- writing -----------------------------------------------------------------------------------
 
     def write(self, task: Task[T], patience: Patience | None = None) -> T:
-        """What a task gives, once it is committed."""
+        """The result of a task, once it is committed."""
         lent = self.borrowed()
         if lent is not None:
             return self._write_inside(lent, task)
@@ -165,18 +167,18 @@ class Workings:
     def _given_up(self, doubt: Doubt, task: Task[T], mark: Mark | None) -> UnavailableError:
         if mark is None:
             return unknown_outcome(doubt, task.changes)
-        return UnavailableError(f"{self.pool.where}: the connection was lost; nothing was written, do it again")
+        return UnavailableError(f"{self.pool.where}: the connection was lost; nothing was written; retry")
 
     def _transact(self, link: Link, task: Task[T], mark: Mark | None) -> T:
         """One try of a task. Raises Doubt if it may have happened; whatever else it raises, nothing was written."""
-        work = Work(link)
+        work = Work(link, self._epochs)
         with self._committed(link, mark) as kept:
             link.tell("begin")
             kept.append(_done(work, task))
-        if work.now:
-            self.clock.learn(work.now)
-        self.changes.forget(task.keys)
-        self.changes.remember(work.written)
+        if work.time:
+            self.clock.learn(work.time)
+        self.committed.forget(task.keys)
+        self.committed.remember(work.written)
         outcome: T = kept[0]
         return outcome
 
@@ -296,7 +298,7 @@ class Workings:
             raise self._not_committed(error) from error
 
     def _commit_block(self, link: Lent) -> None:
-        """Commit what a user did, as durably as a save, and leave no settings to whoever gets the session from PgBouncer."""
+        """Commit what a user did, as durably as a save, and leave no settings behind in the session."""
         patience, mark = Patience(self.deadline), _new_mark(())
         try:
             with self._hurried(link), self._committed(link, mark):
@@ -331,12 +333,12 @@ class Workings:
     def _write_inside(self, link: Lent, task: Task[T]) -> T:
         """A task inside `connection()`: part of its transaction, but undone by itself whatever goes wrong."""
         self._check_whole(link)
-        self.changes.forget(task.keys)
+        self.committed.forget(task.keys)
         link.torn = link.info.transaction_status == TransactionStatus.INTRANS  # one that has failed takes nothing more
         try:
             with link.sending():
                 link.tell("savepoint")
-                outcome = _done(Work(link), task)
+                outcome = _done(Work(link, self._epochs), task)
                 link.tell("release")
         except BaseException as error:
             if self._undo(link, "rollback_to", "release") is None:
@@ -377,8 +379,8 @@ def _done(work: Work, task: Task[T]) -> T:
 
 
 def _forget_marks(link: Link) -> None:
-    """Remove some of the marks that nobody will look for any more."""
-    with contextlib.suppress(psycopg.Error):  # what was asked for is done; somebody else will
+    """Remove some of the marks that will not be looked for any more."""
+    with contextlib.suppress(psycopg.Error):  # the write is done; a later one will
         link.tell("forget_marks")
 
 

@@ -1,10 +1,10 @@
-"""What each kind of change does to the rows of an SQLite file.
+"""The primitives of the rules on the tables of an SQLite file, and the one short way past them.
 
-An append to a thread whose row is remembered from the last commit does not read that row again: it writes the next one
-only if the version on disk is still the remembered one. If that is all there is to write, it is one statement, which
-commits by itself. All else happens inside the transaction that the caller has open. There a single change fails before it
-has written; a Rewrite and a list of changes do not, and who shares a transaction needs a savepoint around them.
-Touches store, frames, _rows, _row_changes and _sqlite_file.
+An append that continues a thread whose row is remembered from the last commit is one statement, which commits by itself:
+it writes the thread's next row only if the version on disk is still the remembered one. Everything else goes by the rules,
+inside the transaction that the caller has open. There a single change is refused before it has written; a Rewrite, an
+append with blobs and a list of changes may not be, and need a savepoint where several callers share the transaction.
+Touches rules, frames, rows, sums and sqlite_file.
 """
 
 from __future__ import annotations
@@ -19,28 +19,19 @@ from ormsgpack import packb
 
 from savegame.encoding.frames import BASE_FACTOR, SEQ_FACTOR, checksum, pack_id, thread_salt, unpack_id
 from savegame.errors import CorruptionError
-from savegame.model import Lease, ThreadKey
+from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, StoreChange
-from savegame.stores.row_changes import Blobs, RowChanges, floor_after, is_next, remember
-from savegame.stores.rows import (
-    EMPTY_ROW,
-    SEQ_MASK,
-    Row,
-    blob_checksum,
-    damaged,
-    place_told_by,
-    read_frame,
-    read_thread,
-    space_checksum,
-    thread_values,
-)
+from savegame.stores.rows import EMPTY_ROW, Row, continues, place_in, read_frame, read_thread, remember, thread_values
+from savegame.stores.rules import MAX_SEQ, Blobs, Pin, Transaction, floor_after, make
+from savegame.stores.sqlite.reading import read_frames
 from savegame.stores.sqlite_file import SQL, Connection, all_rows, one_row, repeated
+from savegame.stores.sums import blob_checksum, damaged, meta_checksum, record_checksum, space_checksum
 
 AT_ONCE: Final = 256
-"""How many appends one statement makes at most: apsw keeps no statements that are longer."""
+"""The largest number of appends in one statement: apsw keeps no statements that are longer."""
 
 AT_ONCE_BYTES: Final = 8 << 20
-"""How large their deltas are together, at most: SQLite copies them once more."""
+"""The largest size of their deltas together: SQLite copies them once more."""
 
 MOST_THREADS: Final = (1 << 31) - 1
 """The largest number that a thread can have: keys of its frames must fit 63 bits."""
@@ -49,137 +40,44 @@ NO_KEY: Final = 1 << 63
 """Keys of rows are smaller."""
 
 
-class Changes(RowChanges[Connection]):
-    """Makes changes, and remembers rows of threads and numbers of namespaces that were committed."""
+class Committed:
+    """Rows of threads and numbers of namespaces as they were last committed: a guess, which versions decide on."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
+        self.clock = clock
         self.rows: dict[ThreadKey, Row] = {}
-        self._new_rows: dict[ThreadKey, Row] = {}
-        self._spaces: dict[str, int] = {}
-        self._new_spaces: dict[str, int] = {}
-
-    def committed(self) -> None:
-        """What was written since the last call is there to stay."""
-        remember(self.rows, self._new_rows)
-        self._new_rows.clear()
-        if self._new_spaces:
-            self._spaces.update(self._new_spaces)
-            self._new_spaces.clear()
-
-    def undone(self) -> None:
-        """What was written since the last `committed` may be gone again, in part or whole."""
-        self._new_rows.clear()
-        self._new_spaces.clear()
+        self.spaces: dict[str, int] = {}
 
     def forget(self) -> None:
-        """Remember nothing: rows may have been put right by other hands."""
-        self.undone()
+        """Remember nothing: rows may have been changed in another way."""
         self.rows.clear()
-        self._spaces.clear()
+        self.spaces.clear()
 
-    def apply(self, db: Connection, change: StoreChange) -> int:
-        """Make one change. Gives the sequence number that it made, or 0."""
-        key = change.key
-        if type(change) is Append:
-            known = self._new_rows.get(key) or self.rows.get(key)
-            if known is not None and is_next(change, known):
-                seq = self._add(db, change, known)
-                if seq:
-                    return seq
-        return self.make(db, change, self.row(db, key))
-
-    # -- rows of threads -----------------------------------------------------------------------------
+    def space(self, db: Connection, namespace: str) -> int:
+        """The number of a namespace; 0, which none has, if it does not exist."""
+        number = self.spaces.get(namespace)
+        if number is None:
+            number = _find_space(db, namespace)
+            if number and not db.in_transaction:  # what was added in a transaction may yet be rolled back
+                self.spaces[namespace] = number
+        return number
 
     def row(self, db: Connection, key: ThreadKey) -> Row | None:
         """The row of a thread as it is in the file."""
-        found = one_row(db, "thread", self.space(db, key.namespace), key.id)
-        return None if found is None else read_thread(key, found)
+        return _read_row(db, self.space(db, key.namespace), key)
 
-    def now(self, db: Connection) -> int:
-        return self._clock()
-
-    def next_epoch(self, db: Connection, held: int) -> int:
-        epoch: int = all_rows(db, "next_epoch", max(self._clock(), held), held)[0][0]
-        return epoch
-
-    def add_row(self, db: Connection, key: ThreadKey) -> Row:
-        if all_rows(db, "newest_number")[0][0] >= MOST_THREADS:  # its frames would lie among those of another thread
-            raise CorruptionError(
-                f"{db.filename}: the number of a thread is damaged, and no new one can be given; run repair", place="thread row"
-            )
-        (no,) = all_rows(db, "add_thread", self.space(db, key.namespace, add=True), key.id)[0]
-        self.write_row(db, key, EMPTY_ROW._replace(no=no))
-        return self._new_rows[key]
-
-    def write_row(self, db: Connection, key: ThreadKey, row: Row) -> None:
-        row = row._replace(version=row.version + 1)
-        db.run(SQL["set_thread"], thread_values(key, row))
-        db.run(SQL["set_agent"], (row.agent, row.no, row.agent))
-        self._new_rows[key] = row
-
-    def lease(self, db: Connection, key: ThreadKey, owner: str, ttl_us: int, instead_of: int | None) -> Lease:
-        """`Store.lease`."""
-        return self.leased(db, key, self.row(db, key), owner, ttl_us, instead_of)
-
-    def renew(self, db: Connection, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
-        """`Store.renew`."""
-        return self.renewed(db, key, self.row(db, key), epoch, ttl_us)
-
-    # -- namespaces ----------------------------------------------------------------------------------
-
-    def space(self, db: Connection, namespace: str, *, add: bool = False) -> int:
-        """The number of a namespace; 0, which nothing has, if there is none yet."""
-        number = self._spaces.get(namespace) or self._new_spaces.get(namespace)
-        if number is None:
-            rows = all_rows(db, "spaces")
-            damaged = [name for no, name, total in rows if space_checksum(no, name) != total]
-            number = next((no for no, name, _ in rows if name == namespace and name not in damaged), 0)
-            if not number and damaged:  # it may be ours
-                raise CorruptionError(
-                    f"{db.filename}: the row of namespace {damaged[0]!r} is damaged; run repair", place="namespace row"
-                )
-            if not number and add:
-                number = max((no for no, _, _ in rows), default=0) + 1
-                db.run(SQL["add_space"], (number, namespace, space_checksum(number, namespace)))
-            if number:  # what was added in this transaction may yet be rolled back
-                (self._new_spaces if db.in_transaction else self._spaces)[namespace] = number
-        return number
-
-    # -- frames --------------------------------------------------------------------------------------
-
-    def is_taken(self, db: Connection, change: Append) -> bool:
-        namespace = change.key.namespace
-        return find(db, self.space(db, namespace), namespace, pack_id(change.id)) is not None
-
-    def add_frame(self, db: Connection, change: Append, row: Row) -> int:
-        seq = self._add(db, change, row)
-        if not seq:  # although the row was just read
-            raise damaged(change.key, None, f"frame {row.last + 1} is there already", row.last + 1)
-        return seq
-
-    def _add(self, db: Connection, change: Append, row: Row) -> int:
-        """`add_frame` for a row that may have changed: gives 0, and nothing was written, if it has."""
-        new, columns = self._next(db, change, row)
-        if not _inserted(db, columns, 1):
-            return 0
-        if new.agent != row.agent:
-            db.run(SQL["set_agent"], (new.agent, row.no, new.agent))
-        if change.blobs:
-            self.put_blobs(db, change.key, row, change.blobs)
-        self._new_rows[change.key] = new
-        return new.last
+    # -- the short way -------------------------------------------------------------------------------
 
     def append_next(self, db: Connection, change: StoreChange) -> int:
         """Make one change with one statement that commits by itself, if it is plainly the next append to its thread.
 
-        Gives 0, and nothing was written, where it is not as plain as that.
+        Returns 0, and nothing was written, where it is not that plain.
         """
         key = change.key
         row = self.rows.get(key)
         if row is None or type(change) is not Append or not _is_plain(change, row):
             return 0
-        new, columns = self._next(db, change, row)
+        new, columns = self.next_row(db, change, row)
         if not _inserted(db, columns, 1):
             self.rows.pop(key, None)
             return 0
@@ -187,7 +85,7 @@ class Changes(RowChanges[Connection]):
         return new.last
 
     def append_together(self, db: Connection, changes: Sequence[StoreChange]) -> list[int]:
-        """`append_next` for many threads, with one statement for all. Gives nothing where one of them is not as plain."""
+        """`append_next` for many threads, with one statement for all. Returns nothing where one of them is not that plain."""
         if not 0 < len(changes) <= AT_ONCE:
             return []
         new: dict[ThreadKey, Row] = {}
@@ -197,7 +95,7 @@ class Changes(RowChanges[Connection]):
             row = self.rows.get(change.key)
             if row is None or type(change) is not Append or not _is_plain(change, row) or size > AT_ONCE_BYTES:
                 return []
-            new[change.key], more = self._next(db, change, row)
+            new[change.key], more = self.next_row(db, change, row)
             columns += more
             size += len(change.delta)
         if not _inserted(db, columns, len(changes)):
@@ -207,104 +105,224 @@ class Changes(RowChanges[Connection]):
         remember(self.rows, new)
         return [row.last for row in new.values()]
 
-    def _next(self, db: Connection, change: Append, row: Row) -> tuple[Row, tuple[Any, ...]]:
-        """The row of a thread after an append, with the parameters of `append`.
+    def next_row(self, db: Connection, change: Append, row: Row) -> tuple[Row, tuple[Any, ...]]:
+        """The row of a thread after an append that continues it, with the parameters of `append`.
 
-        Every save comes along here, so that the sums which `thread_sum` and `read_frame` check are written out.
+        Every save comes along here: taking the row apart is quicker than asking for each field.
         """
-        key, id, base, meta, delta, note, _, _, wanted_agent, keep_newest, _, _, renew_us, _ = change  # noqa: A001 - one word per idea
-        no, agent, _, _, last, floor, run, count, epoch, owner, expires, version = row
-        seq, stored_id, salt = last + 1, pack_id(id), thread_salt(*key)
-        frame_key, place = no << 32 | seq, (salt + seq * SEQ_FACTOR + base * BASE_FACTOR) & 0xFFFFFFFF
-        agent, count, version = wanted_agent or agent, count + 1, version + 1
-        run = run if run and base == last else seq
+        no, agent, _, _, last, floor, run, frames, epoch, owner, expires, version = row
+        seq, keep_newest = last + 1, change.keep_newest
         if keep_newest is not None:
-            floor = floor_after(row, keep_newest, partial(_nth_newest, db, row))
-        if renew_us is not None and owner is not None:
-            expires = self._clock() + renew_us
-        space = None if place_told_by(stored_id) == frame_key else self.space(db, key.namespace)
-        new = Row(no, agent, seq, id, seq, floor, run, count, epoch, owner, expires, version)
-        total = crc32(packb([no, agent, seq, stored_id, seq, floor, run, count, epoch, owner, expires, version]), salt)
-        named = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
-        summed = ((space or 0) << 64 | run).to_bytes(16, "little") + named + meta
-        note_sum = None if note is None else checksum(note, salt, seq)
-        meta_sum, delta_sum = crc32(summed, place), crc32(delta, place)
-        columns = (no, version, seq, stored_id, base, run, floor, count, expires, total)
-        return new, (*columns, space, meta, meta_sum, note, note_sum, delta, delta_sum)
+            floor = floor_after(last, frames, floor, keep_newest, partial(_nth_newest, db, row))
+        if change.renew_us is not None and owner is not None:
+            expires = self.clock() + change.renew_us
+        run = run if run and change.base == last else seq
+        new = Row(no, agent, seq, change.id, seq, floor, run, frames + 1, epoch, owner, expires, version + 1)
+        stored_id = pack_id(change.id)
+        space = None if place_in(stored_id) == no << 32 | seq else self.space(db, change.key.namespace)
+        return new, _append_columns(new, change, change.key, stored_id, space)
 
-    def ids(self, db: Connection, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, str]:
-        found = ((seq, one_row(db, "frame_place", row.key(seq))) for seq in seqs)
-        return {seq: unpack_id(place[2]) for seq, place in found if place is not None}
 
-    def notes(self, db: Connection, key: ThreadKey, row: Row, seqs: Collection[int]) -> dict[int, bytes | None]:
-        found = ((seq, one_row(db, "note", row.key(seq))) for seq in seqs)
-        return {seq: note[0] for seq, note in found if note is not None}
+class SQLiteTransaction(Transaction):
+    """The primitives, inside a transaction of `db`."""
 
-    def metas(
-        self, db: Connection, key: ThreadKey, row: Row, seqs: Collection[int]
-    ) -> dict[int, tuple[str | bytes, bytes, int, int | None]]:
-        found = ((seq, one_row(db, "frame_meta", row.key(seq))) for seq in seqs)
-        return {seq: (meta[0], meta[1], meta[2], meta[3]) for seq, meta in found if meta is not None}
+    def __init__(self, db: Connection, before: Committed) -> None:
+        self.db = db
+        self._before = before
+        self._rows: dict[ThreadKey, Row | None] = {}
+        self._written: dict[ThreadKey, Row] = {}
+        self._spaces: dict[str, int] = {}
 
-    def set_note(self, db: Connection, key: ThreadKey, row: Row, seq: int, note: bytes | None, total: int | None) -> None:
-        db.run(SQL["set_note"], (note, total, row.key(seq)))
+    def make(self, change: StoreChange) -> int:
+        """Make one change, the short way if it is plainly the next append. Returns the number that it made, or 0."""
+        if type(change) is Append:
+            known = self._written.get(change.key) or self._before.rows.get(change.key)
+            if known is not None and continues(change, known):
+                new, columns = self._before.next_row(self.db, change, known)
+                if _inserted(self.db, columns, 1):
+                    self._keep(change.key, new)
+                    self.put_blobs(change.key, change.blobs)
+                    return new.last
+        return make(self, change)
 
-    def set_base(
-        self, db: Connection, key: ThreadKey, row: Row, seq: int, base: int, meta_sum: int, delta: bytes, delta_sum: int
-    ) -> None:
-        db.run(SQL["rebase"], (base, meta_sum, delta, delta_sum, row.key(seq)))
+    def committed(self) -> None:
+        """What was written is in the file."""
+        remember(self._before.rows, self._written)
+        self._before.spaces.update(self._spaces)
 
-    def drop_frames(self, db: Connection, key: ThreadKey, row: Row, seqs: Sequence[int], *, aside: bool) -> None:
+    def undone(self) -> None:
+        """What was written may be undone, in part or whole."""
+        for known in (self._rows, self._written, self._spaces):
+            known.clear()
+
+    def now(self) -> int:
+        return self._before.clock()
+
+    def next_epoch(self, newest: int) -> int:
+        epoch: int = all_rows(self.db, "next_epoch", max(self.now(), newest), newest)[0][0]
+        return epoch
+
+    # -- threads -------------------------------------------------------------------------------------
+
+    def _row(self, key: ThreadKey) -> Row:
+        """The row of a thread; EMPTY_ROW, whose number no thread has, if it does not exist."""
+        if key not in self._rows:
+            self._rows[key] = _read_row(self.db, self._space(key.namespace), key)
+        return self._rows[key] or EMPTY_ROW
+
+    def _space(self, namespace: str) -> int:
+        return self._spaces.get(namespace) or self._before.space(self.db, namespace)
+
+    def _keep(self, key: ThreadKey, row: Row) -> None:
+        self._rows[key] = self._written[key] = row
+
+    def row(self, key: ThreadKey) -> ThreadRow | None:
+        row = self._row(key)
+        return row.ruled(key) if row.no else None
+
+    def add_thread(self, key: ThreadKey) -> ThreadRow:
+        db = self.db
+        if all_rows(db, "newest_number")[0][0] >= MOST_THREADS:  # its frames would lie among those of another thread
+            raise CorruptionError(
+                f"{db.filename}: the number of a thread is damaged, so that no new thread can have one; run repair",
+                place="thread row",
+            )
+        space = self._space(key.namespace)
+        if not space:
+            space = max((no for no, _, _ in all_rows(db, "spaces")), default=0) + 1
+            db.run(SQL["add_space"], (space, key.namespace, space_checksum(space, key.namespace)))
+            self._spaces[key.namespace] = space
+        (no,) = all_rows(db, "add_thread", space, key.id)[0]
+        return self._write(key, EMPTY_ROW._replace(no=no)).ruled(key)
+
+    def put_row(self, row: ThreadRow) -> None:
+        self._write(row.key, self._row(row.key).after(row))
+
+    def _write(self, key: ThreadKey, row: Row) -> Row:
+        row = row._replace(version=row.version + 1)
+        self.db.run(SQL["set_thread"], thread_values(key, row))
+        self.db.run(SQL["set_agent"], (row.agent, row.no, row.agent))
+        self._keep(key, row)
+        return row
+
+    def delete_thread(self, key: ThreadKey) -> None:
+        row = self._row(key)
+        if row.no:
+            for name in ("delete_frames", "delete_keyframes"):
+                self.db.run(SQL[name], (row.low(), row.high()))
+            for name in ("delete_records", "delete_blobs", "delete_thread"):
+                self.db.run(SQL[name], (row.no,))
+        self.db.run(SQL["delete_aside"], (key.id, self._space(key.namespace)))
+        self._rows[key] = None
+        self._written.pop(key, None)
+
+    # -- frames --------------------------------------------------------------------------------------
+
+    def is_taken(self, change: Append) -> bool:
+        namespace = change.key.namespace
+        return find(self.db, self._space(namespace), namespace, pack_id(change.id)) is not None
+
+    def add_frame(self, row: ThreadRow, frame: Frame) -> None:
+        key, before = row.key, self._row(row.key)
+        run = before.run if before.run and frame.base == before.last else frame.seq
+        new = before.after(row)._replace(run=run, version=before.version + 1)
+        stored_id = pack_id(frame.id)
+        space = None if place_in(stored_id) == new.key(frame.seq) else self._space(key.namespace)
+        if not _inserted(self.db, _append_columns(new, frame, key, stored_id, space), 1):
+            raise damaged(key, None, f"frame {frame.seq} exists already", frame.seq)  # although its row was just read
+        if new.agent != before.agent:
+            self.db.run(SQL["set_agent"], (new.agent, new.no, new.agent))
+        self._keep(key, new)
+
+    def pins(self, key: ThreadKey, seqs: Collection[int]) -> dict[int, Pin]:
+        row = self._row(key)
+        found = ((seq, one_row(self.db, "pin", row.key(seq))) for seq in seqs)
+        return {seq: Pin(unpack_id(columns[0]), columns[1]) for seq, columns in found if columns is not None}
+
+    def frames_after(self, key: ThreadKey, seq: int) -> list[Frame]:
+        return read_frames(self.db, key, self._row(key), low=seq + 1, deltas=True)
+
+    def nth_newest(self, key: ThreadKey, number: int) -> int | None:
+        return _nth_newest(self.db, self._row(key), number)
+
+    def count(self, key: ThreadKey) -> int:
+        row = self._row(key)
+        count: int = all_rows(self.db, "count_frames", row.low(), row.high())[0][0]
+        return count
+
+    def put_note(self, key: ThreadKey, seq: int, note: bytes | None) -> None:
+        total = None if note is None else checksum(note, thread_salt(*key), seq)
+        self.db.run(SQL["set_note"], (note, total, self._row(key).key(seq)))
+
+    def rebase(self, key: ThreadKey, frames: Sequence[tuple[int, int, bytes]]) -> None:
+        salt, row = thread_salt(*key), self._row(key)
+        for seq, base, delta in frames:
+            ((stored_id, meta, run, space),) = all_rows(self.db, "frame_meta", row.key(seq))
+            meta_sum = meta_checksum(salt, seq, base, run, space, stored_id, meta)
+            self.db.run(SQL["rebase"], (base, meta_sum, delta, checksum(delta, salt, seq, base), row.key(seq)))
+
+    def drop_frames(self, key: ThreadKey, seqs: Sequence[int], *, aside: bool) -> None:
+        row = self._row(key)
         for frame_key in map(row.key, seqs):
             if aside:
-                db.run(SQL["frame_aside"], (self._clock(), key.id, frame_key))
-            db.run(SQL["delete_frame"], (frame_key,))
-            db.run(SQL["delete_keyframe"], (frame_key,))
+                self.db.run(SQL["frame_aside"], (self.now(), key.id, frame_key))
+            self.db.run(SQL["delete_frame"], (frame_key,))
+            self.db.run(SQL["delete_keyframe"], (frame_key,))
+        if row.last in seqs:  # the next frame begins a run of its own
+            self._rows[key] = row._replace(run=0)
 
-    def count(self, db: Connection, key: ThreadKey, row: Row) -> tuple[int, int]:
-        count, newest = all_rows(db, "count_frames", row.low(), row.high())[0]
-        return count, newest & SEQ_MASK if count else 0
+    # -- records, keyframes, blobs -------------------------------------------------------------------
 
-    def newer(self, db: Connection, key: ThreadKey, row: Row, seq: int) -> list[tuple[int, int, bytes, int]]:
-        found = all_rows(db, "newer_frames", row.key(seq), row.high())
-        return [(frame_key & SEQ_MASK, base, delta, total) for frame_key, base, delta, total in found]
+    def record_names(self, key: ThreadKey, kind: str) -> list[str]:
+        return [name for (name,) in all_rows(self.db, "record_names", self._row(key).no, kind)]
 
-    def delete_thread(self, db: Connection, key: ThreadKey, row: Row) -> None:
-        for name in ("delete_frames", "delete_keyframes"):
-            db.run(SQL[name], (row.low(), row.high()))
-        for name in ("delete_records", "delete_blobs", "delete_thread"):
-            db.run(SQL[name], (row.no,))
-        db.run(SQL["delete_aside"], (key.id, self.space(db, key.namespace)))
-        self._new_rows.pop(key, None)
+    def has_record(self, key: ThreadKey, kind: str, name: str) -> bool:
+        return one_row(self.db, "record", self._row(key).no, kind, name) is not None
 
-    # -- records, keyframes, large values --------------------------------------------------------------
+    def put_record(self, key: ThreadKey, kind: str, name: str, value: bytes | None) -> None:
+        no = self._row(key).no
+        if value is None:
+            self.db.run(SQL["delete_record"], (no, kind, name))
+        else:
+            self.db.run(SQL["put_record"], (no, kind, name, value, record_checksum(key, kind, name, value)))
 
-    def record_names(self, db: Connection, key: ThreadKey, row: Row, kind: str) -> list[str]:
-        return [name for (name,) in all_rows(db, "record_names", row.no, kind)]
+    def put_keyframe(self, key: ThreadKey, seq: int, body: bytes | None) -> None:
+        frame_key = self._row(key).key(seq)
+        if body is None:
+            self.db.run(SQL["delete_keyframe"], (frame_key,))
+        else:
+            self.db.run(SQL["put_keyframe"], (frame_key, body, checksum(body, thread_salt(*key), seq)))
 
-    def has_record(self, db: Connection, key: ThreadKey, row: Row, kind: str, name: str) -> bool:
-        return one_row(db, "record", row.no, kind, name) is not None
-
-    def put_record(self, db: Connection, key: ThreadKey, row: Row, kind: str, name: str, value: bytes, total: int) -> None:
-        db.run(SQL["put_record"], (row.no, kind, name, value, total))
-
-    def delete_record(self, db: Connection, key: ThreadKey, row: Row, kind: str, name: str) -> None:
-        db.run(SQL["delete_record"], (row.no, kind, name))
-
-    def put_keyframe(self, db: Connection, key: ThreadKey, row: Row, seq: int, body: bytes, total: int) -> None:
-        db.run(SQL["put_keyframe"], (row.key(seq), body, total))
-
-    def delete_keyframe(self, db: Connection, key: ThreadKey, row: Row, seq: int) -> None:
-        db.run(SQL["delete_keyframe"], (row.key(seq),))
-
-    def put_blobs(self, db: Connection, key: ThreadKey, row: Row, blobs: Blobs) -> None:
+    def put_blobs(self, key: ThreadKey, blobs: Blobs) -> None:
         for digest, body in blobs:
-            db.run(SQL["put_blob"], (row.no, digest, body, blob_checksum(key, digest, body)))
+            self.db.run(SQL["put_blob"], (self._row(key).no, digest, body, blob_checksum(key, digest, body)))
 
-    def keep_blobs(self, db: Connection, key: ThreadKey, row: Row, keep: Collection[bytes]) -> None:
-        for (digest,) in all_rows(db, "blob_digests", row.no):
-            if digest not in keep:
-                db.run(SQL["delete_blob"], (row.no, digest))
+    def keep_blobs(self, key: ThreadKey, digests: Collection[bytes], *, aside: bool) -> None:
+        no = self._row(key).no
+        for (digest,) in all_rows(self.db, "blob_digests", no):
+            if digest not in digests:
+                if aside:
+                    self.db.run(SQL["blob_aside"], (self.now(), key.id, no, digest))
+                self.db.run(SQL["delete_blob"], (no, digest))
+
+
+def _append_columns(
+    row: Row, frame: Append | Frame, key: ThreadKey, stored_id: str | bytes, space: int | None
+) -> tuple[Any, ...]:
+    """The parameters of `append` for a frame and the row of its thread after it.
+
+    The sums which `thread_sum` and `read_frame` check are written out here.
+    """
+    no, agent, seq, _, _, floor, run, frames, epoch, owner, expires, version = row
+    base, meta, note, delta = frame.base, frame.meta, frame.note, frame.delta or b""
+    salt = thread_salt(*key)
+    place = (salt + seq * SEQ_FACTOR + base * BASE_FACTOR) & 0xFFFFFFFF
+    total = crc32(packb([no, agent, seq, stored_id, seq, floor, run, frames, epoch, owner, expires, version]), salt)
+    named = stored_id if isinstance(stored_id, bytes) else stored_id.encode()
+    meta_sum = crc32(((space or 0) << 64 | run).to_bytes(16, "little") + named + meta, place)
+    note_sum = None if note is None else checksum(note, salt, seq)
+    columns = (no, version, seq, stored_id, base, run, floor, frames, expires, total)
+    return (*columns, space, meta, meta_sum, note, note_sum, delta, crc32(delta, place))
 
 
 def space_names(db: Connection) -> dict[int, str]:
@@ -312,28 +330,42 @@ def space_names(db: Connection) -> dict[int, str]:
     return {number: name for number, name, _ in all_rows(db, "spaces")}
 
 
+def _find_space(db: Connection, namespace: str) -> int:
+    rows = all_rows(db, "spaces")
+    bad = [name for no, name, total in rows if space_checksum(no, name) != total]
+    number: int = next((no for no, name, _ in rows if name == namespace and name not in bad), 0)
+    if not number and bad:  # it may be ours
+        raise CorruptionError(f"{db.filename}: the row of namespace {bad[0]!r} is damaged; run repair", place="namespace row")
+    return number
+
+
+def _read_row(db: Connection, space: int, key: ThreadKey) -> Row | None:
+    found = one_row(db, "thread", space, key.id)
+    return None if found is None else read_thread(key, found)
+
+
 def find(db: Connection, space: int, namespace: str, stored_id: str | bytes) -> tuple[ThreadKey, int] | None:
     """Where the frame with an id is: where the id says, or where the index says. Raises CorruptionError."""
-    told = place_told_by(stored_id)
-    at = one_row(db, "frame_at", told, space) if told < NO_KEY else None
+    place = place_in(stored_id)
+    at = one_row(db, "frame_at", place, space) if place < NO_KEY else None
     if at is not None:
         key = ThreadKey(namespace, at[1])
         if at[0] == stored_id:
-            return key, told & SEQ_MASK
-        read_frame(key, all_rows(db, "frames_up", told, told, 1)[0])  # it has another id: is that one sound?
+            return key, place & MAX_SEQ
+        read_frame(key, all_rows(db, "frames_up", place, place, 1)[0])  # it has another id: is that one sound?
     found = one_row(db, "find_frame", stored_id, space)
-    return None if found is None else (ThreadKey(namespace, found[1]), found[0] & SEQ_MASK)
+    return None if found is None else (ThreadKey(namespace, found[1]), found[0] & MAX_SEQ)
 
 
 def _is_plain(change: Append, row: Row) -> bool:
-    """Whether an append continues a remembered row, and writes nothing that has to wait until nobody else writes."""
-    return not change.blobs and change.renew_us is None and is_next(change, row)
+    """Whether an append continues a remembered row, and writes nothing that has to wait until other writers are done."""
+    return not change.blobs and change.renew_us is None and continues(change, row)
 
 
 def _inserted(db: Connection, columns: Sequence[Any], count: int) -> bool:
-    """Run `append` for so many threads.
+    """Run `append` for this many threads.
 
-    Gives False, and nothing was written, if the row of one has another version, or a frame is in the way.
+    Returns False, and nothing was written, if the row of one has another version, or a frame is in the way.
     """
     if count == 1:
         statement = SQL["append"]
@@ -349,4 +381,4 @@ def _inserted(db: Connection, columns: Sequence[Any], count: int) -> bool:
 
 def _nth_newest(db: Connection, row: Row, number: int) -> int | None:
     found = one_row(db, "nth_newest", row.low(), row.high(), number)
-    return None if found is None else found[0] & SEQ_MASK
+    return None if found is None else found[0] & MAX_SEQ

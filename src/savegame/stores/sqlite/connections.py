@@ -4,7 +4,7 @@ Keeps four promises: a transaction ends or is rolled back, whatever happens insi
 is read, once the files were removed or replaced (a move of a directory further up is noticed within a tenth of a
 second); what a user does to a connection ends with the block that it was lent for; the child of a fork never uses, or
 closes, a connection of its parent.
-Touches _sqlite_file, _directory, store and errors.
+Touches sqlite_file, directory, store and errors.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Final
 import apsw
 
 from savegame.errors import ClosedError, InvalidInputError, OutOfSpace, TransactionFailed, UnavailableError
-from savegame.store import ended_inside, refused_ending, write_inside
 from savegame.stores import sqlite_file as file
 from savegame.stores.directory import SETTLED_NS, Directory
 from savegame.stores.forking import Still, leave_alone, take_along
+from savegame.stores.refusals import ended_inside, refused_ending, write_inside
 from savegame.stores.sqlite_file import SQL
 
 IDLE_READERS: Final = 4
@@ -36,7 +36,7 @@ _USER_SETTINGS: Final = ("authorizer", "convert_binding", "convert_jsonb", "exec
 
 
 class Connections:
-    """Lends connections. `lock` is held by whoever writes."""
+    """Lends connections. The writer holds `lock`."""
 
     def __init__(self, path: str, *, read_only: bool, synchronous: int) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class Connections:
         self._synchronous = synchronous
         self.closed = False
         self.after_fork: Callable[[], None] = lambda: None
-        """What else begins anew in the child of a fork."""
+        """What else starts afresh in the child of a fork."""
         self.forget: Callable[[], None] = lambda: None
         """Called when rows may not be what they were: a transaction was left open, or the files were replaced."""
         self._begin_life()
@@ -75,7 +75,7 @@ class Connections:
             raise ClosedError(f"{self.path}: the vault is closed; open it again")
 
     def close(self) -> None:
-        """Close every connection, now or when it is given back."""
+        """Close every connection, now or when it is returned."""
         with self.lock:
             self.closed = True
             self.drop()
@@ -93,6 +93,15 @@ class Connections:
             readers, self._readers = self._readers, []
         for db in readers:
             db.close()
+
+    def _drop_stale(self) -> None:
+        """After a read that found other files: drop what has the old ones open. A write that is under way looks itself."""
+        self._drop_readers()
+        if threading.get_ident() not in self.inside and self.lock.acquire(blocking=False):
+            try:
+                self.drop()
+            finally:
+                self.lock.release()
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -151,16 +160,19 @@ class Connections:
                     db.run("BEGIN IMMEDIATE")
                     db.run("SAVEPOINT savegame_block")  # gone at the end if the block has ended the transaction
                 db.authorizer = _refuse_transactions
+                db.lent = True
                 self.borrowed_by = here
                 yield db
                 if self.lent is not db:
                     raise ClosedError(f"{self.path}: this process was forked inside the transaction; open the vault again")
-                self._end_block(db)
+                with file.translated(self.path):
+                    self._end_block(db)
             finally:
                 self.borrowed_by = None
                 self.inside.discard(here)
                 if db is not None and self.lent is db:
                     self.lent = None
+                    db.lent = False
                     db.close(force=True)
 
     def _end_block(self, db: file.Connection) -> None:
@@ -169,8 +181,6 @@ class Connections:
             for name in _USER_SETTINGS:
                 setattr(db, name, None)
             db.run("RELEASE savegame_block")
-        except apsw.ConnectionClosedError as error:
-            raise self._closed_inside() from error
         except apsw.BusyError as error:
             raise TransactionFailed(
                 f"{self.path}: a writing statement of the block was not read to its end, so nothing was kept; fetch its rows"
@@ -187,12 +197,7 @@ class Connections:
         """
         db = self.lent
         assert db is not None
-        try:
-            theirs = [
-                (name, value) for name in _USER_SETTINGS if (value := getattr(db, name)) not in (None, _refuse_transactions)
-            ]
-        except apsw.ConnectionClosedError as error:
-            raise self._closed_inside() from error
+        theirs = [(name, value) for name in _USER_SETTINGS if (value := getattr(db, name)) not in (None, _refuse_transactions)]
         try:
             for name, _ in theirs:
                 setattr(db, name, None)
@@ -204,9 +209,6 @@ class Connections:
         finally:
             for name, value in theirs:
                 setattr(db, name, value)
-
-    def _closed_inside(self) -> TransactionFailed:
-        return TransactionFailed(f"{self.path}: the block closed its connection, so nothing of it was kept")
 
     def refuse_inside(self) -> None:
         """Raise if this very thread is `inside` a write: a signal handler or a finaliser has interrupted it."""
@@ -242,7 +244,7 @@ class Connections:
         A full disk leaves no doubt: the last page written is the one that makes a transaction count.
         """
         if isinstance(error, apsw.FullError):
-            return OutOfSpace(f"{self.path}: the disk is full: nothing was saved; make room and try again")
+            return OutOfSpace(f"{self.path}: the disk is full: nothing was saved; make room and retry")
         return UnavailableError(f"{self.path}: the write may or may not have happened ({error}); read it back", unknown=True)
 
     def look(self, db: file.Connection, *, written: bool = True) -> None:
@@ -306,7 +308,7 @@ class Connections:
                 if not self._is_current(db):
                     stale, db = db, None
                     stale.close()
-                    self._drop_readers()
+                    self._drop_stale()
                     raise self._replaced(unknown=False)
                 if snapshot:
                     db.run("BEGIN")
@@ -346,7 +348,7 @@ class Connections:
                     self._changed.notify_all()
 
     def after_fork_in_child(self) -> None:
-        """Begin anew; refuse to go on if a connection was in use, and never close one that is the parent's."""
+        """Start afresh; refuse to go on if a connection was in use, and never close one of the parent's."""
         if self._writer is not None or self.lent is not None or self._reading:
             _abandoned.extend((self._writer, self.lent, *self._readers))
             self.closed = True

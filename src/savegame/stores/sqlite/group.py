@@ -1,7 +1,7 @@
 """Group commit: callers that want to write at the same moment share one flush. Touches errors.
 
-The first caller leads: it takes everything that is waiting, writes it, and wakes the others with their outcome. Who
-comes meanwhile waits; one of those is woken to lead the next group. Nobody waits on a timer, so a lone caller pays nothing.
+The first caller leads: it takes everything that is waiting, writes it, and wakes the others with their outcome. Callers
+that come meanwhile wait; one of them is woken to lead the next group. There is no timer, so a lone caller pays nothing.
 Those whose job is done wake each other one after the other: only one thread can run Python at a time, and sixty that
 are woken at once spend their time on taking turns.
 Every step can be taken twice: an interrupt (Ctrl-C) at any moment is raised only after its caller's job was finished.

@@ -1,9 +1,9 @@
 """Threads in one SQLite file, through apsw: WAL, one writer at a time, many readers, several processes.
 
-One connection writes, in transactions that callers share (`_group.py`); a small pool of connections
-reads (`_sqlite_connections.py`). What a change does to the rows is in `_sqlite_changes.py`. The file itself is made and
-checked in `_sqlite_file.py`, damage is found and set aside in `_sqlite_upkeep.py`, the statements are in
-sql/sqlite/queries.sql. Touches store, frames, _rows and those.
+One connection writes, in transactions that callers share (`group.py`); a small pool of connections reads
+(`connections.py`). The primitives of the rules are in `changes.py`, reading in `reading.py`; the file itself is made and
+checked in `sqlite_file.py`, damage is found and set aside in `upkeep.py`, the statements are in sql/sqlite/queries.sql.
+Touches store, rules, frames, rows and those.
 """
 
 from __future__ import annotations
@@ -15,62 +15,44 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 import apsw
 
-from savegame.encoding.frames import checksum, pack_id, thread_salt, unpack_id
-from savegame.errors import (
-    AlreadyExistsError,
-    CheckpointNotFound,
-    ConflictError,
-    CorruptionError,
-    InvalidInputError,
-    OutOfSpace,
-    SavegameError,
-    UnavailableError,
-    UnsupportedError,
-    of_system,
-)
-from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Append, Capability, Rewrite, Store, StoreChange, fingerprint, write_inside
+from savegame.encoding.frames import pack_id, unpack_id
+from savegame.errors import CorruptionError, InvalidInputError, OutOfSpace, SavegameError, UnavailableError
+from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
+from savegame.store import Append, Capability, Rewrite, StoreChange
 from savegame.stores import sqlite_file as file
 from savegame.stores.fts import FtsIndex
+from savegame.stores.refusals import no_checkpoint, read_only, unknown_outcome, write_inside
 from savegame.stores.rows import (
-    SEQ_MASK,
-    Row,
-    Stretch,
+    EMPTY_ROW,
     check_order,
     placed_id,
     read_frame,
     read_thread,
     record_page,
     sound_blob,
-    sound_deltas,
     thread_page,
-    unknown_outcome,
-    whole_chain,
 )
-from savegame.stores.sqlite import upkeep as sqlite_upkeep
-from savegame.stores.sqlite.changes import Changes, find, space_names
+from savegame.stores.rules import REFUSALS, RuledStore
+from savegame.stores.sqlite import upkeep
+from savegame.stores.sqlite.changes import Committed, SQLiteTransaction, find
 from savegame.stores.sqlite.connections import Connections
 from savegame.stores.sqlite.group import Group, Pending
-from savegame.stores.sqlite_file import SQL, all_rows, id_of, one_row
+from savegame.stores.sqlite.reading import read_chain, read_frames
+from savegame.stores.sqlite_file import all_rows, one_row
 
-_REFUSALS: Final = (
-    ConflictError,
-    AlreadyExistsError,
-    CheckpointNotFound,
-    InvalidInputError,
-    CorruptionError,
-    UnsupportedError,
-)
+_REFUSALS: Final[tuple[type[SavegameError], ...]] = (*REFUSALS, CorruptionError)
 """What goes wrong with one caller's changes alone; the others of its group are written."""
+
+Waiting: TypeAlias = Pending[Sequence[StoreChange], list[int]]
 
 SYNCHRONOUS: Final = {"power": 2, "process": 1}
 
 PURGE_MS: Final = 2_000
-"""How long removed bytes wait for a reader to finish, while nobody can write: longer than our own readers ever take."""
+"""How long removed bytes wait for a reader to finish, while writers have to wait: longer than our own readers ever take."""
 
 
 def open_url(url: str, *, durability: str = "power", read_only: bool = False) -> SQLiteStore:
@@ -78,7 +60,7 @@ def open_url(url: str, *, durability: str = "power", read_only: bool = False) ->
     return SQLiteStore(url.removeprefix("sqlite:"), durability=durability, read_only=read_only)
 
 
-class SQLiteStore(Store):
+class SQLiteStore(RuledStore):
     """Keeps frames in an SQLite file. May be shared between threads; safe for several processes; survives `os.fork`."""
 
     scheme = "sqlite"
@@ -95,10 +77,10 @@ class SQLiteStore(Store):
         self.layout = file.prepare(self.path, read_only=read_only)
         self._index = FtsIndex(self.path + "-search", read_only=read_only)
         self._connections = Connections(self.path, read_only=read_only, synchronous=SYNCHRONOUS[durability])
-        self._connections.after_fork = self._begin_group  # in the child, nobody is here who waited in the group
+        self._connections.after_fork = self._begin_group  # in the child, the threads that waited in the group do not exist
         self._begin_group()
-        self._changes = Changes(self.clock)
-        self._connections.forget = self._changes.forget
+        self._committed = Committed(self.clock)
+        self._connections.forget = self._committed.forget
         with self._reading():
             pass
 
@@ -112,10 +94,11 @@ class SQLiteStore(Store):
             self._check_open(writing=True)
         own, here = self._connections, threading.get_ident()
         if own.borrowed_by == here:
-            return self._inside_borrowed(changes)
+            with file.translated(self.path), self._part() as transaction:
+                return [transaction.make(change) for change in changes]
         if here in own.inside:
             raise write_inside(self.path)
-        alone = not own.inside  # then there is nobody to share a flush with
+        alone = not own.inside  # then there is no other to share a flush with
         try:
             own.inside.add(here)
             return self._write(changes) if alone else self._group.run(changes)
@@ -123,7 +106,7 @@ class SQLiteStore(Store):
             own.inside.discard(here)
 
     def new_id(self, key: ThreadKey) -> str:
-        row = self._changes.rows.get(key)
+        row = self._committed.rows.get(key)
         return super().new_id(key) if row is None else placed_id(row.no << 32 | row.last + 1)
 
     def _write(self, changes: Sequence[StoreChange]) -> list[int]:
@@ -135,19 +118,19 @@ class SQLiteStore(Store):
                 if made:
                     return made
                 db = own.begin()
+                transaction = SQLiteTransaction(db, self._committed)
                 try:
-                    made = [self._changes.apply(db, change) for change in changes]
+                    made = [transaction.make(change) for change in changes]
                 except _REFUSALS as error:
                     refusal = error
-                    self._changes.undone()
                     own.roll_back()
                     own.look(db, written=False)
                 else:
                     own.commit(db)
-                    self._changes.committed()
+                    transaction.committed()
                     return made
             except BaseException as error:
-                self._changes.forget()
+                self._committed.forget()
                 own.roll_back()
                 ours = self._failure(changes, error) if isinstance(error, Exception) else error
                 if ours is error:
@@ -155,7 +138,7 @@ class SQLiteStore(Store):
                 raise ours from (error.__cause__ or error)
         raise refusal
 
-    def _flush(self, group: list[Pending[Sequence[StoreChange], list[int]]]) -> None:
+    def _flush(self, group: list[Waiting]) -> None:
         """Write a group in one transaction; a change that does not fit undoes only its own caller's."""
         with self._connections.lock:
             try:
@@ -166,18 +149,18 @@ class SQLiteStore(Store):
                         pending.outcome = [seq]
                     return
                 db = self._connections.begin()
-                outcomes = [self._try(db, pending) for pending in group]
+                transaction = SQLiteTransaction(db, self._committed)
+                outcomes = [self._try(db, transaction, pending) for pending in group]
                 if all(outcome is None for outcome in outcomes):
                     self._connections.roll_back()
-                    self._changes.undone()
                     self._connections.look(db, written=False)
                     return
                 self._connections.commit(db)
-                self._changes.committed()
+                transaction.committed()
                 for pending, outcome in zip(group, outcomes, strict=True):
                     pending.outcome = outcome
             except apsw.TooBigError:  # raised by no COMMIT: nothing is written yet, and it is the fault of one
-                self._changes.forget()
+                self._committed.forget()
                 self._connections.roll_back()
                 self._one_by_one(group)
             except BaseException as error:
@@ -185,7 +168,7 @@ class SQLiteStore(Store):
                 if not isinstance(error, Exception):
                     raise
 
-    def _one_by_one(self, group: list[Pending[Sequence[StoreChange], list[int]]]) -> None:
+    def _one_by_one(self, group: list[Waiting]) -> None:
         """Write each of a group in a transaction of its own."""
         for pending in group:
             pending.error = None
@@ -199,41 +182,41 @@ class SQLiteStore(Store):
         own, db = self._connections, self._connections.idle()
         try:
             if len(changes) == 1:
-                seq = self._changes.append_next(db, changes[0])
+                seq = self._committed.append_next(db, changes[0])
                 made = [seq] if seq else []
             else:
-                made = self._changes.append_together(db, changes)
+                made = self._committed.append_together(db, changes)
         except (apsw.FullError, apsw.IOError, apsw.NoMemError) as error:  # perhaps after it was in the file
             raise own.in_doubt(error) from error
         if made:
             own.look(db)
         return made
 
-    def _try(self, db: file.Connection, pending: Pending[Sequence[StoreChange], list[int]]) -> list[int] | None:
-        """Make the changes of one of a group, and give what it will be told once they are committed."""
+    def _try(self, db: file.Connection, transaction: SQLiteTransaction, pending: Waiting) -> list[int] | None:
+        """Make the changes of one of a group; returns the outcome that it has once they are committed."""
         job = pending.job
-        single = len(job) == 1 and type(job[0]) is not Rewrite  # then there is nothing to undo
+        # These are refused before they have written anything, if at all.
+        simple = len(job) == 1 and type(job[0]) is not Rewrite and not (isinstance(job[0], Append) and job[0].blobs)
         try:
-            return [self._changes.apply(db, job[0])] if single else self._all_or_none(db, job)
+            if simple:
+                return [transaction.make(job[0])]
+            db.run("SAVEPOINT one")
+            try:
+                made = [transaction.make(change) for change in job]
+            except _REFUSALS:
+                db.run("ROLLBACK TO one")
+                db.run("RELEASE one")
+                transaction.undone()
+                raise
+            db.run("RELEASE one")
+            return made
         except _REFUSALS as error:
             pending.error = error
             return None
 
-    def _all_or_none(self, db: file.Connection, job: Sequence[StoreChange]) -> list[int]:
-        db.run("SAVEPOINT one")
-        try:
-            made = [self._changes.apply(db, change) for change in job]
-        except _REFUSALS:
-            db.run("ROLLBACK TO one")
-            db.run("RELEASE one")
-            self._changes.undone()
-            raise
-        db.run("RELEASE one")
-        return made
-
-    def _failed(self, group: list[Pending[Sequence[StoreChange], list[int]]], error: BaseException) -> None:
+    def _failed(self, group: list[Waiting], error: BaseException) -> None:
         """Nothing of the group was written, unless what flushes it failed: then each is looked for by its id."""
-        self._changes.forget()
+        self._committed.forget()
         self._connections.roll_back()
         for pending in group:
             if pending.outcome is None and pending.error is None:
@@ -248,34 +231,26 @@ class SQLiteStore(Store):
         if isinstance(error, apsw.Error):
             return file.translate(error, self.path) or error
         if not isinstance(error, SavegameError):  # Ctrl-C, memory that ran out, a mistake in a change
-            error = UnavailableError(f"{self.path}: the write was interrupted ({error!r}); look, then try again", unknown=True)
+            error = UnavailableError(
+                f"{self.path}: the write was interrupted ({error!r}); look for it, then retry", unknown=True
+            )
         appended = next((change for change in job if isinstance(change, Append)), None)
         if appended is None or not getattr(error, "unknown", False):
             return error
         return unknown_outcome(error, job)
 
-    # -- leases ------------------------------------------------------------------------------------
-
-    def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
-        with self._writing() as db:
-            return self._changes.lease(db, key, owner, ttl_us, instead_of)
-
-    def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
-        with self._writing() as db:
-            return self._changes.renew(db, key, epoch, ttl_us)
-
     # -- reading -----------------------------------------------------------------------------------
 
     def thread(self, key: ThreadKey) -> ThreadRow | None:
         with self._reading() as db:
-            row = self._changes.row(db, key)
+            row = self._committed.row(db, key)
             return None if row is None else row.public(key)
 
     def threads(
         self, namespace: str, *, after: str | None = None, limit: int = 100, agent: str | None = None
     ) -> Page[ThreadRow]:
         with self._reading() as db:
-            space = self._changes.space(db, namespace)
+            space = self._committed.space(db, namespace)
             if agent is None:
                 rows = all_rows(db, "threads", space, after or "", limit + 1)
             else:
@@ -286,14 +261,14 @@ class SQLiteStore(Store):
 
     def heads(self, namespace: str, *, agent: str | None = None) -> list[tuple[str, str | None]]:
         with self._reading() as db:
-            space = self._changes.space(db, namespace)
+            space = self._committed.space(db, namespace)
             rows = all_rows(db, "heads", space) if agent is None else all_rows(db, "heads_of_agent", space, agent)
         sound = [(id, head_id) for id, head_id in rows if isinstance(id, str)]  # noqa: A001 - one word per idea
         return [(id, None if head_id is None else unpack_id(head_id)) for id, head_id in sound]  # noqa: A001 - one word per idea
 
     def find(self, namespace: str, id: str) -> tuple[ThreadKey, int] | None:  # noqa: A002 - the contract's name
         with self._reading() as db:
-            return find(db, self._changes.space(db, namespace), namespace, pack_id(id))
+            return find(db, self._committed.space(db, namespace), namespace, pack_id(id))
 
     def frames(
         self,
@@ -307,22 +282,17 @@ class SQLiteStore(Store):
         deltas: bool = False,
     ) -> list[Frame]:
         with self._reading(snapshot=deltas) as db:
-            row = self._changes.row(db, key)
-            if row is None or low > SEQ_MASK:
+            row = self._committed.row(db, key)
+            if row is None:
                 return []
-            name = f"{'noted' if noted else 'frames'}_{'down' if newest_first else 'up'}"
-            bounds = (row.key(max(low, 0)), row.key(SEQ_MASK if high is None else min(high, SEQ_MASK)))
-            found = all_rows(db, name, *bounds, -1 if limit is None else limit)
-            frames = [read_frame(key, columns) for columns in found]
-            check_order("frames", [low - 1, *(frame.seq for frame in frames[:: -1 if newest_first else 1])], key.id)
-            if not deltas:
-                return frames
-            return [frame._replace(delta=self._deltas(db, key, row, 0, frame.seq, frame.seq)[1][0]) for frame in frames]
+            return read_frames(
+                db, key, row, low=low, high=high, limit=limit, newest_first=newest_first, noted=noted, deltas=deltas
+            )
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         with self._reading(snapshot=True) as db:
             found = [
-                one_row(db, "head_frame", row.head, self._changes.space(db, row.key.namespace), row.key.id) for row in rows
+                one_row(db, "head_frame", row.head, self._committed.space(db, row.key.namespace), row.key.id) for row in rows
             ]
         return [None if columns is None else read_frame(row.key, columns) for row, columns in zip(rows, found, strict=True)]
 
@@ -332,50 +302,24 @@ class SQLiteStore(Store):
 
     def _fingerprint_in(self, db: file.Connection, key: ThreadKey) -> bytes:
         try:
-            row = self._changes.row(db, key)
+            row = self._committed.row(db, key)
         except CorruptionError:
             return b""
         if row is None:
             return b""
         notes, records = all_rows(db, "note_sums", row.low(), row.high()), all_rows(db, "record_sums", row.no)
-        return fingerprint(row.public(key), notes, records)
+        return row.public(key).fingerprint(notes, records)
 
     def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
         with self._reading(snapshot=True) as db:
-            row = self._changes.row(db, key)
-
-            def stretch(high: int) -> Stretch | None:
-                place = None if row is None else one_row(db, "frame_place", row.key(high))
-                if row is None or place is None:
-                    return None
-                run = min(place[1], high)
-                start, body = self._start(db, key, row, run, high, after)
-                return Stretch(start, body, *self._deltas(db, key, row, start, start + 1 if start else run, high))
-
-            found = whole_chain(key, seq, stretch)
+            found = read_chain(db, key, self._committed.row(db, key) or EMPTY_ROW, seq, after)
         if found is None:
-            raise CheckpointNotFound(f"thread {key.id!r} has no frame {seq}")
+            raise no_checkpoint(key, seq)
         return found
-
-    def _start(self, db: file.Connection, key: ThreadKey, row: Row, run: int, seq: int, after: int) -> tuple[int, bytes | None]:
-        """Where loading may begin inside an unbroken line: after what the caller has, or at a sound keyframe."""
-        if run <= after <= seq:
-            return after, None
-        salt = thread_salt(*key)
-        for frame_key, body, total in all_rows(db, "keyframes_down", row.key(run), row.key(seq)):
-            if checksum(body, salt, frame_key & SEQ_MASK) == total:
-                return frame_key & SEQ_MASK, body
-        return 0, None
-
-    def _deltas(
-        self, db: file.Connection, key: ThreadKey, row: Row, start: int, low: int, high: int
-    ) -> tuple[int, list[bytes]]:
-        found = all_rows(db, "deltas", row.key(low), row.key(high))
-        return sound_deltas(key, start, high, found, lambda seq: id_of(db, row.key(seq)))
 
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         with self._reading() as db:
-            row = self._changes.row(db, key)
+            row = self._committed.row(db, key)
             found = [] if row is None else all_rows(db, "records", row.no, kind, after, limit + 1)
         page = record_page(key, kind, found, limit)
         check_order("records", [after, *(record.name for record in page.items)], key.id)
@@ -383,12 +327,12 @@ class SQLiteStore(Store):
 
     def kinds(self, key: ThreadKey) -> list[str]:
         with self._reading() as db:
-            row = self._changes.row(db, key)
+            row = self._committed.row(db, key)
             return [] if row is None else [kind for (kind,) in all_rows(db, "kinds", row.no)]
 
     def blob(self, key: ThreadKey, digest: bytes) -> bytes | None:
         with self._reading() as db:
-            row = self._changes.row(db, key)
+            row = self._committed.row(db, key)
             found = None if row is None else one_row(db, "blob", row.no, digest)
         return sound_blob(key, digest, found)
 
@@ -401,20 +345,21 @@ class SQLiteStore(Store):
 
     def sizes(self) -> dict[str, int]:
         with self._reading() as db:
-            return sqlite_upkeep.sizes(db, self.path)
+            return upkeep.sizes(db, self.path)
 
     def check(self, namespace: str, thread_id: str | None = None) -> Iterator[Problem]:
         with self._reading(snapshot=True) as db:
             if thread_id is None:
-                yield from sqlite_upkeep.check(db, namespace)
+                yield from upkeep.check(db, namespace)
             else:
-                yield from sqlite_upkeep.check_thread(db, ThreadKey(namespace, thread_id))
+                yield from upkeep.check_thread(db, ThreadKey(namespace, thread_id))
 
     def mend(self, namespace: str) -> list[str]:
-        with self._writing() as db:
-            self._changes.forget()
-            done = sqlite_upkeep.mend_places(db, namespace)
-            return [*done, *sqlite_upkeep.mend(db, namespace, self._changes.space(db, namespace), self.clock())]
+        with self.transaction() as transaction:
+            db = transaction.db
+            self._committed.forget()
+            done = upkeep.mend_places(db, namespace)
+            return [*done, *upkeep.mend(db, namespace, self._committed.space(db, namespace), self.clock())]
 
     def compact(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
         self._refuse_borrowed("compact")
@@ -424,37 +369,21 @@ class SQLiteStore(Store):
             if not isinstance(error.__cause__, apsw.FullError):
                 raise
             # Whether the last page was written does not matter: it says the same either way.
-            raise OutOfSpace(
-                f"{self.path}: the disk is full: every checkpoint is as it was; make room and try again"
-            ) from error
-        self._shrink()
+            raise OutOfSpace(f"{self.path}: the disk is full: every checkpoint is as it was; make room and retry") from error
+        with self._connections.lock, file.translated(self.path):  # so that what was deleted is in no file
+            self._connections.writer().execute("VACUUM")
+            self.purge()
 
     def _recode(self, recode: Callable[[bytes], bytes], progress: Callable[[int, int], None]) -> None:
         total = self.sizes()["count"]
         done = key = 0
         while True:
-            with self._writing() as db:
-                page = all_rows(db, "recode_page", key)
-                if not page:
-                    db.run(SQL["drop_keyframes"])
-                    break
-                check_order("frames", [key, *(columns[0] for columns in page)])
-                names = space_names(db)
-                for key, base, delta, delta_sum, space, thread_id in page:
-                    salt = thread_salt(names.get(space, ""), thread_id)
-                    if checksum(delta, salt, key & SEQ_MASK, base) != delta_sum:
-                        continue  # damaged: a new checksum would make it look sound
-                    smaller = recode(delta)
-                    if len(smaller) < len(delta):
-                        db.run(SQL["set_delta"], (smaller, checksum(smaller, salt, key & SEQ_MASK, base), key))
-            done += len(page)
+            with self.transaction() as transaction:
+                count, key = upkeep.recode_page(transaction.db, key, recode)
+            if not count:
+                break
+            done += count
             progress(done, total)
-
-    def _shrink(self) -> None:
-        """Give free space back and empty the -wal, so that what was deleted is in no file."""
-        with self._connections.lock, file.translated(self.path):
-            self._connections.writer().execute("VACUUM")
-            self.purge()
 
     def purge(self) -> bool:
         if self.borrowed():  # nothing is removed before the block is left
@@ -473,25 +402,9 @@ class SQLiteStore(Store):
 
     def backup(self, path: str, progress: Callable[[int, int], None]) -> None:
         self._refuse_borrowed("backup")
-        target = os.path.realpath(os.fspath(path))
-        if os.path.exists(target):
-            raise AlreadyExistsError(f"{target}: exists already; a backup never overwrites")
-        fresh = file.beside(target)  # not in the way of the next, if this one is killed
         progress(0, 1)
-        try:
-            os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            try:
-                with self._reading() as db:
-                    db.execute("VACUUM INTO ?", (fresh,))
-                _sync_file(fresh)
-                os.link(fresh, target)
-            finally:
-                for made in (fresh, f"{fresh}-journal"):  # which SQLite leaves when the disk is full
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(made)
-            file.sync_directory(os.path.dirname(target))
-        except OSError as error:
-            raise of_system(error, f"{target}: the backup cannot be written", "make room, or choose another place") from error
+        with self._reading() as db:
+            upkeep.backup(db, os.path.realpath(os.fspath(path)))
         progress(1, 1)
 
     @contextlib.contextmanager
@@ -508,7 +421,7 @@ class SQLiteStore(Store):
             try:
                 yield db
             finally:
-                self._changes.forget()
+                self._committed.forget()
 
     def index(self) -> FtsIndex:
         self._check_open()
@@ -521,16 +434,11 @@ class SQLiteStore(Store):
         if self.borrowed():
             raise InvalidInputError(f"{self.path}: {verb} cannot be part of a transaction; call it outside connection()")
 
-    def _inside_borrowed(self, changes: Sequence[StoreChange]) -> list[int]:
-        """Changes made while this thread holds `connection()`: part of its transaction."""
-        with file.translated(self.path), self._part() as db:
-            return [self._changes.apply(db, change) for change in changes]
-
     @contextlib.contextmanager
-    def _part(self) -> Iterator[file.Connection]:
+    def _part(self) -> Iterator[SQLiteTransaction]:
         """Changes of ours as a part of the transaction that this thread holds."""
         with self._connections.ours() as db, self._undone_on_error(db):
-            yield db
+            yield SQLiteTransaction(db, self._committed)
 
     @contextlib.contextmanager
     def _undone_on_error(self, db: file.Connection) -> Iterator[None]:
@@ -538,7 +446,7 @@ class SQLiteStore(Store):
 
         Nothing is remembered of it: the user may take back what was done, all of it or up to a savepoint.
         """
-        self._changes.forget()
+        self._committed.forget()
         try:
             db.run("SAVEPOINT part")
             yield
@@ -550,7 +458,7 @@ class SQLiteStore(Store):
                 db.run("RELEASE part")
             raise
         finally:
-            self._changes.forget()
+            self._committed.forget()
 
     def close(self) -> None:
         self._connections.close()
@@ -559,38 +467,30 @@ class SQLiteStore(Store):
     def _check_open(self, *, writing: bool = False) -> None:
         self._connections.check_open()
         if writing and self.read_only:
-            raise UnsupportedError(f"{self.path}: was opened with read_only=True")
+            raise read_only(self.path)
 
     def _reading(self, *, snapshot: bool = False) -> AbstractContextManager[file.Connection]:
         if self.borrowed():
-            self._changes.forget()
+            self._committed.forget()
         return self._connections.reading(snapshot=snapshot)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[file.Connection]:
-        """A transaction; rows that were written in it are remembered once it is committed."""
+    def _own_transaction(self) -> Iterator[SQLiteTransaction]:
+        """A transaction of its own; rows that were written in it are remembered once it is committed."""
         self._connections.refuse_inside()
         with self._connections.lock:
             try:
                 with self._connections.writing() as db:
-                    yield db
+                    transaction = SQLiteTransaction(db, self._committed)
+                    yield transaction
             except BaseException:
-                self._changes.forget()
+                self._committed.forget()
                 raise
-            self._changes.committed()
+            transaction.committed()
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[file.Connection]:
+    def transaction(self) -> Iterator[SQLiteTransaction]:
         """A transaction of its own; inside `connection()`, part of that one. SQLite's errors become ours."""
         self._check_open(writing=True)
-        with file.translated(self.path), self._part() if self.borrowed() else self._transaction() as db:
-            yield db
-
-
-def _sync_file(path: str) -> None:
-    """Flush a finished copy that no connection has open."""
-    handle = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        with file.translated(self.path), self._part() if self.borrowed() else self._own_transaction() as transaction:
+            yield transaction

@@ -1,26 +1,29 @@
-"""Sizes, checking and mending of an SQLite file: what a store does for `stats`, `verify` and `repair`.
+"""Sizes, checking, mending, recoding and backup of an SQLite file: what a store does for `stats`, `verify`, `repair`, …
 
 Functions over one connection, inside the caller's transaction. Nothing is ever deleted here: damaged rows go to the
-table `aside`, as they are. Touches _rows, _row_checks, _sqlite_file, model.
+table `aside`, as they are. Touches rows, row_checks, sums, sqlite_file, model.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
 
 import apsw
 
-from savegame.errors import CorruptionError
+from savegame.encoding.frames import checksum, thread_salt
+from savegame.errors import AlreadyExistsError, CorruptionError, of_system
 from savegame.model import Problem, ThreadKey
 from savegame.stores.row_checks import Damage, damage_beside, frame_problems, mended_row
-from savegame.stores.rows import EMPTY_ROW, SEQ_MASK, Row, damaged, problem, read_thread, space_checksum, thread_values
-from savegame.stores.sqlite.changes import MOST_THREADS
-from savegame.stores.sqlite_file import SQL, Connection, all_rows, id_of, one_row
+from savegame.stores.rows import EMPTY_ROW, Row, check_order, read_thread, thread_values
+from savegame.stores.rules import MAX_SEQ
+from savegame.stores.sqlite.changes import MOST_THREADS, space_names
+from savegame.stores.sqlite_file import SQL, Connection, all_rows, beside, id_of, one_row, sync_directory
+from savegame.stores.sums import damaged, problem, space_checksum
 
 
 def sizes(db: Connection, path: str) -> dict[str, int]:
@@ -37,7 +40,7 @@ def sizes(db: Connection, path: str) -> dict[str, int]:
 
 
 def check(db: Connection, namespace: str) -> Iterator[Problem]:
-    """Every row of a namespace against its checksum, what belongs to nobody, and SQLite's own check of the file."""
+    """Every row of a namespace against its checksum, rows without a thread, and SQLite's own check of the file."""
     for (line,) in db.execute("PRAGMA integrity_check(100)").fetchall():
         if line != "ok":
             yield Problem(None, None, "database file", str(line))
@@ -49,7 +52,7 @@ def check(db: Connection, namespace: str) -> Iterator[Problem]:
     if all_rows(db, "last_number")[0][0] >= MOST_THREADS:
         yield Problem(None, None, "number of the newest thread", "no thread can have a larger one")
     for (key,) in all_rows(db, "orphans"):
-        yield Problem(None, None, "frame without a thread", f"frame {key & SEQ_MASK} names thread number {key >> 32}")
+        yield Problem(None, None, "frame without a thread", f"frame {key & MAX_SEQ} names thread number {key >> 32}")
     for (what,) in all_rows(db, "lost_values"):
         yield Problem(None, None, "value without a thread", str(what))
     space = next((number for number, name in names.items() if name == namespace), 0)
@@ -80,7 +83,7 @@ def _check_thread(db: Connection, key: ThreadKey, columns: tuple[Any, ...]) -> I
         yield problem(error)
     if not 0 < row.no <= MOST_THREADS:
         return
-    deltas = ((frame_key & SEQ_MASK, *rest) for frame_key, *rest in db.execute(SQL["deltas"], (row.low(), row.high())))
+    deltas = ((frame_key & MAX_SEQ, *rest) for frame_key, *rest in db.execute(SQL["deltas"], (row.low(), row.high())))
     frames = all_rows(db, "frames_up", row.low(), row.high(), -1)
     yield from frame_problems(key, row, frames, deltas, partial(_id_of, db, row))
     for damage in _damage_beside(db, key, row):
@@ -89,9 +92,9 @@ def _check_thread(db: Connection, key: ThreadKey, columns: tuple[Any, ...]) -> I
 
 
 def _damage_beside(db: Connection, key: ThreadKey, row: Row) -> Iterator[Damage]:
-    notes = ((frame_key & SEQ_MASK, note, total) for frame_key, note, total in all_rows(db, "notes", row.low(), row.high()))
+    notes = ((frame_key & MAX_SEQ, note, total) for frame_key, note, total in all_rows(db, "notes", row.low(), row.high()))
     found = db.execute(SQL["keyframes_down"], (row.low(), row.high()))
-    keyframes = ((frame_key & SEQ_MASK, body, total) for frame_key, body, total in found)
+    keyframes = ((frame_key & MAX_SEQ, body, total) for frame_key, body, total in found)
     records, blobs = (db.execute(SQL[name], (row.no,)) for name in ("all_records", "all_blobs"))
     return damage_beside(key, notes, keyframes, records, blobs)
 
@@ -127,7 +130,7 @@ def mend_places(db: Connection, namespace: str) -> list[str]:
         if one_row(db, "thread", space, thread_id) is None:
             db.execute(SQL["set_thread_space"], (space, columns[0]))
             done.append(f"thread {thread_id!r}: was in another namespace, brought back")
-        else:  # somebody began it anew meanwhile
+        else:  # it was created again meanwhile
             done.append(
                 f"thread {thread_id!r}: left in another namespace, its name is taken; fork and delete that one, then repair"
             )
@@ -135,7 +138,7 @@ def mend_places(db: Connection, namespace: str) -> list[str]:
 
 
 def _mend_numbers(db: Connection, done: list[str]) -> None:
-    """Give threads of all namespaces whose number is damaged that one back under which their frames are: nobody else can."""
+    """Restore damaged numbers of threads, in all namespaces, from the numbers that their frames have."""
     lost = [number for (number,) in all_rows(db, "lost_numbers")]
     names = {number: name for number, name, _ in all_rows(db, "spaces")}
     threads = all_rows(db, "foreign_threads", 0)
@@ -145,7 +148,7 @@ def _mend_numbers(db: Connection, done: list[str]) -> None:
         key = ThreadKey(names.get(space, ""), thread_id)
         if not _fits(key, columns):
             right = next((number for number in lost if _fits(key, (number, *columns[1:]))), None)
-            if right is None and not 0 < columns[0] <= newest:  # nobody ever had it: one of its own, and a row built anew
+            if right is None and not 0 < columns[0] <= newest:  # never used: a number of its own, and a rebuilt row
                 right = next(number for number in count(1) if number not in taken)
             if right is not None:
                 db.execute(SQL["set_thread_no"], (right, columns[0]))
@@ -163,7 +166,7 @@ def _fits(key: ThreadKey, columns: Sequence[Any]) -> bool:
 
 
 def mend(db: Connection, namespace: str, space: int, now: int) -> list[str]:
-    """Set damaged rows beside the frames aside; count frames and find heads anew where a thread's row is wrong."""
+    """Set damaged rows beside the frames aside; recount frames and find heads where a thread's row is wrong."""
     done: list[str] = []
     for (what,) in all_rows(db, "lost_values"):
         done.append(f"set aside: {what}, which belonged to no thread")
@@ -173,7 +176,7 @@ def mend(db: Connection, namespace: str, space: int, now: int) -> list[str]:
     for (frame_key,) in all_rows(db, "orphans"):
         db.execute(SQL["frame_aside"], (now, None, frame_key))
         db.execute(SQL["delete_frame"], (frame_key,))
-        done.append(f"set aside: frame {frame_key & SEQ_MASK} of thread number {frame_key >> 32}, which does not exist")
+        done.append(f"set aside: frame {frame_key & MAX_SEQ} of thread number {frame_key >> 32}, which does not exist")
     for columns in all_rows(db, "all_threads", space):
         key = ThreadKey(namespace, columns[-1])
         row = EMPTY_ROW._replace(no=columns[0])
@@ -202,10 +205,62 @@ def _mend_row(db: Connection, key: ThreadKey, columns: tuple[Any, ...], now: int
         found = read_thread(key, columns)
     except CorruptionError:
         found = None
-    row = mended_row(found, empty.no, count, newest & SEQ_MASK if count else 0, partial(_id_of, db, empty))
+    row = mended_row(found, empty.no, count, newest & MAX_SEQ if count else 0, partial(_id_of, db, empty))
     if row is None:
         return []
-    row = row._replace(version=now)  # larger than any that somebody may remember, whatever stands in a damaged row
+    row = row._replace(version=now)  # larger than any that is remembered, whatever a damaged row says
     db.execute(SQL["set_thread"], thread_values(key, row))
     db.execute(SQL["set_agent"], (row.agent, row.no, row.agent))
-    return [f"thread {key.id!r}: its row was built anew"]
+    return [f"thread {key.id!r}: its row was rebuilt"]
+
+
+# -- recoding and copying --------------------------------------------------------------------------
+
+
+def recode_page(db: Connection, after: int, recode: Callable[[bytes], bytes]) -> tuple[int, int]:
+    """Recode some deltas that become smaller; returns how many were looked at, and the key of the last one.
+
+    After the last page, keyframes are dropped.
+    """
+    page = all_rows(db, "recode_page", after)
+    if not page:
+        db.run(SQL["drop_keyframes"])
+    check_order("frames", [after, *(columns[0] for columns in page)])
+    names = space_names(db)
+    for key, base, delta, delta_sum, space, thread_id in page:
+        salt = thread_salt(names.get(space, ""), thread_id)
+        if checksum(delta, salt, key & MAX_SEQ, base) != delta_sum:
+            continue  # damaged: a new checksum would make it look sound
+        smaller = recode(delta)
+        if len(smaller) < len(delta):
+            db.run(SQL["set_delta"], (smaller, checksum(smaller, salt, key & MAX_SEQ, base), key))
+    return len(page), page[-1][0] if page else after
+
+
+def backup(db: Connection, target: str) -> None:
+    """Copy the database to a new file. Raises AlreadyExistsError."""
+    if os.path.exists(target):
+        raise AlreadyExistsError(f"{target}: exists already; a backup never overwrites")
+    fresh = beside(target)  # not in the way of the next, if this one is killed
+    try:
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            db.execute("VACUUM INTO ?", (fresh,))
+            _sync_file(fresh)
+            os.link(fresh, target)
+        finally:
+            for made in (fresh, f"{fresh}-journal"):  # which SQLite leaves when the disk is full
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(made)
+        sync_directory(os.path.dirname(target))
+    except OSError as error:
+        raise of_system(error, f"{target}: the backup cannot be written", "make room, or choose another place") from error
+
+
+def _sync_file(path: str) -> None:
+    """Flush a finished copy that no connection has open."""
+    handle = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

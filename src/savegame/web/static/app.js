@@ -1,4 +1,4 @@
-// What HTML cannot do by itself: open a link that works once, keys, light and dark, and not fetching twice what is known.
+// What HTML cannot do alone: one-time links, keyboard shortcuts, the theme, and fetching live parts only when they changed.
 "use strict";
 
 // -- the door: the secret behind the # becomes a session
@@ -13,13 +13,13 @@ async function openDoor(says) {
   const answer = await fetch("/open", { method: "POST", body: new URLSearchParams({ secret }) });
   const text = await answer.text();
   if (answer.ok) location.replace(text);
-  else says.textContent = `Not opened: ${text.trim()}. If it was not you who used it, stop savegame ui. The newest link is in its terminal.`;
+  else says.textContent = `Not opened: ${text.trim()}. Use the newest link in the terminal; if you did not use this one, stop savegame ui.`;
 }
 
 const door = document.getElementById("door-says");
 if (door) openDoor(door).catch(() => { door.textContent = "Not connected. Was savegame ui stopped?"; });
 
-// -- live parts: asked for again and again, but only while somebody looks, and only if they changed
+// -- live parts: polled while the page is visible, and sent only if they changed
 
 const marks = new Map();
 const lost = document.getElementById("lost");
@@ -42,7 +42,7 @@ document.addEventListener("htmx:after:request", (event) => {
   const { status } = ctx.response;
   if (status === 403) location.reload();
   else if (status < 400) lost.hidden = true;
-  else say(status < 500 ? refusal(ctx.text) : "The store does not answer, or something went wrong. Reload the page to see what.");
+  else say(status < 500 ? refusal(ctx.text) : "The store does not answer, or the page failed. Reload the page for details.");
   if (status === 404 && ctx.sourceElement.hasAttribute("data-live")) end();
 });
 
@@ -54,20 +54,20 @@ function say(text) {
 }
 
 function refusal(page) {
-  return new DOMParser().parseFromString(page, "text/html").querySelector("[role=alert]")?.textContent ?? "That did not work.";
+  return new DOMParser().parseFromString(page, "text/html").querySelector("[role=alert]")?.textContent ?? "The action failed.";
 }
 
-// What the page shows was deleted: it stays to be read, but nothing is asked for or offered any more.
+// The thread was deleted: its last view stays readable, without updates and actions.
 function end() {
   ended = true;
   for (const offer of document.querySelectorAll(".live, .actions, form.act, a[download]")) offer.remove();
 }
 
-// -- what was done is said once, not again after a reload
+// -- the message about the last action appears once, not again after a reload
 
 const address = new URL(location.href);
 if (address.searchParams.has("done")) {
-  for (const said of ["done", "undo"]) address.searchParams.delete(said);
+  for (const name of ["done", "undo"]) address.searchParams.delete(name);
   history.replaceState(history.state, "", address);
 }
 
@@ -101,7 +101,7 @@ const bound = {
   c: () => document.activeElement?.closest(".row")?.querySelector(".compare")?.click(),
 };
 
-// From the search: down to the first row that was found, or out of it.
+// In the search field: Enter and ↓ go to the first result, Escape leaves.
 document.getElementById("q")?.addEventListener("keydown", (event) => {
   if (event.isComposing || !["Enter", "ArrowDown", "Escape"].includes(event.key)) return;
   event.preventDefault();

@@ -30,7 +30,7 @@ INSERT INTO word (rowid, text) VALUES (?, ?)
 INSERT INTO word (word, rowid, text) VALUES ('delete', ?, ?)
 -- name: set_secure_delete
 INSERT INTO word (word, rank) VALUES ('secure-delete', ?)
--- name: write_anew
+-- name: rewrite_words
 INSERT INTO word (word) VALUES ('optimize')
 
 -- name: find

@@ -1,4 +1,4 @@
--- Every statement of the PostgreSQL store, by name. Read by stores/_postgres_schema.py, which puts the schema's name in.
+-- Every statement of the PostgreSQL store, by name. Read by stores/postgres/schema.py, which puts the schema's name in.
 
 -- name: has_layout
 SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1), pg_is_in_recovery(),
@@ -119,8 +119,8 @@ WHERE thread.namespace = $1 AND tag = $2 AND seq = $3
 SELECT thread, seq FROM :schema.frame WHERE namespace = $1 AND id = $2 AND listed
 -- name: frame_ids
 SELECT seq, id FROM :schema.frame WHERE namespace = $1 AND thread = $2 AND seq = ANY($3::bigint[])
--- name: frame_notes
-SELECT seq, note FROM :schema.frame WHERE namespace = $1 AND thread = $2 AND seq = ANY($3::bigint[])
+-- name: pins
+SELECT seq, id, note FROM :schema.frame WHERE namespace = $1 AND thread = $2 AND seq = ANY($3::bigint[])
 -- name: frame_metas
 SELECT seq, id, meta, run, listed::int FROM :schema.frame WHERE namespace = $1 AND thread = $2 AND seq = ANY($3::bigint[])
 -- name: frames_up
@@ -167,8 +167,6 @@ DELETE FROM :schema.keyframe WHERE namespace = $1 AND thread = $2 AND seq = ANY(
 -- name: count_frames
 SELECT count(*), coalesce(max(seq), 0) FROM :schema.frame
 WHERE namespace = $1 AND thread = $2 AND seq BETWEEN 1 AND 4294967295
--- name: newer_frames
-SELECT seq, base, delta, delta_sum FROM :schema.frame WHERE namespace = $1 AND thread = $2 AND seq > $3 ORDER BY seq
 -- name: delete_frames
 DELETE FROM :schema.frame WHERE namespace = $1 AND thread = $2
 -- name: delete_keyframes
@@ -212,6 +210,10 @@ ON CONFLICT (namespace, thread, digest) DO UPDATE SET body = excluded.body, sum 
 WHERE (blob.body, blob.sum) IS DISTINCT FROM (excluded.body, excluded.sum)
 -- name: delete_blob
 DELETE FROM :schema.blob WHERE namespace = $1 AND thread = $2 AND digest = $3
+-- name: blobs_aside
+INSERT INTO :schema.aside (namespace, thread, at, what, body)
+SELECT namespace, thread, :schema.clock(), 'large value ' || encode(digest, 'hex'), body
+FROM :schema.blob WHERE namespace = $1 AND thread = $2 AND digest <> ALL($3::bytea[])
 -- name: keep_blobs
 DELETE FROM :schema.blob WHERE namespace = $1 AND thread = $2 AND digest <> ALL($3::bytea[])
 

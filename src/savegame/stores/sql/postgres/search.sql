@@ -1,7 +1,7 @@
--- The tables of the search index and every statement on them, by name. Read by stores/_postgres_schema.py.
+-- The tables of the search index and every statement on them, by name. Read by stores/postgres/schema.py.
 
 -- Everything in them is derived; tables of another version are dropped and built anew. Their comments have to be MARK of
--- _postgres_search.py: without one, a table is not ours. Texts are kept as bytes: they may hold any character.
+-- postgres/search.py: without one, a table is not ours. Texts are kept as bytes: they may hold any character.
 -- name: search_make_thread
 CREATE TABLE :schema.search_thread (
     namespace text COLLATE "C" NOT NULL,

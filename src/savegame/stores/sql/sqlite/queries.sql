@@ -1,4 +1,4 @@
--- Every statement of the SQLite store, by name. Read by stores/_sqlite_file.py.
+-- Every statement of the SQLite store, by name. Read by stores/sqlite_file.py.
 
 -- name: spaces
 SELECT no, name, sum FROM namespace
@@ -78,8 +78,8 @@ SELECT key FROM frame WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1 OFFSET
 SELECT key, note_sum FROM frame WHERE key BETWEEN ? AND ? AND note IS NOT NULL ORDER BY key
 -- name: notes
 SELECT key, note, note_sum FROM frame WHERE key BETWEEN ? AND ? AND (note IS NOT NULL OR note_sum IS NOT NULL) ORDER BY key
--- name: note
-SELECT note FROM frame WHERE key = ?
+-- name: pin
+SELECT id, note FROM frame WHERE key = ?
 -- name: set_note
 UPDATE frame SET note = ?, note_sum = ? WHERE key = ?
 -- name: rebase
@@ -92,8 +92,6 @@ DELETE FROM frame WHERE key = ?
 DELETE FROM frame WHERE key BETWEEN ? AND ?
 -- name: count_frames
 SELECT count(*), max(key) FROM frame WHERE key BETWEEN ? AND ?
--- name: newer_frames
-SELECT key, base, delta, delta_sum FROM frame WHERE key > ? AND key <= ? ORDER BY key
 
 -- name: keyframes_down
 SELECT key, body, sum FROM keyframe WHERE key BETWEEN ? AND ? ORDER BY key DESC
@@ -181,6 +179,10 @@ SELECT DISTINCT key >> 32 FROM frame WHERE key >> 32 NOT IN (SELECT no FROM thre
 SELECT no, agent, head, head_id, last, floor, run, count, epoch, owner, expires, version, sum, space, id FROM thread WHERE space <> ?
 -- name: orphans
 SELECT key FROM frame WHERE key >> 32 NOT IN (SELECT no FROM thread) OR key & 4294967295 = 0
+-- name: blob_aside
+INSERT INTO aside (at, space, thread, what, body)
+SELECT ?, (SELECT space FROM thread WHERE no = blob.thread), ?, 'large value ' || hex(digest), CAST(body AS BLOB)
+FROM blob WHERE thread = ? AND digest = ?
 -- name: value_aside
 INSERT INTO aside (at, space, thread, what, body) VALUES (?, ?, ?, ?, CAST(? AS BLOB))
 

@@ -1,4 +1,4 @@
-"""Times, counts and texts as a page shows them. Pure; touches showing."""
+"""Times, counts and texts as a page shows them; most are filters of the templates. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Final
 from savegame.encoding.text import plain_text
 
 MOST_TEXT: Final = 100_000
-"""How much of one text a page shows."""
+"""Maximum number of characters of one text on a page."""
 
 
-def exact(when: dt.datetime) -> str:
-    """The same time to the second."""
+def exact_time(when: dt.datetime) -> str:
+    """A time to the second, in UTC."""
     return f"{when.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def brief(count: float) -> str:
+def short_number(count: float) -> str:
     """A number with at most three digits: `950`, `1.2k`, `34k`, `1.5M`."""
     for unit, least in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= least * 0.9995:
@@ -24,12 +24,12 @@ def brief(count: float) -> str:
     return f"{count:.0f}"
 
 
-def money(cost: float) -> str:
-    """A cost, in whatever currency it is counted: as many digits as matter."""
+def money_text(cost: float) -> str:
+    """A cost in the user's currency, with as many digits as matter."""
     return f"{cost:,.2f}" if cost >= 0.095 or cost == 0 else f"{cost:.2g}" if cost >= 0.0001 else f"{cost:.1e}"
 
 
-def lasting(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A duration: `12 ms`, `3.4 s`, `5 min 12 s`, `2 h 5 min`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -40,28 +40,28 @@ def lasting(seconds: float) -> str:
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
 
 
-def clipped(text: str, most: int) -> str:
+def clip(text: str, most: int) -> str:
     """The beginning of a text on one line."""
     line = " ".join(text[: most * 2].split())
     return line if len(line) <= most and len(text) <= most * 2 else f"{line[: most - 1]}…"
 
 
-def plain(value: Any) -> str:
-    """Any stored value as text, of a long one the beginning."""
-    text = whole(value)
+def limited_text(value: Any) -> str:
+    """Any stored value as text, cut at MOST_TEXT characters."""
+    text = full_text(value)
     return (
         text
         if len(text) <= MOST_TEXT
-        else f"{text[:MOST_TEXT]}\n… and {len(text) - MOST_TEXT:,} characters more; Export has all"
+        else f"{text[:MOST_TEXT]}\n… and {len(text) - MOST_TEXT:,} more characters; use Export to get all"
     )
 
 
-def whole(value: Any) -> str:
+def full_text(value: Any) -> str:
     """Any stored value as text, however long."""
     return plain_text(value, indent=2)
 
 
-def holder(owner: str) -> str:
-    """Who holds a thread, by the name of a lease's owner: the machine, and the process there if it is told."""
+def holder_name(owner: str) -> str:
+    """Machine and process, if known, of the owner of a lease."""
     machine, *rest = owner.split("/")
     return f"{machine} process {rest[1]}" if len(rest) > 1 else machine

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from savegame.mcp import showing
+from savegame.mcp import excerpts
 
 ROOM = 2000
 
@@ -22,19 +22,19 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 @given(values)
 def test_any_value_fits_into_its_room(value: Any) -> None:
-    shown, cuts = showing.fields({"value": value}, ROOM)
-    assert showing.length(shown) <= ROOM
+    shown, cuts = excerpts.cut_fields({"value": value}, ROOM)
+    assert excerpts.length(shown) <= ROOM
     if not cuts:
-        assert showing.part({"value": value}, "/value", 0, 10**9, 10**9).value == shown["value"]
+        assert excerpts.read_part({"value": value}, "/value", 0, 10**9, 10**9).value == shown["value"]
 
 
 @given(st.lists(values, max_size=30))
 def test_the_pages_of_a_list_make_the_list(items: list[Any]) -> None:
-    whole = showing.part(items, "", 0, 10**9, 10**9).value
+    whole = excerpts.read_part(items, "", 0, 10**9, 10**9).value
     start, found = 0, []
     while True:
-        part = showing.part(items, "", start, 7, ROOM)
-        assert showing.length(part.value) <= ROOM
+        part = excerpts.read_part(items, "", start, 7, ROOM)
+        assert excerpts.length(part.value) <= ROOM
         found += whole[start : start + len(part.value)] if part.cuts else part.value
         if part.following is None:
             break
@@ -48,7 +48,7 @@ def test_the_pages_of_a_text_make_the_text(text: str) -> None:
     start: int | None = 0
     found = ""
     while start is not None:
-        part = showing.part(text, "", start, 1, ROOM)
+        part = excerpts.read_part(text, "", start, 1, ROOM)
         assert len(json.dumps(part.value, ensure_ascii=False)) <= ROOM
         found += part.value
         start = part.following
@@ -57,12 +57,12 @@ def test_the_pages_of_a_text_make_the_text(text: str) -> None:
 
 @given(values)
 def test_every_cut_names_a_place_that_can_be_read(value: Any) -> None:
-    _, cuts = showing.fields({"value": value}, ROOM)
+    _, cuts = excerpts.cut_fields({"value": value}, ROOM)
     for cut in cuts:
-        if len(cut.path) <= showing.LONGEST_PATH:
-            assert showing.part({"value": value}, cut.path, cut.shown, 1, ROOM).total == cut.total
+        if len(cut.path) <= excerpts.LONGEST_PATH:
+            assert excerpts.read_part({"value": value}, cut.path, cut.shown, 1, ROOM).total == cut.total
 
 
 def test_keys_with_slashes_and_tildes_are_found_by_their_pointers() -> None:
     state = {"a/b": {"~": "found"}}
-    assert showing.part(state, "/a~1b/~0", 0, 1, ROOM).value == "found"
+    assert excerpts.read_part(state, "/a~1b/~0", 0, 1, ROOM).value == "found"

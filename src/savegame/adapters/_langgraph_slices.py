@@ -1,0 +1,79 @@
+"""Detects what changed in a list channel without serializing it: hashes of its slices, compared with those of the last put."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import blake3
+import ormsgpack
+from pydantic import BaseModel
+
+SLICE: Final = 64
+"""Items of a list that are hashed together."""
+
+Hashes = tuple[int, list[bytes]]
+"""The length of a list, and a hash of each slice."""
+
+_OPTIONS: Final = (
+    ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+)
+
+
+def is_simple(value: Any) -> bool:
+    """Whether LangGraph's serializer and our codec surely write a value in the same way."""
+    if type(value) is int:
+        return -(2**63) <= value < 2**63
+    return value is None or type(value) in (bool, float) or (type(value) is str and value.isascii())
+
+
+def is_plain(data: bytes) -> bool:
+    """Whether encoded data has no extensions, so that every decoder reads it in the same way."""
+    try:
+        ormsgpack.unpackb(data)
+    except ValueError:
+        return False
+    return True
+
+
+def hash_slices(value: Any, before: Hashes | None) -> Hashes | None:
+    """The length of a list and a hash of each slice; None for values that cannot be compared without serializing them.
+
+    If the list is longer than `before`, the last hash is of the slice in which it used to end, up to that end.
+    """
+    if type(value) is not list:
+        return None
+    try:
+        hashes = [_hash_slice(value[at : at + SLICE]) for at in range(0, len(value), SLICE)]
+        if before is not None and before[0] % SLICE and len(value) > before[0]:
+            start = before[0] - before[0] % SLICE
+            hashes.append(_hash_slice(value[start : before[0]]))
+    except (TypeError, ormsgpack.MsgpackEncodeError):
+        return None
+    return len(value), hashes
+
+
+def has_grown(before: Hashes, after: Hashes) -> bool:
+    """Whether a list is unchanged, except perhaps for new items at the end."""
+    count, hashes = before
+    if after[0] < count:
+        return False
+    whole, rest = divmod(count, SLICE)
+    if hashes[:whole] != after[1][:whole]:
+        return False
+    return not rest or hashes[whole] == after[1][-1 if after[0] > count else whole]
+
+
+def _hash_slice(items: list[Any]) -> bytes:
+    return blake3.blake3(ormsgpack.packb(items, _model_fields, _OPTIONS)).digest(length=16)
+
+
+def _model_fields(value: Any) -> Any:
+    """The class and fields of a model, which is all that LangGraph's serializer stores of it. Raises TypeError for others."""
+    if isinstance(value, BaseModel):
+        return [type(value).__module__, type(value).__qualname__, value.__dict__, value.__pydantic_extra__]
+    raise TypeError(f"{type(value).__qualname__} must be serialized to be compared")
