@@ -1,9 +1,9 @@
 """The asynchronous face: the same verbs and parameters, awaited. (Over 500 lines: one class each for vault and thread.)
 
-Nothing is done here: each verb is the synchronous one in a worker thread, one hop for each operation, or each page of a
-listing. A worker gets a copy of a thread's handle; the one that the user holds moves on the loop, when the outcome is
-delivered. On a memory store, which never waits, a thread's verbs run where they are called. `watch`, `autosave` and
-`supervise` wait on the loop, never in a worker. Touches vault, thread, autosave, watch, runner, runs, drafting, _offload.
+Each verb is the synchronous one in a worker thread, one hop for each operation, or each page of a listing. A worker gets a
+copy of a thread's handle; the user's handle moves on the loop, when the outcome is delivered. On a memory store, which never
+waits, a thread's verbs run directly. `watch`, `autosave` and `supervise` wait on the loop, never in a worker. Touches vault,
+thread, autosave, watch, runs, offload.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 PAGE: Final = 100
-"""Entries of a listing that are fetched in one hop."""
+"""Number of entries of a listing fetched in one hop."""
 
 STATES: Final = 8
-"""The same where each entry brings its whole state along."""
+"""The same for entries with their whole states."""
 
 
 class _Hops(NamedTuple):
-    """How something that stands on a face gets its work done in a worker."""
+    """How an object of this face runs its work in a worker."""
 
     read: Callable[[Callable[[Any], Any]], Awaitable[Any]]
     write: Callable[[Callable[[Any], Any]], Awaitable[Any]]
 
 
 class _Face(Generic[S]):
-    """What both faces share: the synchronous thing behind it and the workers."""
+    """The common part of AsyncVault and AsyncThread: the synchronous object and the workers."""
 
     def __init__(self, sync: S, offload: Offload, *, inline: bool) -> None:
         self._sync = sync
@@ -70,11 +70,11 @@ class _Face(Generic[S]):
         self._inline = inline
 
     def _lend(self) -> S:
-        """What a worker gets to work on."""
+        """The object that a worker gets."""
         return self._sync
 
     def _turn(self) -> AbstractAsyncContextManager[Any]:
-        """What is entered for the time of one operation."""
+        """A context for the duration of one operation."""
         return nullcontext()
 
     async def _read(self, call: Callable[[S], T]) -> T:
@@ -93,7 +93,7 @@ class _Face(Generic[S]):
             mine, lent = self._sync, self._lend()
             try:
                 return await self._offload.write(lambda: call(lent))
-            finally:  # also when cancelled: it has ended, and the handle's head tells whether it happened
+            finally:  # also if cancelled: it has finished, and the handle's head shows whether it succeeded
                 self._move(mine, lent)
 
     def _hops(self) -> _Hops:
@@ -108,7 +108,7 @@ class _Face(Generic[S]):
 
 
 def _reads(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Face[S], P], Coroutine[Any, Any, T]]:
-    """A verb, awaited; abandoned if the caller is cancelled."""
+    """An awaited verb, abandoned if the caller is cancelled."""
 
     @wraps(verb)
     async def awaited(self: _Face[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -118,7 +118,7 @@ def _reads(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Face[S
 
 
 def _writes(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Face[S], P], Coroutine[Any, Any, T]]:
-    """A verb, awaited; once begun it ends, also if the caller is cancelled."""
+    """An awaited verb that finishes once started, even if the caller is cancelled."""
 
     @wraps(verb)
     async def awaited(self: _Face[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -130,11 +130,11 @@ def _writes(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Face[
 def _lists(
     verb: Callable[Concatenate[S, P], Iterable[T]], page: int = PAGE
 ) -> Callable[Concatenate[_Face[S], P], AsyncIterator[T]]:
-    """A verb that gives an iterator, as an asynchronous one; no worker is held between pages."""
+    """A verb that returns an iterator, as an asynchronous iterator; holds no worker between pages."""
 
     @wraps(verb)
     async def listed(self: _Face[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        def entries() -> Iterator[T]:  # begun by a worker: a verb that gives a list reads all of it when it is called
+        def entries() -> Iterator[T]:  # called in a worker: a verb that returns a list reads all of it at once
             yield from verb(lent, *args, **kwargs)
 
         lent, found = self._lend(), entries()
@@ -149,9 +149,9 @@ def _lists(
 
 
 class AsyncThread(_Face[Thread]):
-    """A Thread whose verbs are awaited. Made by `AsyncVault.thread`. What is called on one handle happens in that order.
+    """A Thread whose verbs are awaited. Made by `AsyncVault.thread`. Calls on one handle run in order.
 
-    `load(entry)` is how an entry of a listing gets its state here; its own `.load()` would block the loop.
+    Use `load(entry)` to load the state of an entry of a listing; its own `.load()` would block the loop.
     """
 
     _turns: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -166,7 +166,7 @@ class AsyncThread(_Face[Thread]):
         return (lent.head, lent.step) != (mine.head, mine.step)
 
     def _turn(self) -> asyncio.Lock:
-        """One operation after the other; a lock is of one loop, so another loop gets another."""
+        """One operation after the other; a lock belongs to one loop, so each loop gets its own."""
         loop = asyncio.get_running_loop()
         if self._turns is None or self._turns[0] is not loop:
             self._turns = loop, asyncio.Lock()
@@ -174,12 +174,12 @@ class AsyncThread(_Face[Thread]):
 
     @property
     def sync(self) -> Thread:
-        """The synchronous handle behind this one; what is called on it blocks."""
+        """The synchronous handle behind this one; its calls block."""
         return self._sync
 
     @property
     def timeline(self) -> Timeline:
-        """The thread itself, without what this handle expects: for code that works below handles; what it does blocks."""
+        """The thread itself, without the expected head: for code that works below handles; its calls block."""
         return self._sync.timeline
 
     @property
@@ -189,24 +189,24 @@ class AsyncThread(_Face[Thread]):
 
     @property
     def head(self) -> str | None:
-        """The id of the head that this handle last read, saved or moved; None if it knows of none."""
+        """The id of the head that this handle last read, saved or moved; None if it knows none."""
         return self._sync.head
 
     @property
     def step(self) -> int | None:
-        """The step of that head; 0 if the thread was seen to be empty, None if this handle knows nothing of it yet."""
+        """The step of that head; 0 if the thread was empty, None if this handle has not read it yet."""
         return self._sync.step
 
     save = _writes(Thread.save)
     update = _writes(Thread.update)
 
     async def modify(self, change: Callable[[Any], Any], **details: Any) -> Checkpoint:
-        """Read, `change(state)`, save; done again whenever somebody else was quicker. None means an empty thread.
+        """Read, `change(state)`, save; repeated if another writer was faster. The state of an empty thread is None.
 
         `change` may be asynchronous. It is called on the loop, not in a worker.
         """
         if "tags" in details:
-            details["tags"] = checked_tags(details["tags"])  # what can be read only once has to last for every attempt
+            details["tags"] = checked_tags(details["tags"])  # an iterator must last for every attempt
         own = AsyncThread(self._lend(), self._offload, inline=self._inline)  # no other task moves what its save expects
         for _ in range(TRIES):
             found = await own.latest()
@@ -234,9 +234,9 @@ class AsyncThread(_Face[Thread]):
     rewind = _writes(Thread.rewind)
 
     async def fork(self, id: str = NEW_ID, *, at: Ref | None = None) -> AsyncThread:  # noqa: A002 - the design's name
-        """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread.
+        """A new, independent thread that begins with a copy of one checkpoint. Raises AlreadyExistsError for an existing one.
 
-        Without an id it gets one of its own.
+        Without `id` it gets a new id.
         """
         return AsyncThread(await self._write(lambda thread: thread.fork(id, at=at)), self._offload, inline=self._inline)
 
@@ -264,9 +264,9 @@ class AsyncThread(_Face[Thread]):
         tags: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> AsyncAutosave:
-        """Save what `get_state()` gives, at once and then `every` so often, in a task of this loop, through this handle.
+        """Save what `get_state()` returns, at once and then at the interval `every`, in a task of this loop.
 
-        `get_state` may be asynchronous; it and `on_error` are called on the loop. The rest as in `Thread.autosave`.
+        `get_state` may be asynchronous; it and `on_error` are called on the loop. Otherwise like `Thread.autosave`.
         """
         if self.step is None:
             await self.latest()
@@ -280,9 +280,9 @@ class AsyncThread(_Face[Thread]):
         poll: dt.timedelta = dt.timedelta(milliseconds=200),
         timeout: dt.timedelta | None = None,
     ) -> AsyncIterator[Checkpoint]:
-        """`Thread.watch`; without `since`, new is what comes after the iteration began. No worker waits meanwhile."""
+        """`Thread.watch`; without `since`, starts after the newest checkpoint when iteration begins. Holds no worker."""
         watcher = await self._read(lambda thread: Watcher(thread.timeline, since))
-        follow(watcher, poll, timeout)  # refuses what nobody can wait for
+        follow(watcher, poll, timeout)  # refuses invalid durations
         pause: float | None = 0.0
         while pause is not None:
             await asyncio.sleep(pause)
@@ -292,7 +292,7 @@ class AsyncThread(_Face[Thread]):
 
 
 class _AsyncLoop(Reporting, ABC):
-    """A task that saves at once and then every so often, until `await stop()` or the end of its `async with` block."""
+    """A task that saves at once and then at an interval, until `await stop()` or the end of its `async with` block."""
 
     def _begin(self) -> None:
         self._stopping = asyncio.Event()
@@ -313,7 +313,7 @@ class _AsyncLoop(Reporting, ABC):
         return not self._task.done()
 
     async def stop(self) -> None:
-        """End it; a save that is under way is waited for, and nothing is saved afterwards. A second call does nothing."""
+        """End it: wait for a save that is under way; nothing is saved afterwards. A second call does nothing."""
         self._stopping.set()
         if asyncio.current_task() is not self._task:
             await asyncio.wait([self._task])
@@ -334,9 +334,9 @@ class _AsyncLoop(Reporting, ABC):
 
 
 class AsyncAutosave(AutomaticSaves, _AsyncLoop):
-    """A task that saves by itself: until `await stop()`, the end of its `async with` block, or the end of its loop.
+    """A task that saves automatically until `await stop()`, the end of its `async with` block, or the end of its loop.
 
-    A closed vault and a deleted thread end it too, at its next save; `last_error` says so then.
+    A closed vault or a deleted thread also ends it at its next save, and is its `last_error`.
     """
 
     def __init__(self, face: AsyncThread, hops: _Hops, get_state: Callable[[], Any], **how: Any) -> None:
@@ -366,7 +366,7 @@ class AsyncAutosave(AutomaticSaves, _AsyncLoop):
 
 
 class AsyncAgentAutosave(AgentSaves, _AsyncLoop):
-    """A task that checkpoints agents by itself: until `await stop()`, the end of its `async with` block, or of its loop."""
+    """A task that checkpoints agents until `await stop()`, the end of its `async with` block, or of its loop."""
 
     def __init__(self, agents: Agents, hops: _Hops, agent_ids: Iterable[str], **how: Any) -> None:
         how["on_error"] = _on_this_loop(how["on_error"])
@@ -387,7 +387,7 @@ def _on_this_loop(told: Callable[[Exception], object] | None) -> Callable[[Excep
 
 
 class _Running(AbstractAsyncContextManager[AsyncRun]):
-    """A run that is entered and left away from the loop; whoever is cancelled meanwhile holds no lease afterwards."""
+    """A run that is entered and left in a worker; a caller cancelled meanwhile holds no lease afterwards."""
 
     def __init__(
         self, offload: Offload, run: AbstractContextManager[AsyncRun], span: AbstractContextManager[tracing.Span]
@@ -410,14 +410,16 @@ class _Running(AbstractAsyncContextManager[AsyncRun]):
             await self._leave(*error)
 
     async def _leave(self, *error: Any) -> None:
-        leaving = in_thread(lambda: self._entered.__exit__(*error))  # a worker might be long in coming, and the lease held
+        leaving = in_thread(
+            lambda: self._entered.__exit__(*error)
+        )  # a worker may take long to become free, and the lease would stay held
         await undisturbed(asyncio.wrap_future(leaving))
 
 
 class AsyncVault(_Face[Vault]):
     """A Vault whose verbs are awaited, over a pool of threads as wide as its store. Belongs to no event loop.
 
-    Functions that are passed on (`progress`) are called in a worker.
+    Functions that are passed in (`progress`) are called in a worker.
     """
 
     def __init__(self, vault: Vault) -> None:
@@ -434,27 +436,27 @@ class AsyncVault(_Face[Vault]):
 
     @property
     def sync(self) -> Vault:
-        """The synchronous vault behind this one; what is called on it blocks."""
+        """The synchronous vault behind this one; its calls block."""
         return self._sync
 
     async def close(self) -> None:
-        """Let go of the store when everything that was begun has ended. A second call does nothing."""
+        """Close the store when everything that was started has finished. A second call does nothing."""
         await self._offload.close(self._sync.close)
 
     async def call(self, work: Callable[[Vault], T]) -> T:
         """`work(vault)` with the synchronous vault, in a worker: several verbs in one hop, or a whole transaction.
 
-        Once begun it ends, also if the caller is cancelled.
+        Once started it finishes, even if the caller is cancelled.
         """
         if inspect.iscoroutinefunction(work):
             raise InvalidInputError("call() runs an ordinary function in a worker; await an asynchronous one yourself")
         return await self._write(work)
 
     def connection(self) -> NoReturn:
-        """Raises UnsupportedError: a transaction belongs to one thread and holds up every writer; see `call`."""
+        """Raises UnsupportedError: a transaction belongs to one thread and blocks every writer; use `call`."""
         raise UnsupportedError(
-            "a transaction belongs to one thread, which must not wait for the loop; write an ordinary function that says "
-            "`with vault.connection() as db:` and use `await vault.call(function)`"
+            "a transaction belongs to one thread, which must not wait for the loop; put `with vault.connection() as db:` "
+            "into an ordinary function and `await vault.call(function)`"
         )
 
     def thread(
@@ -467,12 +469,12 @@ class AsyncVault(_Face[Vault]):
         child_of: str | None = None,
         copy_of: str | None = None,
     ) -> AsyncThread:
-        """A handle on a thread, as `Vault.thread` gives it. Nothing is read, so it is not awaited."""
+        """A handle on a thread, like `Vault.thread`. Reads nothing, so it is not awaited."""
         thread = self._sync.thread(id, agent=agent, type=type, foreign=foreign, child_of=child_of, copy_of=copy_of)
         return AsyncThread(thread, self._offload, inline=_never_waits(self._sync))
 
     def register(self, cls: type, *, schema_version: int = 1, upcast: Upcast | None = None, name: str | None = None) -> None:
-        """`Vault.register`. Nothing is read, so it is not awaited."""
+        """`Vault.register`. Reads nothing, so it is not awaited."""
         self._sync.register(cls, schema_version=schema_version, upcast=upcast, name=name)
 
     threads = _lists(Vault.threads)
@@ -532,9 +534,9 @@ class AsyncVault(_Face[Vault]):
         strategy: Strategy | str | None = None,
         lease: dt.timedelta = dt.timedelta(seconds=30),
     ) -> AbstractAsyncContextManager[AsyncRun]:
-        """`Vault.run`, entered with `async with`: the lease is taken then, and given back at the end, also if cancelled.
+        """`Vault.run`, entered with `async with`, which takes the lease; its end releases it, even if cancelled.
 
-        Tools may be asynchronous, but for transactions.
+        Tools may be asynchronous, except transactions.
         """
         driver, runner = partial(AsyncRun, self._offload), self._sync.rooms.runner
         run = runner.run(thread_id, agent, tools, lease, driver, strategy=strategy, awaits=True)
@@ -549,7 +551,7 @@ class AsyncVault(_Face[Vault]):
         stop: asyncio.Event | None = None,
         once: bool = False,
     ) -> int:
-        """`Vault.supervise`, until `stop` is set or it is cancelled. `resume` may be asynchronous; else it gets a thread."""
+        """`Vault.supervise`, until `stop` is set or it is cancelled. `resume` may be asynchronous; else it runs in a thread."""
         checked_duration(poll, "poll")
         resumed, stop = 0, stop or asyncio.Event()
         while not stop.is_set():
@@ -584,7 +586,7 @@ def _never_waits(vault: Vault) -> bool:
 
 
 class Opening(Awaitable[AsyncVault]):
-    """A vault that is about to be opened: await it, or enter it with `async with`, which closes it at the end."""
+    """A vault about to be opened: await it, or enter it with `async with`, which closes it at the end."""
 
     def __init__(self, make: Callable[[], Vault]) -> None:
         self._make = make
@@ -600,7 +602,7 @@ class Opening(Awaitable[AsyncVault]):
         await self._vault.close()
 
     async def _open(self) -> AsyncVault:
-        """Open it in a worker; whoever is cancelled meanwhile leaves no open vault behind."""
+        """Open it in a worker; a caller cancelled meanwhile leaves no open vault behind."""
         offload, opened = Offload(1), ExitStack()
         try:
             return AsyncVault(await offload.write(lambda: opened.enter_context(self._make())))

@@ -1,7 +1,7 @@
-"""Checkpoint: what users see of one point of a thread, with its state or a way to load it; and its JSON form.
+"""Checkpoint: the public form of one point of a thread, with its state or a way to load it; and its JSON form.
 
-`to_dict` is the one shape in which a checkpoint leaves Python, `--json` of the command line included. Values that JSON has
-no word for are written as in the file store's journals: `{"$datetime": ...}`. Touches text, codec, frames, model, plain.
+Checkpoints leave Python only in the form of `to_dict`, including `--json` of the command line. Values that JSON cannot express
+are written as in the file store's journals: `{"$datetime": ...}`. Touches text, codec, frames, model, plain.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from savegame.model import CheckpointId, Digest, Kind, Status, checked_id, check
 
 
 class _State(Enum):
-    """What stands for a state that nobody has looked at."""
+    """Placeholders for a state that was not decoded or loaded."""
 
     UNLOADED = 1
 
@@ -38,14 +38,14 @@ class Source(NamedTuple):
 
 
 class _Private:
-    """What a checkpoint holds besides its fields. Apart from them, so that `dataclasses` neither lists nor copies it."""
+    """The private part of a checkpoint, kept out of its fields so that `dataclasses` neither lists nor copies it."""
 
     __slots__ = ("_fields", "_source", "_state")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint(_Private):
-    """An immutable point in a thread. `state` is there when it came from load, latest or a save; else call `load()`."""
+    """An immutable point in a thread. `state` is available after load, latest or a save; otherwise call `load()`."""
 
     id: CheckpointId
     thread_id: str
@@ -72,7 +72,7 @@ class Checkpoint(_Private):
 
     @classmethod
     def later(cls, fields: Callable[[], tuple[dict[str, Any], Source]]) -> Checkpoint:
-        """A checkpoint whose fields are worked out at the first look: most that a save gives back are never looked at."""
+        """A checkpoint whose fields are computed at the first access: most results of saves are never read."""
         made = object.__new__(cls)
         _set_fields(made, fields)
         return made
@@ -82,7 +82,7 @@ class Checkpoint(_Private):
             return None
         if name not in _SLOTS:
             raise AttributeError(f"a Checkpoint has no attribute {name!r}")
-        work_out = self._fields  # another thread may be looking too
+        work_out = self._fields  # another thread may do the same
         if work_out is not None:
             given, source = work_out()
             whole = Checkpoint(**given)
@@ -116,20 +116,20 @@ class Checkpoint(_Private):
         return loaded
 
     def _changed(self, state: Any = _State.UNLOADED, source: Source | None = None, **changes: Any) -> Checkpoint:
-        """The same checkpoint with other fields; its state comes along, or is another one."""
+        """The same checkpoint with other fields, and the same state or a given one."""
         made = replace(self, **changes)
         object.__setattr__(made, "_source", self._source if source is None else source)
         object.__setattr__(made, "_state", self._state if state is _State.UNLOADED else state)
         return made
 
     def skipping(self, damaged: Iterable[str]) -> Checkpoint:
-        """The same checkpoint, loaded in the place of damaged ones with these ids."""
+        """The same checkpoint, loaded instead of damaged ones with these ids."""
         return self._changed(skipped=tuple(damaged))
 
     def to_dict(self, state: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the design's signature
-        """This checkpoint as data that `json.dumps` takes and `from_dict` reads back; with `state`, the state too.
+        """This checkpoint as data for `json.dumps` and `from_dict`; with `state`, includes the state.
 
-        Times are ISO 8601 text in UTC. Raises InvalidInputError if the state is asked for and was not loaded.
+        Times are ISO 8601 text in UTC. Raises InvalidInputError if the state is requested but was not loaded.
         """
         codec = self._source.codec or Codec()
         written = {"metadata": value_to_json(codec, dict(self.metadata)), "reason": self.status.reason}
@@ -138,10 +138,10 @@ class Checkpoint(_Private):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, codec: Codec | None = None) -> Checkpoint:
-        """Read what `to_dict` returned, also after a round trip through JSON. Fields that it does not know are ignored.
+        """Read what `to_dict` returned, also after a round trip through JSON. Unknown fields are ignored.
 
-        Objects come back where the `codec` of a vault knows their class (`codec=vault.codec`), else as plain data. Raises
-        InvalidInputError naming the field that is missing or wrong.
+        Objects are restored if the `codec` of a vault knows their class (`codec=vault.codec`), else they become plain data.
+        Raises InvalidInputError naming the field that is missing or wrong.
         """
         if not isinstance(data, Mapping):
             raise InvalidInputError(f"a Checkpoint is read from a dict, not from {type(data).__name__}")
@@ -175,7 +175,7 @@ class Checkpoint(_Private):
         return self._changed(deepcopy(self._state, memo), metadata=deepcopy(self.metadata, memo))
 
     def __getstate__(self) -> list[Any]:
-        """What is pickled: the fields, and the state if there is one; not the way to the vault."""
+        """The pickled part: the fields, and the state if there is one, without the connection to the vault."""
         state = self._state if self._source.decode is None else self.state
         return [*(getattr(self, item.name) for item in fields(self)), state]
 
@@ -192,7 +192,7 @@ class Checkpoint(_Private):
 
 _SLOTS: Final = frozenset((*Checkpoint.__slots__, *_Private.__slots__))
 _UNSET: Final = {"_source": Source(), "_state": _State.UNLOADED}
-"""What the private part is of a checkpoint that was made by hand."""
+"""The private part of a checkpoint that was made by hand."""
 
 _set_fields: Final = _Private.__dict__["_fields"].__set__  # past __setattr__, which refuses; every save calls it
 
@@ -209,12 +209,12 @@ _REQUIRED: Final = ("id", "thread_id", "seq", "step", "created_at", "size_bytes"
 
 
 def value_to_json(codec: Codec, value: Any) -> Any:
-    """A value of a state as JSON; what JSON has no word for is a dict with one key that begins with `$`."""
+    """A value of a state as JSON; a value that JSON cannot express becomes a dict with one key that starts with `$`."""
     return to_text("value", PLAIN + codec.encode(value))["value"]
 
 
 def _value_at(codec: Codec, data: Mapping[str, Any], name: str) -> Any:
-    """What `value_to_json` was given. Raises InvalidInputError for JSON that it cannot have returned."""
+    """The inverse of `value_to_json`. Raises InvalidInputError for JSON that it cannot have returned."""
     try:
         return codec.decode(from_text("value", {"value": data[name]})[len(PLAIN) :])
     except CorruptionError as error:

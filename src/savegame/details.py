@@ -1,7 +1,7 @@
-"""What can be said of a checkpoint besides its state: the list of details, their checks, and what a save makes of them.
+"""The details of a checkpoint besides its state: the list, their checks, and the draft that a save builds from them.
 
-`Details` is the one list. A new detail is a line there, with its check; a line in `Meta`, which is what is stored; and a
-line in `Checkpoint`, which is what users see. Touches codec, frames, model, plain, errors.
+`Details` is the one list. A new detail is a line there, with its check; a line in `Meta`, which is stored; and a line in
+`Checkpoint`, which is public. Touches codec, frames, model, plain, errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def checked_cost(cost: Any, name: str) -> float:
 
 
 def checked_created_at(created_at: Any, _: str) -> dt.datetime:
-    """A time with a time zone. Raises InvalidInputError for any other."""
+    """A time with a time zone. Raises InvalidInputError."""
     if not isinstance(created_at, dt.datetime) or created_at.utcoffset() is None:
         raise InvalidInputError(
             f"created_at must be a datetime with a time zone, for example datetime(2026, 1, 31, tzinfo=timezone.utc), "
@@ -45,7 +45,7 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 class Details(TypedDict, total=False):
-    """What can be said of a checkpoint besides its state: keyword arguments of `save` and `update`, each may be left out."""
+    """The details of a checkpoint besides its state: optional keyword arguments of `save` and `update`."""
 
     label: str | None
     tags: Iterable[str]
@@ -71,7 +71,7 @@ MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 class Draft(NamedTuple):
-    """What a save says besides the state, by the names of Meta. Without an id it gets a new one."""
+    """The checked details of a save, by the names of Meta. Without an id the checkpoint gets a new one."""
 
     details: dict[str, Any]
     id: str | None = None
@@ -79,7 +79,7 @@ class Draft(NamedTuple):
 
 
 def draft(codec: Codec, agent: str | None, given_id: str | None, details: Details) -> Draft:
-    """Check what a save says. Raises InvalidInputError naming the detail that does not fit, TypeError for one unknown."""
+    """Check the details of a save. Raises InvalidInputError naming an invalid detail, TypeError for an unknown one."""
     stored: dict[str, Any] = {} if agent is None else {"agent_id": agent}
     id = None if given_id is None else checked_id(given_id, "a checkpoint's id")  # noqa: A001 - one word per idea
     if not details:

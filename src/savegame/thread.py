@@ -1,8 +1,8 @@
 """A handle on one thread, made by `Vault.thread`. (Over 500 lines: every verb with its promise.)
 
-A Thread is cheap: a `Timeline`, which does the work, and what this handle expects. It remembers the head that it last read,
-saved or moved, and `save` expects that head: ConflictError if another writer moved it. No attribute does I/O. Touches
-messages.states, timeline and what is below them.
+A Thread is cheap: a `Timeline`, which does the work, and the head that the handle last read, saved or moved. `save` expects
+that head: ConflictError if another writer moved it. No attribute does I/O. Touches messages.states, timeline and what is
+below them.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from savegame.waiting.retrying import PLANS, retried
 logger = logging.getLogger("savegame")
 
 LONGEST_NAME: Final = 2000
-"""Of a record, in characters."""
+"""Maximum length of a record's name in characters."""
 
 
 class Thread:
-    """One line of work: a tree of checkpoints with one head. A handle is not meant to be shared between threads."""
+    """A tree of checkpoints with one head. Do not share a handle between threads of a program."""
 
     def __init__(self, timeline: Timeline, agent: str | None = None, origins: Mapping[str, ThreadKey] | None = None) -> None:
         self._timeline = timeline
@@ -68,21 +68,21 @@ class Thread:
 
     @property
     def timeline(self) -> Timeline:
-        """The thread itself, without what this handle expects: for code that works below handles."""
+        """The thread itself, without the expected head: for code that works below handles."""
         return self._timeline
 
     @property
     def head(self) -> str | None:
-        """The id of the head that this handle last read, saved or moved; None if it knows of none."""
+        """The id of the head that this handle last read, saved or moved; None if it knows none."""
         return self._head
 
     @property
     def step(self) -> int | None:
-        """The step of that head; 0 if the thread was seen to be empty, None if this handle knows nothing of it yet."""
+        """The step of that head; 0 if the thread was empty, None if this handle has not read it yet."""
         return self._step
 
     def __copy__(self) -> Thread:
-        """Another handle on the same thread that expects the same."""
+        """Another handle on the same thread that expects the same head."""
         twin = Thread.__new__(Thread)
         twin.__dict__.update(self.__dict__)
         return twin
@@ -105,19 +105,19 @@ class Thread:
         force: bool = False,
         **details: Unpack[Details],
     ) -> Checkpoint:
-        """Save a whole state; only what changed is written. Raises ConflictError if the head is not the expected one.
+        """Save a whole state; writes only what changed. Raises ConflictError if the head is not the expected one.
 
-        `details` are what else can be said of it: label, tags, metadata, status, tokens_used and the rest of `Details`.
-        A Conversation is saved as by `save_conversation`, under this thread's id; an AgentState in its own thread as by
-        `save_agent`. Where this handle expects no head, the one that the object was loaded from is expected. `created_at`, a
-        time with a zone, is for histories that come from elsewhere: ages count from it, the order stays the store's.
+        `details` describe the checkpoint: label, tags, metadata, status, tokens_used and the rest of `Details`. A Conversation
+        is saved as by `save_conversation`, under this thread's id; an AgentState in its own thread as by `save_agent`. If this
+        handle expects no head, the head that the object was loaded from is expected. `created_at`, a time with a zone, is for
+        imported histories: ages count from it, the order stays the store's.
         """
         engine = self._timeline.engine
         drafted = draft(engine.codec, self._agent, id, details)
         kept = states.kept(engine.codec, self.id, state, force=force) if isinstance(state, Plain) else None
         if id is not None:
             drafted.details["request"] = request_digest(engine.codec.encode(state if kept is None else kept.plain))
-        with engine.alone(self._timeline.key) as alone:  # an autosave of this handle may be moving the head that we expect
+        with engine.alone(self._timeline.key) as alone:  # an autosave of this handle may be moving the expected head
             free = ANY if force or parent is not None or self._step is None else self._head
             wanted = free if expect is None else _id_of(expect)
             if kept is None:
@@ -130,7 +130,7 @@ class Thread:
             return saved
 
     def _name_agent(self, drafted: Draft, kept: states.Kept) -> None:
-        """Let a save belong to the agent that its object names. Raises InvalidInputError if this handle names another."""
+        """Assign a save to the agent that its object names. Raises InvalidInputError if this handle names another."""
         if kept.agent_id is not None and drafted.details.setdefault("agent_id", kept.agent_id) != kept.agent_id:
             raise InvalidInputError(
                 f"thread {self.id!r} was opened with agent={drafted.details['agent_id']!r}, but what is saved belongs to agent "
@@ -149,12 +149,12 @@ class Thread:
         force: bool = False,
         **details: Unpack[Details],
     ) -> Checkpoint:
-        """Change the head's state as it is: set and delete places, append to lists. Costs what the change costs.
+        """Change the current state of the head: set and delete places, append to lists. Costs what the change costs.
 
-        `force` changes nothing here, where no head is expected unless `expect` names one. `created_at` is that of `save`.
+        `force` has no effect here: no head is expected unless `expect` names one. `created_at` is that of `save`.
         """
         timeline = self._timeline
-        if append and delete == () and not (set or details or id or parent or expect):  # what agents do most
+        if append and delete == () and not (set or details or id or parent or expect):  # the most common call of agents
             with timeline.engine.alone(timeline.key) as alone:
                 point = timeline.append_items(append, self._bare) if alone else None
                 if point is not None:
@@ -164,21 +164,23 @@ class Thread:
         wanted = ANY if expect is None else _id_of(expect)
         for what, given in (("append", append), ("set", set)):
             if given is not None and not isinstance(given, Mapping):
-                raise InvalidInputError(f"{what} takes a dict of places, not {given!r}")
+                raise InvalidInputError(f"{what} must be a dict of places, not {given!r}")
         if not isinstance(delete, Iterable):
-            raise InvalidInputError(f"delete takes a list of places, not {delete!r}")
+            raise InvalidInputError(f"delete must be a list of places, not {delete!r}")
         gone = [delete] if isinstance(delete, str) else list(delete)
         if id is not None:
-            in_order = gone if isinstance(delete, Sequence) else sorted(gone, key=repr)  # a set has another order elsewhere
+            in_order = (
+                gone if isinstance(delete, Sequence) else sorted(gone, key=repr)
+            )  # the order of a set differs between processes
             asked = [list((append or {}).items()), list((set or {}).items()), in_order]
             drafted.details["request"] = request_digest(timeline.engine.codec.encode(asked, depth=-3))
         edit = partial(diff.update, timeline.engine.codec, append=append or {}, set=set or {}, delete=gone)
         return self._write(edit, drafted, parent, wanted)
 
     def modify(self, change: Callable[[Any], Any], **details: Any) -> Checkpoint:
-        """Read, `change(state)`, save; repeated whenever another writer was quicker. None means an empty thread."""
+        """Read, `change(state)`, save; repeated if another writer was faster. The state of an empty thread is None."""
         if "tags" in details:
-            details["tags"] = checked_tags(details["tags"])  # what can be read only once has to last for every attempt
+            details["tags"] = checked_tags(details["tags"])  # an iterator must last for every attempt
 
         def attempt() -> Checkpoint:
             found = self.latest()
@@ -196,18 +198,18 @@ class Thread:
         with timeline.engine.alone(timeline.key) as alone:  # an autosave of this handle looks at head and expectation
             saved = timeline.write(edit, drafted, Terms(expect, base, beside=beside))
             if drafted.id is None or self._is_head(saved):
-                # Inside connection() the save may yet be rolled back: then nothing is known of the head.
+                # Inside connection() the save may still be rolled back: then the head is unknown.
                 self._learn(saved.id, saved.step) if alone else self._forget()
         self._log_saved(saved)
         return saved.checkpoint
 
     def _is_head(self, saved: Written) -> bool:
-        """Whether a checkpoint that an earlier attempt may have saved still is the head."""
+        """Whether a checkpoint, which may come from an earlier attempt, is still the head."""
         row = self._timeline.row()
         return row is not None and row.head_id == saved.id
 
     def _tied(self, edit: Edit) -> tuple[Edit, Sequence[StoreChange]]:
-        """The same, with what makes the thread derive from others: looked at again with every attempt to save."""
+        """The same terms with the links to the threads that this one derives from, read again in every attempt."""
         with_ties: list[StoreChange] = []
 
         def tied(node: Any) -> Edited:
@@ -236,18 +238,18 @@ class Thread:
         return found.checkpoint
 
     def has_checkpoint(self) -> bool:
-        """Whether there is a checkpoint that loads; damage is no reason to raise here, `latest` reports it."""
+        """Whether a checkpoint loads. Does not raise for damage; `latest` does."""
         try:
             return self.latest(skip_damaged=True) is not None
         except CorruptionError:
             return False
 
     def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
-        """A checkpoint with its state: by id, unique prefix, label, `head~n`, step, or the newest `at` a time."""
+        """A checkpoint with its state: by id, unique prefix, label, `head~n` or step, or the newest `at` a time."""
         return states.without_expectation(self._timeline.load(ref, at=at))
 
     def state(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Any:
-        """The state at a reference; without one that of the head, None for an empty thread."""
+        """The state at a reference, by default at the head; None for an empty thread."""
         if ref is None and at is None:
             found = self.latest()
             return None if found is None else found.state
@@ -263,7 +265,7 @@ class Thread:
         label: str | None = None,
         branches: bool = False,
     ) -> Iterator[Checkpoint]:
-        """Checkpoints without their states: the head's line, or with `branches` all. `before` leaves newer ones out."""
+        """Checkpoints without their states: the head's line, or with `branches` all. `before` excludes newer ones."""
         checked_limit(limit)
         timeline = self._timeline
         row = timeline.row()
@@ -284,7 +286,7 @@ class Thread:
         yield from timeline.listing(row, frames, fits, limit)
 
     def noted(self) -> Iterator[Checkpoint]:
-        """Checkpoints that have a label or tags, without their states, newest first, those of branches too."""
+        """Checkpoints with a label or tags, without their states, newest first, including branches."""
         timeline = self._timeline
         row = timeline.row()
         if row is not None:
@@ -292,9 +294,9 @@ class Thread:
             yield from timeline.listing(row, frames, lambda _: True, None)
 
     def replay(self, entries: Iterable[Checkpoint]) -> Iterator[Checkpoint]:
-        """Entries of a listing with their states, oldest first: a state that builds on the one before costs its delta.
+        """Entries of a listing with their states, oldest first: a state that builds on the previous one costs its delta.
 
-        Items of lists that these states have in common are the same objects.
+        List items that these states share are the same objects.
         """
         shared: Shared = {}
         wanted = sorted((entry.seq, entry.id) for entry in entries)
@@ -314,10 +316,10 @@ class Thread:
     def rewind(
         self, ref: Ref, *, discard: bool = False, rerun_tools: bool = False, expect: Checkpoint | str | None = None
     ) -> Checkpoint:
-        """Make another checkpoint the head. What came after stays as a branch; `discard` deletes all but its ancestors.
+        """Make another checkpoint the head. Later ones stay as a branch; `discard` deletes all but its ancestors.
 
-        A run that goes on from there takes the results of tool calls that were made already, unless `rerun_tools`: then
-        they are new calls, with new keys. With `expect`, raises ConflictError if the head is another one by now; None is any.
+        A run that continues from there uses the results of tool calls already made, unless `rerun_tools`: then they are new
+        calls, with new keys. With `expect`, raises ConflictError if the head is another one by now; None accepts any.
         """
         wanted = ANY if expect is None else _id_of(expect)
         timeline, ledger = self._timeline, self._timeline.engine.above.ledger
@@ -325,9 +327,9 @@ class Thread:
         def attempt() -> Checkpoint:
             row = timeline.existing()
             frame = timeline.resolve(ref, row=row)
-            found = timeline.load_frame(frame)  # what does not load must not become the head
+            found = timeline.load_frame(frame)  # a checkpoint that does not load must not become the head
             moved = discard and pruning.discard_all_but(timeline, frame, expect=wanted)
-            head = row.head_id if discard and wanted == ANY else wanted  # what was saved meanwhile has to be discarded too
+            head = row.head_id if discard and wanted == ANY else wanted  # saves made meanwhile must be discarded too
             move = MoveHead(timeline.key, frame.seq, head, agent=found.agent_id)
             records = ledger.for_rewind(timeline, frame, rerun_tools=rerun_tools)
             timeline.commit([*([] if moved else [move]), *timeline.put_all(records)])
@@ -339,19 +341,19 @@ class Thread:
         return found
 
     def fork(self, id: str = NEW_ID, *, at: Ref | None = None) -> Thread:  # noqa: A002 - the design's name
-        """A new thread that begins with a copy of one checkpoint and needs nothing of this one. Refuses an existing thread.
+        """A new, independent thread that begins with a copy of one checkpoint. Raises AlreadyExistsError for an existing one.
 
-        Without an id it gets one of its own.
+        Without `id` it gets a new id.
         """
         key = ThreadKey(self._timeline.key.namespace, checked_or_new_id(id))
         return retried(partial(self._fork, key, "head" if at is None else at), tries=PLANS)
 
     def _fork(self, key: ThreadKey, at: Ref) -> Thread:
-        """`fork`, once. ConflictError if another writer makes the thread meanwhile, or the source is not what it was."""
+        """One attempt of `fork`. Raises ConflictError if the thread was created, or the source changed, meanwhile."""
         source, target = self._timeline, self._timeline.at(key)
         there = target.row()
         if there is not None and there.frames:
-            raise AlreadyExistsError(f"thread {key.id!r} exists already; choose another id for the fork")
+            raise AlreadyExistsError(f"thread {key.id!r} already exists; choose another id for the fork")
         frame = source.resolve(at)
         meta = load_meta(frame.meta)
         point = self._point(frame)
@@ -403,7 +405,7 @@ class Thread:
     # -- records -----------------------------------------------------------------------------------
 
     def records(self, kind: str) -> dict[str, Any]:
-        """The records of one kind beside this thread, by name. Raises CorruptionError for what is not of its kind's shape."""
+        """The records of one kind beside this thread, by name. Raises CorruptionError for a malformed one."""
         found = self._timeline.records(checked_id(kind, "a record's kind"))
         return {record.name: self._timeline.read(record) for record in found}
 
@@ -411,7 +413,7 @@ class Thread:
         """Set records by (kind, name), all or none; a value of None removes one."""
         for place in records:
             if not isinstance(place, tuple) or len(place) != 2:
-                raise InvalidInputError(f"a record is put by (kind, name), not by {place!r}")
+                raise InvalidInputError(f"a record is set by (kind, name), not by {place!r}")
             checked_id(place[0], "a record's kind")
             checked_id(place[1], "a record's name", LONGEST_NAME)
         timeline, changes = self._timeline, self._timeline.put_all(records)
@@ -421,19 +423,19 @@ class Thread:
         retried(lambda: timeline.commit([*derived.held(timeline, self._origins), *changes]), tries=PLANS)
 
     def attach_subject(self, *names: str) -> None:
-        """Say that this thread holds data of these subjects (people, customers): `vault.erase(subject)` will delete it."""
+        """Record that this thread holds data of these subjects (people, customers): `vault.erase(subject)` deletes it."""
         subjects.attach(self._timeline, names)
 
     def subjects(self) -> list[str]:
-        """The subjects whose data this thread holds, by name."""
+        """The subjects whose data this thread holds, sorted."""
         return subjects.subjects_of(self._timeline)
 
     # -- removing ----------------------------------------------------------------------------------
 
     def remove(self, *refs: Ref) -> int:
-        """Delete single checkpoints, the head too; returns the number removed.
+        """Delete single checkpoints; returns the number removed.
 
-        Then the nearest of its ancestors that is left becomes the head, or else the newest checkpoint that is left.
+        If the head is deleted, its nearest remaining ancestor becomes the head, or else the newest remaining checkpoint.
         """
         timeline = self._timeline
         removed = pruning.remove(timeline, refs)
@@ -451,8 +453,8 @@ class Thread:
     ) -> int:
         """Delete old checkpoints; returns the number removed. The head, the newest `keep`, younger and labelled ones stay.
 
-        So do those that a checkpoint of its agent names. `include_labelled` deletes both. With `dry_run`, nothing is
-        deleted: the number is that of those that would be.
+        So do those that an agent checkpoint names. `include_labelled` deletes both. With `dry_run`, nothing is deleted: returns
+        the number that would be.
         """
         rule = pruning.Rule.checked(keep, older_than, include_labelled=include_labelled)
         removed = pruning.prune(self._timeline, rule, dry_run=dry_run)
@@ -467,9 +469,9 @@ class Thread:
         return [self._timeline.checkpoint(frame) for frame in pruning.prunable(self._timeline, rule)]
 
     def delete(self) -> bool:
-        """Delete the thread with everything beside it and its child threads, all or none. True if there was one.
+        """Delete the thread with its records and child threads, all or none. Returns False if it did not exist.
 
-        If a checkpoint of an agent names it, a restore of that brings it back; its bytes are freed with the last such one.
+        If an agent checkpoint names it, restoring that brings it back; its bytes are freed with the last such checkpoint.
         """
         found = deleting.delete(self._timeline.engine, [self._timeline.key]).threads
         self._forget()
@@ -491,9 +493,9 @@ class Thread:
     ) -> Autosave:
         """Save what `get_state()` returns, at once and then once per interval, in a background thread, through this handle.
 
-        A context manager; `stop()` ends it too. What has not changed is not saved. With `keep`, only that many of the
-        newest automatic checkpoints stay, and labelled ones. Errors are logged, handed to `on_error` and kept; a ConflictError
-        among them until this handle reads the thread again. Raises AlreadyExistsError while another one runs.
+        A context manager; `stop()` ends it too. An unchanged state is not saved. With `keep`, only that many of the newest
+        automatic checkpoints stay, and labelled ones. Errors are logged, passed to `on_error` and collected; ConflictError
+        repeats until this handle reads the thread again. Raises AlreadyExistsError while another one runs.
         """
         details = {"description": description, "tags": tags, "metadata": metadata}
         return Autosave(self, states.holds, get_state, every=every, keep=keep, on_error=on_error, **details)
@@ -505,10 +507,10 @@ class Thread:
         poll: dt.timedelta = dt.timedelta(milliseconds=200),
         timeout: dt.timedelta | None = None,
     ) -> Iterator[Checkpoint]:
-        """New checkpoints without their states, whoever saves them, branches too, oldest first; waits for more.
+        """New checkpoints from any writer, without their states, including branches, oldest first; waits for more.
 
-        New are those after `since`, or after the newest there is at the time of the call. Ends after `timeout` without
-        any, else never; raises ClosedError when the vault is closed. A thread that is deleted is waited for.
+        New are those after `since`, or after the newest one at the time of the call. Ends after `timeout` without any, else
+        never; raises ClosedError when the vault is closed. If the thread is deleted, waits for it to be re-created.
         """
         return follow(Watcher(self._timeline, since), poll, timeout)
 

@@ -76,7 +76,7 @@ DEFAULT_CACHE: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of one namespace and true sizes of the whole store, in bytes; that of the search index is not in `total`."""
+    """Counts of one namespace and actual sizes of the whole store in bytes; `total` excludes the search index."""
 
     threads: int
     checkpoints: int
@@ -92,12 +92,12 @@ class Stats:
 
     @property
     def total_bytes(self) -> int:
-        """What the store takes on disk, or in memory for a memory store."""
+        """The size of the store on disk, or in memory for a memory store."""
         return self.sizes["total"]
 
 
 def check_options(namespace: str, retention: Retention | None, cache_bytes: int) -> None:
-    """Refuse what a vault cannot be opened with: before there is a store, since opening may make one."""
+    """Refuse invalid options before opening the store, which may create one."""
     graveyard.check_namespace(checked_id(namespace, "the namespace"))
     if retention is not None and not isinstance(retention, Retention):
         raise InvalidInputError(f"retention must be a Retention, for example Retention(max_checkpoints=100), not {retention!r}")
@@ -114,7 +114,7 @@ class Rooms(NamedTuple):
 
 
 class _Above(Above):
-    """What the rooms of agents and runs tell the timelines."""
+    """What agents and runs decide for timelines."""
 
     ledger = RunLedger()
 
@@ -135,7 +135,7 @@ class _Above(Above):
 
 
 class Vault:
-    """Threads, checkpoints and their upkeep over one store. May be shared between threads."""
+    """Threads and checkpoints over one store, and their maintenance. May be shared between threads."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Vault:
         self.close()
 
     def close(self) -> None:
-        """Let go of the store and of what the cache keeps. A second call does nothing."""
+        """Close the store and empty the cache. A second call does nothing."""
         self.store.close()
         self.rooms.engine.cache.clear()
 
@@ -185,11 +185,11 @@ class Vault:
     ) -> Thread:
         """A handle on a thread, which need not exist yet; without an id on a new one. With `type`, states are of that class.
 
-        With `type=Conversation` every thread that `load_conversation` reads comes back as that conversation.
+        With `type=Conversation`, every thread that `load_conversation` can read is loaded as a conversation.
 
-        The others are for adapters. `foreign`: how leaves that a framework serialised come back; else they are shown as
-        plain data. `child_of`: the thread that what is written here belongs to; deleting that deletes this. `copy_of`: the
-        thread that it is copied from; erasing that erases this.
+        The others are for adapters. `foreign`: how to decode leaves that a framework serialised; otherwise they are shown as
+        plain data. `child_of`: the parent thread; deleting it deletes this one. `copy_of`: the thread that this one is copied
+        from; erasing it erases this one.
         """
         if agent is not None:
             checked_id(agent, "the agent's id")
@@ -206,7 +206,7 @@ class Vault:
         return Thread(Timeline(self.rooms.engine, key, codec, restore), agent, origins)
 
     def register(self, cls: type, *, schema_version: int = 1, upcast: Upcast | None = None, name: str | None = None) -> None:
-        """Let objects of a class be given back as objects; `upcast(fields, version)` brings older ones to its shape."""
+        """Load objects of a class as objects; `upcast(fields, version)` converts fields of older versions."""
         self.codec.register(cls, schema_version=schema_version, upcast=upcast, name=name)
 
     # -- finding -----------------------------------------------------------------------------------
@@ -220,9 +220,9 @@ class Vault:
         limit: int | None = None,
         after: str | None = None,
     ) -> Iterator[ThreadInfo]:
-        """Threads by id, all unless there is a `limit`; `after` continues behind an id. `status` is that of the head.
+        """Threads by id, all unless there is a `limit`; `after` continues after an id. `status` is that of the head.
 
-        A thread whose head is damaged is listed with `damage`, unless a status or tag is asked for.
+        A thread with a damaged head is listed with `damage`, unless filtered by status or tag.
         """
         wanted = None if status is None else Status(status)
         agent = None if agent is None else checked_id(agent, "the agent's id")
@@ -233,7 +233,7 @@ class Vault:
         return islice(found, checked_limit(limit))
 
     def info(self, thread_id: str) -> ThreadInfo | None:
-        """What `threads` would list of one thread; None if it has no head."""
+        """The entry of `threads` for one thread; None if it has no head."""
         key = ThreadKey(self.namespace, checked_id(thread_id, "a thread's id"))
         try:
             row = self.store.thread(key)
@@ -243,10 +243,10 @@ class Vault:
         return None if row is None or head is None else self._info(Listed(thread_id, row, head))
 
     def fingerprints(self) -> dict[str, bytes]:
-        """For every thread a few bytes, others whenever it got checkpoints, or its head, a note or a record changed.
+        """A few bytes for every thread, which change with its checkpoints, head, notes and records.
 
-        Quick: for whoever keeps something about every thread, and wants to read again only what is new. Only comparable
-        with what the same vault gave earlier; empty for a thread that is damaged.
+        Quick: for programs that derive something from every thread and want to re-read only changed ones. Compare only
+        fingerprints of the same vault; that of a damaged thread is empty.
         """
         ids = [thread_id for thread_id, _ in self.store.heads(self.namespace)]
         marks = self.store.fingerprints([ThreadKey(self.namespace, thread_id) for thread_id in ids])
@@ -259,7 +259,7 @@ class Vault:
         return right and (tag is None or self._has_tag(row, tag))
 
     def _info(self, listed: Listed) -> ThreadInfo | None:
-        """What a listing shows of a thread; None if it was deleted meanwhile."""
+        """The entry of a listing; None if the thread was deleted meanwhile."""
         if listed.row is None or listed.head is None:
             return ThreadInfo.damaged(listed.id, str(listed.damage))
         row = listed.row
@@ -286,32 +286,32 @@ class Vault:
     def _has_tag(self, row: ThreadRow, tag: str) -> bool:
         try:
             return bool(self._timeline(row.key).fitting(row, lambda frame: tag in load_note(frame.note)[1], noted=True))
-        except CorruptionError:  # whether it had, nobody knows; verify tells of it
+        except CorruptionError:  # whether it had one is unknown; verify reports it
             return False
 
     def _timeline(self, key: ThreadKey) -> Timeline:
         return Timeline(self.rooms.engine, key)
 
     def find(self, id: str) -> Checkpoint | None:  # noqa: A002 - the design's name
-        """The checkpoint with this id, with its state, in whichever thread; None if there is none."""
+        """The checkpoint with this id, of any thread, with its state; None if it does not exist."""
         found = self.rooms.engine.find(self.namespace, checked_id(id, "a checkpoint's id"))
         if found is None:
             return None
         key, _ = found
         try:
             return states.without_expectation(self._timeline(key).load(id))
-        except NotFoundError:  # hidden by retention, or deleted between the two looks
+        except NotFoundError:  # hidden by retention, or deleted between the two reads
             return None
 
     def load(self, id: str) -> Checkpoint:  # noqa: A002 - the design's name
         """Like `find`, but raises CheckpointNotFound."""
         found = self.find(id)
         if found is None:
-            raise CheckpointNotFound(f"checkpoint not found: {id!r}")
+            raise CheckpointNotFound(f"checkpoint not found: {id!r}; thread.history() lists those of a thread")
         return found
 
     def diff(self, a: str, b: str) -> Diff:
-        """What changed between two checkpoints, of whichever threads, by their ids."""
+        """What changed between two checkpoints, of any threads, by their ids."""
         return changes_between(self.codec, self.load(a).state, self.load(b).state)
 
     def search(
@@ -324,53 +324,53 @@ class Vault:
         markers: tuple[str, str] = ("[", "]"),
         progress: Callable[[int, int], None] = ignore,
     ) -> Hits:
-        """Threads by the words of their messages, best first; what is new is indexed first.
+        """Threads by the words of their messages, best first; indexes new messages first.
 
-        Every word must be in one message, or begin one of its words; "quoted words" stand together. If there is none such,
-        the text is looked for as it stands, inside words too. With `match="substring"` it always is: every thread with a
-        message that has the query somewhere, in upper or lower case, newest first. An empty query finds every thread with a
+        A message matches if each word of the query is one of its words or the start of one; "quoted words" must be adjacent.
+        If no message matches, the query is searched as text, inside words too. With `match="substring"` it always is: every
+        thread with a message that contains the query, ignoring case, newest first. An empty query finds every thread with a
         message.
         """
         wanted = None if agent is None else checked_id(agent, "the agent's id")
         return search(self.rooms.engine, self.namespace, Query.checked(query, wanted, limit, match, markers), progress)
 
     def drop_search_index(self) -> None:
-        """Remove the index that `search` made beside the store; the next search makes it anew."""
+        """Remove the search index beside the store; the next search rebuilds it."""
         self.store.index().drop()
 
     # -- agents and conversations ------------------------------------------------------------------
 
     def save_agent(self, agent: AgentState | Mapping[str, Any], *, force: bool = False) -> Checkpoint:
-        """Save an agent by its id; its version goes up by one. One that was loaded is expected to be as it was then.
+        """Save an agent by its id; its version increases by one.
 
-        Raises ConflictError if somebody else saved it since; `force` saves it nevertheless.
+        Raises ConflictError if a loaded agent was saved by another writer since; `force` saves it anyway.
         """
         return self.rooms.agents.save(agent, force=force)
 
     def load_agent(self, agent_id: str) -> AgentState | None:
-        """The agent with this id; None if there is none."""
+        """The agent with this id; None if it does not exist."""
         return self.rooms.agents.load(agent_id)
 
     def delete_agent(self, agent_id: str) -> bool:
-        """Delete an agent with its conversations, every other thread of it and their child threads, all or none.
+        """Delete an agent with its conversations, all its other threads and their child threads, all or none.
 
-        True if there was anything.
+        Returns False if nothing existed.
         """
         return self.rooms.agents.delete(agent_id)
 
     def agents(self) -> Iterator[AgentInfo]:
-        """Agents by id, without their states; pages underneath."""
+        """Agents by id, without their states, read in pages."""
         return self.rooms.agents.every()
 
     def save_conversation(self, conversation: Conversation | Mapping[str, Any], *, force: bool = False) -> Checkpoint:
-        """Save a whole conversation by its id; only what changed is written. One that was loaded expects the head of then.
+        """Save a whole conversation by its id; writes only what changed.
 
-        Raises ConflictError if somebody else changed it since; `force` saves it nevertheless.
+        Raises ConflictError if a loaded conversation was changed by another writer since; `force` saves it anyway.
         """
         return self.rooms.conversations.save(conversation, force=force)
 
     def load_conversation(self, conversation_id: str) -> Conversation | None:
-        """The conversation with this id, or any thread whose state has a list of messages; None if there is none."""
+        """The conversation with this id, or any thread whose state has a list of messages; None if it does not exist."""
         return self.rooms.conversations.load(conversation_id)
 
     def add_message(
@@ -380,14 +380,14 @@ class Vault:
         *,
         id: str | None = None,  # noqa: A002 - the design's name
     ) -> Checkpoint:
-        """Append one message, whoever else appends; costs that message only. `id` makes a retry safe, as in `save`.
+        """Append one message, also with concurrent writers; writes only that message. `id` makes a retry safe, as in `save`.
 
-        Raises ThreadNotFound if there is no such conversation.
+        Raises ThreadNotFound if the conversation does not exist.
         """
         return self.rooms.conversations.add_message(conversation_id, message, id)
 
     def delete_conversation(self, conversation_id: str) -> bool:
-        """Delete a conversation with everything beside it and its child threads. True if there was one."""
+        """Delete a conversation with its records and child threads. Returns False if it did not exist."""
         return self.rooms.conversations.delete(conversation_id)
 
     def conversations(
@@ -398,7 +398,7 @@ class Vault:
         archived: bool | None = None,
         limit: int | None = None,
     ) -> Iterator[ConversationInfo]:
-        """Conversations, of one agent or all, without their messages; that with the newest message first."""
+        """Conversations of one agent or all, without their messages, sorted by newest message first."""
         return self.rooms.conversations.every(agent=agent, tag=tag, archived=archived, limit=limit)
 
     def checkpoint_agent(
@@ -409,9 +409,9 @@ class Vault:
         *,
         description: str | None = None,
     ) -> Checkpoint:
-        """Keep an agent and the heads of all its conversations as they are at this moment. `name` becomes the label.
+        """Save an agent and the heads of all its conversations at this moment as a checkpoint with the label `name`.
 
-        Raises NotFoundError if there is no such agent.
+        Raises NotFoundError if the agent does not exist.
         """
         return self.rooms.agents.checkpoint(agent_id, name, kind, description)
 
@@ -423,33 +423,33 @@ class Vault:
         keep: int | None = None,
         on_error: Callable[[Exception], object] | None = None,
     ) -> AgentAutosave:
-        """`checkpoint_agent` of kind automatic for each of these agents, at once and then `every` so often, by itself.
+        """Checkpoint these agents automatically, at once and then at the interval `every`, in a background thread.
 
-        A context manager; `stop()` ends it too. Agents that do not exist, or have not changed, are passed over. With
-        `keep`, only the newest so many automatic checkpoints of each stay. Errors are logged, handed to `on_error` and
-        kept. Raises AlreadyExistsError while another one runs for one of them.
+        A context manager; `stop()` ends it too. Agents that do not exist or have not changed are skipped. With `keep`, only
+        that many of the newest automatic checkpoints of each stay. Errors are logged, passed to `on_error` and collected.
+        Raises AlreadyExistsError while another one runs for one of them.
         """
         return AgentAutosave(self.rooms.agents, agent_ids, every=every, keep=keep, on_error=on_error)
 
     def agent_checkpoints(self, agent_id: str, *, limit: int | None = None) -> Iterator[Checkpoint]:
-        """What `checkpoint_agent` made, and the undo points of `restore_agent`, newest first."""
+        """The checkpoints of `checkpoint_agent`, and the undo points of `restore_agent`, newest first."""
         return self.rooms.agents.checkpoints(agent_id, limit)
 
     def restore_agent(self, checkpoint_id: str, *, skip_missing: bool = False) -> AgentState:
-        """Move an agent and all its conversations back to where they were, all or none; gives the agent as it was.
+        """Move an agent and all its conversations back to a checkpoint, all or none. Returns the agent.
 
-        What came later stays as branches; conversations that were begun later leave the listings, and those that were
-        deleted since come back. A checkpoint of kind recovery is made first: restoring that one undoes it. Conversations
-        that were erased or pruned since raise CheckpointNotFound, unless `skip_missing`.
+        Later checkpoints stay as branches; conversations created later leave the listings, and deleted ones come back. A
+        checkpoint of kind recovery is made first: restoring it undoes this. Conversations that were erased or pruned since
+        raise CheckpointNotFound, unless `skip_missing`.
         """
         return self.rooms.agents.restore(checkpoint_id, skip_missing=skip_missing)
 
     def delete_checkpoint(self, id: str) -> bool:  # noqa: A002 - the design's name
-        """Delete one checkpoint, of whichever thread. True if there was one."""
+        """Delete one checkpoint, of any thread. Returns False if it did not exist."""
         found = self.rooms.engine.find(self.namespace, checked_id(id, "a checkpoint's id"))
         try:
             return found is not None and pruning.remove(self._timeline(found[0]), [id]) > 0
-        except NotFoundError:  # retention hides it, or somebody else deleted it
+        except NotFoundError:  # hidden by retention, or deleted meanwhile
             return False
 
     # -- runs --------------------------------------------------------------------------------------
@@ -463,22 +463,22 @@ class Vault:
         strategy: Strategy | str | None = None,
         lease: dt.timedelta = dt.timedelta(seconds=30),
     ) -> AbstractContextManager[Run]:
-        """Work on a thread under a lease: `with vault.run("support-42", tools=tools) as run:`. Resuming is calling it again.
+        """Work on a thread under a lease: `with vault.run("support-42", tools=tools) as run:`. Call it again to resume.
 
-        Raises Busy if somebody else holds it. A holder whose process is gone on this machine is replaced at once, another
-        after its lease ran out. While it is held, nobody else can move the head. Every reply and result is kept when it
-        comes; `strategy` says which of them the vault's retention keeps longest (the default: those after tool calls).
+        Raises Busy if another process or thread holds the lease. A holder whose process on this machine has ended is replaced
+        at once, others after their lease expired. While it is held, other writers cannot move the head. Every reply and result
+        is saved at once; `strategy` chooses those that the vault's retention keeps longest (default: those after tool calls).
         """
         return self.rooms.runner.run(thread_id, agent, tools, lease, Run, strategy=strategy)
 
     def calls(self, thread_id: str) -> Iterator[CallEntry]:
-        """The ledger of a thread: what became of each tool call."""
+        """The ledger of a thread: the status and outcome of each tool call."""
         return self.rooms.runner.calls(thread_id)
 
     def answer(self, thread_id: str, call: str | CallEntry, value: Any, *, comment: str | None = None) -> bool:
-        """Answer a call that waits for a person: True lets it go on, anything else refuses it and is told to the model.
+        """Answer a call that waits for a person: True allows it, anything else refuses it and becomes its error for the model.
 
-        A `comment` stays in the ledger. The first answer wins: False if there was one, or the call waits for none. No
+        A `comment` stays in the ledger. The first answer wins: returns False if there was one, or the call does not wait. No
         process needs to be running.
         """
         return self.rooms.runner.answer(thread_id, call, value, comment)
@@ -491,15 +491,15 @@ class Vault:
         *,
         error: str | None = None,
     ) -> None:
-        """Say what became of a call whose outcome nobody knew: its result, or the error that it ended with."""
+        """Record the outcome of a call whose outcome is unknown: its result, or its error."""
         self.rooms.runner.resolve(thread_id, call, result, error, dt.timedelta(seconds=30))
 
     def stale(self) -> Iterator[StaleRun]:
-        """Runs that are not done and that nobody holds any more: what a supervisor resumes."""
+        """Unfinished runs that no process holds any more, which a supervisor resumes."""
         return self.rooms.runner.stale()
 
     def runs(self) -> Iterator[RunInfo]:
-        """Runs that are not done: who holds each, or held it last."""
+        """Unfinished runs with their current or last holder."""
         return self.rooms.runner.runs()
 
     def supervise(
@@ -511,24 +511,24 @@ class Vault:
         stop: threading.Event | None = None,
         once: bool = False,
     ) -> int:
-        """Call `resume(thread_id)` for every run that goes stale, until `stop` is set; how often that came back.
+        """Call `resume(thread_id)` for every run that goes stale, until `stop` is set. Returns the number of completed calls.
 
-        One that was taken over `give_up_after` times without progress is marked as failed ("stuck: ..."). With `once`,
-        what is stale now is resumed, and that is all.
+        A run taken over `give_up_after` times without progress is marked as failed ("stuck: ..."). With `once`, only runs that
+        are stale now are resumed.
         """
         return self.rooms.runner.supervise(resume, poll=poll, give_up_after=give_up_after, stop=stop, once=once)
 
     def erase(self, subject: str, *, dry_run: bool = False) -> Erased:
         """Delete every thread of a subject, its child threads, and all forks and copies of them.
 
-        Says what it could not reach. With `dry_run`, nothing is deleted: `threads` are those that would be.
+        The result lists what it could not reach. With `dry_run`, nothing is deleted: `threads` are those that would be.
         """
         return subjects.erase(self.rooms.engine, self.namespace, subject, dry_run=dry_run)
 
     # -- looking after -----------------------------------------------------------------------------
 
     def stats(self) -> Stats:
-        """How much there is."""
+        """Counts of this namespace, and sizes of the store."""
         damaged: set[str] = set()
         rows = list(thread_rows(self.rooms.engine, self.namespace, damaged))
         conversations = list(self.rooms.conversations.infos(None, read=False))
@@ -546,9 +546,9 @@ class Vault:
     def usage(self, *, by: str = "agent") -> list[Usage]:
         """Tokens and cost by "agent", by "day" (UTC) or by "thread", in the order of the keys.
 
-        `tokens_used` of a checkpoint counts as what was used for that checkpoint alone, not up to it; likewise `cost`.
-        Branches count, and so does what was pruned, discarded or hidden by retention; deleting a thread removes its usage.
-        Damaged threads are left out, and named on the logger `savegame`.
+        `tokens_used` and `cost` of a checkpoint are for that checkpoint alone, not up to it. Branches count, and so do
+        checkpoints that were pruned, discarded or hidden by retention; deleting a thread removes its usage. Damaged threads are
+        left out and logged.
         """
         return usage(self.rooms.engine, self.namespace, by)
 
@@ -557,16 +557,16 @@ class Vault:
         return {**found, "search": self.store.index().size()} if Capability.SEARCH in self.store.capabilities else found
 
     def verify(self, thread_id: str | None = None, progress: Callable[[int, int], None] = ignore) -> Report:
-        """Read every byte of this namespace and say what is damaged; with `thread_id`, of that thread alone.
+        """Read every byte of this namespace, or of one thread, and report damage.
 
-        Threads that were deleted and are kept count too. Checking one thread costs what that thread costs, and looks at
-        nothing that threads have in common. Raises ThreadNotFound if there is no such thread.
+        Includes deleted threads that are kept. Checking one thread reads only that thread, and nothing that threads share.
+        Raises ThreadNotFound if the thread does not exist.
         """
         wanted = None if thread_id is None else checked_id(thread_id, "a thread's id")
         return verify(self.rooms.engine, self.namespace, progress, wanted)
 
     def repair(self, progress: Callable[[int, int], None] = ignore) -> Report:
-        """Set what is damaged aside, never deleting it; keep what can be kept; say what was done."""
+        """Set damaged data aside without deleting it, keep what can be recovered, and report what was done."""
         return repair(self.rooms.engine, self.namespace, progress)
 
     def prune(
@@ -578,9 +578,9 @@ class Vault:
         dry_run: bool = False,
         progress: Callable[[int, int], None] = ignore,
     ) -> int:
-        """`Thread.prune` for every thread; the number removed. Damaged ones are left, and raise CorruptionError at the end.
+        """`Thread.prune` for every thread. Returns the number removed; damaged threads raise CorruptionError at the end.
 
-        Threads that a live run holds are left too, and named on the logger `savegame`; a `dry_run` counts them.
+        Threads held by a live run are skipped and logged; a `dry_run` counts them.
         """
         ids = [thread_id for thread_id, _ in self.store.heads(self.namespace)]
         removed, damage = 0, []
@@ -598,19 +598,19 @@ class Vault:
         return removed
 
     def compact(self, progress: Callable[[int, int], None] = ignore) -> None:
-        """Make the store as small as it can be; every checkpoint stays."""
+        """Make the store as small as possible; every checkpoint stays."""
         self.store.compact(bytes if self.store.readable else recode, progress)
 
     def backup(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] = ignore) -> None:
-        """Copy the store to a new file while others write; the copy opens like any other."""
+        """Copy the store to a new file while others write; the copy opens like any other store."""
         self.store.backup(checked_path(path), progress)
 
     def copy_to(self, other: Vault, progress: Callable[[int, int], None] = ignore, *, full: bool = False) -> int:
-        """Copy every thread to another vault, ids and digests unchanged; the number of checkpoints copied.
+        """Copy every thread to another vault, with the same ids and digests. Returns the number of copied checkpoints.
 
-        What came is read back and compared with the source: CorruptionError names what differs. A second call brings and
-        compares only what is new, a copy that was killed carries on, and `full` compares everything again. Threads that are
-        damaged, or went their own way in the copy (ConflictError), raise when all the others are done.
+        The copy is read back and compared with the source: CorruptionError names what differs. A second call copies and
+        compares only what is new, and continues a killed copy; `full` compares everything again. Threads that are damaged, or
+        have diverged in the copy (ConflictError), raise when all others are done.
         """
         if not isinstance(other, Vault):
             raise InvalidInputError(f"copy_to needs another vault that is open, not {other!r}")
@@ -624,27 +624,27 @@ class Vault:
         agent: str | None = None,
         progress: Callable[[int, int], None] = ignore,
     ) -> int:
-        """Write every thread, those named, or those of an agent to a new file of JSON lines; the number of checkpoints.
+        """Write all threads, those named, or those of an agent to a new file of JSON lines. Returns their checkpoint count.
 
-        The checkpoints of each thread are those of one moment; others may write meanwhile. The file appears whole,
-        flushed, or not at all.
+        The checkpoints of each thread are those of one moment; others may write meanwhile. The file appears whole and flushed,
+        or not at all.
         """
         return exporting.export(
             self.rooms.engine, self.namespace, checked_path(path), threads=threads, agent=agent, progress=progress
         )
 
     def import_(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] = ignore) -> int:
-        """Bring every thread of a file that `export` wrote, ids and digests unchanged; the number of checkpoints brought.
+        """Import every thread of a file of `export`, with the same ids and digests. Returns the number of imported checkpoints.
 
-        What is there already is passed over; an import that was interrupted carries on. The whole file is checked first:
-        a damaged one, or a thread that went its own way here (ConflictError), changes nothing.
+        Existing checkpoints are skipped; call it again to continue an interrupted import. The whole file is checked first: a
+        damaged file, or a thread that has diverged here (ConflictError), changes nothing.
         """
         return importing.import_file(self.rooms.engine, self.namespace, checked_path(path), progress)
 
     def connection(self) -> AbstractContextManager[Any]:
-        """A transaction on the store's own database: the only way to keep own tables in the same file.
+        """A transaction on the store's own database: the only way to keep your own tables in the same file.
 
-        Inside another one it is a part of that: left by an exception, it alone is undone. Raises TransactionFailed, on
-        leaving, if a statement failed and that was passed over, or if the block ended the transaction itself (`unknown`).
+        A nested one is a savepoint: an exception rolls back only that part. Raises TransactionFailed at the end of the block if
+        a failed statement was ignored, or if the block ended the transaction itself (`unknown`).
         """
         return self.store.connection()

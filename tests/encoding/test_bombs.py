@@ -354,6 +354,6 @@ def test_a_state_that_could_not_be_loaded_is_not_saved(vault: Vault, monkeypatch
         lambda: thread.update(append={"l": ["x" * 6000]}),
         lambda: thread.update(set={"m": "x" * 6000}),
     ):
-        with pytest.raises(InvalidState, match="would have about"):
+        with pytest.raises(InvalidState, match="would take about"):
             change()
     assert thread.state() == {"l": ["x" * 5000]}

@@ -165,7 +165,7 @@ def test_pruning_takes_nothing_that_somebody_may_need(path: str, caplog: pytest.
     with savegame.open(path) as vault:
         misshape(vault, "a step that is a number")
         assert vault.thread("t").prune(keep=1) == 1
-        assert "thread 't' keeps its ledger" in caplog.text
+        assert "thread 't' keeps its whole ledger" in caplog.text
         assert len(list(vault.calls("t"))) == 1
 
 

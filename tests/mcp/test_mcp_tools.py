@@ -140,8 +140,8 @@ def test_conversations_are_found_by_their_words(stdio: Desk) -> None:
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("agent_save", {}, "invalid-input: agent_id: Missing"),
     ("agent_save", {"agent_id": "new"}, "invalid-input: name is missing"),
-    ("agent_save", {"agent_id": "helper", "expect_revision": "old"}, "conflict: agent 'helper' is not as it was"),
-    ("agent_save", {"agent_id": "x", "name": "x", "agent_type": "x", "expect_revision": "old"}, "conflict: agent 'x' is not"),
+    ("agent_save", {"agent_id": "helper", "expect_revision": "old"}, "conflict: agent 'helper' was saved or restored"),
+    ("agent_save", {"agent_id": "x", "name": "x", "agent_type": "x", "expect_revision": "old"}, "conflict: agent 'x' was"),
     ("agent_save", {"agent_id": "helper", "custom_state": "text"}, "invalid-input: custom_state: "),
     ("agent_load", {"agent_id": "nobody"}, "not-found: agent 'nobody' does not exist\nNext: List the agents with agent_list"),
     ("agent_delete", {"agent_id": ""}, "invalid-input: the agent's id must not be empty"),

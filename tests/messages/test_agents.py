@@ -77,7 +77,7 @@ def test_a_loaded_agent_does_not_overwrite_what_somebody_saved_since(vault: Vaul
     theirs.set_state("by", "them")
     vault.save_agent(theirs)
     mine.set_state("by", "me")
-    with pytest.raises(ConflictError, match="somebody saved it"):
+    with pytest.raises(ConflictError, match="was saved or restored"):
         vault.save_agent(mine)
     vault.save_agent(mine, force=True)
     assert vault.load_agent("helper").get_state("by") == "me"  # type: ignore[union-attr]
@@ -99,9 +99,9 @@ def test_agents_are_listed_by_id_and_threads_with_such_names_are_not_taken_for_t
     vault.thread("zzz").save({})
     assert {info.id for info in vault.agents()} == {"b", "../a", "x.json", "é", "agent:a", "n" * 512}
     assert vault.load_agent("n" * 512) is not None
-    with pytest.raises(InvalidInputError, match="does not hold the agent"):
+    with pytest.raises(InvalidInputError, match="does not hold agent"):
         vault.load_agent("impostor")
-    with pytest.raises(InvalidInputError, match="does not hold the agent"):
+    with pytest.raises(InvalidInputError, match="does not hold agent"):
         vault.save_agent(an_agent("impostor"))
 
 
@@ -444,7 +444,7 @@ def test_two_agents_never_share_a_thread(vault: Vault) -> None:
     """The id of a very long agent's thread is a hash; an agent of that name is another one."""
     vault.save_agent(an_agent("n" * 512))
     (thread,) = vault.threads()
-    with pytest.raises(InvalidInputError, match="does not hold the agent"):
+    with pytest.raises(InvalidInputError, match="does not hold agent"):
         vault.save_agent(an_agent(thread.id.removeprefix("agent:")))
     assert vault.load_agent("n" * 512) is not None
 
@@ -484,7 +484,7 @@ def test_a_checkpoint_restores_its_own_agent_only(home: Home) -> None:
     vault.thread("agent:helper").fork("agent:impostor", at=kept)
     forged = vault.thread("agent:impostor").latest()
     assert forged is not None
-    with pytest.raises(InvalidInputError, match="not restored"):
+    with pytest.raises(InvalidInputError, match="nothing was restored"):
         vault.restore_agent(forged.id)
 
 

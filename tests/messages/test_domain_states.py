@@ -253,7 +253,7 @@ def test_an_agent_that_was_loaded_expects_to_be_as_it_was(vault: Vault) -> None:
     mine, theirs = vault.load_agent("helper"), vault.thread("agent:helper", type=AgentState).state()
     assert mine is not None
     vault.save_agent(mine)
-    with pytest.raises(ConflictError, match="agent 'helper' is not as it was"):
+    with pytest.raises(ConflictError, match="agent 'helper' was saved or restored"):
         vault.thread("agent:helper").save(theirs)
     with pytest.raises(ConflictError):
         vault.save_agent(theirs)
@@ -266,7 +266,7 @@ def test_an_agent_in_another_thread_is_its_plain_data(vault: Vault) -> None:
     assert vault.thread("notes").state() == agent.to_dict()
     assert vault.thread("notes", type=AgentState).state() == agent
     assert (list(vault.agents()), vault.load_agent("helper"), agent.version) == ([], None, 1)
-    with pytest.raises(InvalidInputError, match="thread 'agent:other' is that of another agent than 'helper'"):
+    with pytest.raises(InvalidInputError, match="thread 'agent:other' belongs to another agent than 'helper'"):
         vault.thread("agent:other").save(agent)
 
 

@@ -86,7 +86,7 @@ def test_the_refund_agent(in_sqlite: str, tmp_path: Path) -> None:
     program = Program(tmp_path, "refund_agent.py", in_sqlite)
     printed = program.run()
     assert printed.endswith("notes: 1\nYou have your money back, and a voucher.\n")
-    assert "nobody knows" not in printed
+    assert "unknown outcome" not in printed
     effects = (tmp_path / "effects.log").read_text().splitlines()
     assert len({effect for effect in effects if effect.startswith("refund")}) == 1, "one key, however often it was asked"
     assert [effect for effect in effects if not effect.startswith("refund")] == ["mail to ada", "voucher 500"]

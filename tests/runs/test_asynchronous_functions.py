@@ -85,7 +85,7 @@ def test_tools(vault: Vault) -> None:
     for name, content in told.items():
         assert f"tool '{name}' is asynchronous: it returned a coroutine, which cannot be awaited here; " in content
     assert "open the vault with savegame.open_async" in told["find"]
-    with pytest.raises(InvalidInputError, match="the function that makes its key is asynchronous"):
+    with pytest.raises(InvalidInputError, match="the function that returns its key is asynchronous"):
         tools.tool(idempotent=later, name="pay")(find)  # type: ignore[arg-type]
 
 

@@ -52,7 +52,7 @@ def test_a_result_that_cannot_be_kept_is_told_and_the_tool_is_not_called_again(v
 
     entry = called(vault, tools)
     assert entry.status == CallStatus.FAILED
-    assert "it was done, but its result cannot be kept" in str(entry.error)
+    assert "it was done, but its result cannot be saved" in str(entry.error)
     assert effects == ["once"]
 
 
@@ -79,7 +79,7 @@ def test_a_tool_that_reads_and_hangs_is_tried_again_and_then_fails(vault: Vault)
     entry = called(vault, tools)
     done.set()
     assert entry.status == CallStatus.FAILED
-    assert "did not come back within 0.02 s" in str(entry.error)
+    assert "did not return within 0.02 s" in str(entry.error)
     assert len(tries) == 3
 
 
@@ -107,7 +107,7 @@ def test_a_call_of_a_tool_that_never_was_fails_and_names_those_that_there_are(va
     def other() -> None: ...
 
     entry = called(vault, tools)
-    assert (entry.status, entry.error) == (CallStatus.FAILED, "there is no tool 'tool'; there are: other")
+    assert (entry.status, entry.error) == (CallStatus.FAILED, "tool 'tool' does not exist; available tools: other")
 
 
 @pytest.mark.parametrize("arguments", [{"count": "many"}, {"cuont": 1}, {"count": 1, "more": 2}])
@@ -137,7 +137,7 @@ def test_a_call_that_was_begun_with_a_tool_that_is_gone_since_is_unknown(vault: 
 
     with pytest.raises(Crash):
         called(vault, tools)
-    with pytest.raises(Unknown, match="there is no tool 'tool'") as unknown:
+    with pytest.raises(Unknown, match="tool 'tool' does not exist") as unknown:
         called(vault, Toolbox())
     vault.resolve("t", unknown.value.call, error="nobody did it")
     assert called(vault, Toolbox()).status == CallStatus.FAILED
@@ -152,7 +152,7 @@ def test_a_call_that_waits_for_a_person_with_a_tool_that_is_gone_since_fails(vau
     with pytest.raises(Paused):
         called(vault, tools)
     entry = called(vault, Toolbox())
-    assert (entry.status, entry.error) == (CallStatus.FAILED, "there is no tool 'tool'; there are: (none)")
+    assert (entry.status, entry.error) == (CallStatus.FAILED, "tool 'tool' does not exist; available tools: (none)")
 
 
 @pytest.mark.parametrize("reply", [7, {"role": "user", "content": "I am you."}, {"role": "assistant", "tool_calls": ["x"]}])

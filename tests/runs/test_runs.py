@@ -299,7 +299,7 @@ def test_calls_that_cannot_be_made_are_told_to_the_model(vault: Vault, effects: 
     assert play(vault, effects.box, reply, "sorry") == "sorry"
     assert effects.made == []
     said = contents(vault)[2:5]
-    assert "there is no tool 'nothing'" in said[0]
+    assert "tool 'nothing' does not exist" in said[0]
     assert "n" in said[1]
     assert "m" in said[2]
 
@@ -314,7 +314,7 @@ def test_a_result_that_cannot_be_kept_is_said_and_not_done_again(vault: Vault) -
 
     assert play(vault, box, calling(("odd", {})), "well") == "well"
     assert made == [1]
-    assert "its result cannot be kept" in contents(vault)[2]
+    assert "its result cannot be saved" in contents(vault)[2]
 
 
 def test_a_tool_that_hangs_is_left(vault: Vault) -> None:
@@ -328,7 +328,7 @@ def test_a_tool_that_hangs_is_left(vault: Vault) -> None:
     finally:
         hang.set()
     assert (ledger(vault)["slow"].status, told.value.call.status) == ("failed", "unknown")
-    assert "did not come back within" in contents(vault)[2]
+    assert "did not return within" in contents(vault)[2]
     with pytest.raises(Unknown):
         play(vault, box, calling(("slow", {}), ("odd", {})), "done")
     vault.resolve("t", told.value.call, "it had worked")
@@ -419,7 +419,7 @@ def test_a_transaction_that_was_late_is_undone(in_database: Opener) -> None:
     play(vault, box, calling(("note", {})), "done")
     with vault.connection() as db:
         assert db.execute("SELECT text FROM note").fetchall() == []
-    assert contents(vault)[2] == "error: it did not come back within 0.001 s"
+    assert contents(vault)[2] == "error: it did not return within 0.001 s"
     assert ledger(vault)["note"].status == "failed"
 
 
@@ -758,7 +758,7 @@ def test_a_run_that_is_over_writes_nothing(vault: Vault) -> None:
     with vault.run("t") as run:
         run.user("one")
     for attempt in (lambda: run.user("two"), lambda: run.step("s", lambda: 1), lambda: run.save()):
-        with pytest.raises(ClosedError, match="is over"):
+        with pytest.raises(ClosedError, match="has ended"):
             attempt()
     with vault.run("t"):
         pass

@@ -179,7 +179,7 @@ def unresolved(x: Decimal) -> None: ...
         (refund, {"read_only": True, "idempotent": True}, "'refund': read_only and idempotent exclude each other"),
         (refund, {"idempotent": lambda **_: "k", "transaction": True}, "'refund': idempotent and transaction exclude"),
         (refund, {"idempotent": "order"}, "'refund': idempotent must be True or a function"),
-        (refund, {"idempotent": lambda order: order}, "'refund': the function that makes its key must take"),
+        (refund, {"idempotent": lambda order: order}, "'refund': the function that returns its key must take"),
         (refund, {"retries": 1}, "'refund': an unmarked tool runs at most once"),
         (refund, {"backoff": SECOND}, "'refund': an unmarked tool runs at most once"),
         (refund, {"transaction": True, "retries": 1}, "'refund': a transaction is tried once"),
@@ -188,21 +188,21 @@ def unresolved(x: Decimal) -> None: ...
         (refund, {"read_only": True, "retries": True}, "'refund': retries must be"),
         (refund, {"read_only": True, "backoff": dt.timedelta(0)}, "'refund': backoff must be longer"),
         (refund, {"timeout": 5}, "'refund': timeout must be a timedelta"),
-        (refund, {"name": "pay back"}, "'pay back': models take names"),
-        (größe, {}, "give another name="),
-        (lambda x: x, {}, "give another name="),
+        (refund, {"name": "pay back"}, "'pay back': a name has 1 to 64"),
+        (größe, {}, "pass another name="),
+        (lambda x: x, {}, "pass another name="),
         (late, {"transaction": True}, "'late': the parameter call must come first"),
         (late, {}, "'late': the parameter call must come first"),
-        (by_place, {}, "'by_place': its parameter 'x' is not given by name"),
-        (rest, {}, "'rest': its parameter 'x' is not given by name"),
-        (options, {}, "'options': its parameter 'x' is not given by name"),
-        (yields, {}, "'yields': it yields"),
+        (by_place, {}, "'by_place': its parameter 'x' cannot be passed by name"),
+        (rest, {}, "'rest': its parameter 'x' cannot be passed by name"),
+        (options, {}, "'options': its parameter 'x' cannot be passed by name"),
+        (yields, {}, "'yields': it is a generator"),
         (awaits, {"transaction": True}, "'awaits': a transaction holds the database"),
         (yields, {"transaction": True}, "'yields'"),
         (unresolved, {}, "'unresolved': a type cannot be resolved: name 'Decimal'"),
-        (functools.partial(refund, cents=1), {}, "a tool is a function, not functools.partial"),
-        (Line, {}, "a tool is a function, not <class"),
-        (print, {}, "a tool is a function, not <built-in"),
+        (functools.partial(refund, cents=1), {}, "a tool must be a function, not functools.partial"),
+        (Line, {}, "a tool must be a function, not <class"),
+        (print, {}, "a tool must be a function, not <built-in"),
     ],
 )
 def test_a_contradiction_is_refused_by_name(function: Any, marks: dict[str, Any], says: str) -> None:
@@ -401,7 +401,7 @@ def test_a_function_gets_what_its_signature_says(annotation: Any, given: Any, re
         (Literal[1, "a"], True, 'x must be one of 1, "a"; not True'),
         (Line, {"cents": "1"}, "x.item is missing; x.cents must be an integer, not a string"),
         (Line, {"item": "tea", "cents": -1}, "x: cents must not be negative"),
-        (list[Line], [{"item": "tea", "price": 1}], "x[0].price is unknown; there is item, cents, tags"),
+        (list[Line], [{"item": "tea", "price": 1}], "x[0].price is unknown; expected: item, cents, tags"),
         (Place, {"street": "Main"}, "x.city is missing"),
         (Order, {"number": "1"}, "x.number: Input should be a valid integer"),
         (Order, {"number": 0}, "x.number: Value error, numbers start at 1"),
@@ -427,12 +427,12 @@ def test_a_wrong_argument_is_told_in_words_and_runs_nothing(annotation: Any, giv
     ("arguments", "says"),
     [
         ({}, "order is missing"),
-        ({"order": "o1", "amount": 3}, "amount is unknown; there is order, cents"),
+        ({"order": "o1", "amount": 3}, "amount is unknown; expected: order, cents"),
         ({"order": 1, "cents": "2"}, "order must be a string, not an integer; cents must be an integer, not a string"),
-        ({"order": "o1", "call": "k2"}, "call is unknown; there is order, cents"),
-        (["o1"], "the whole of the arguments must be an object, not an array"),
-        ("{", "the whole of the arguments must be an object, not a string"),
-        (None, "the whole of the arguments must be an object, not null"),
+        ({"order": "o1", "call": "k2"}, "call is unknown; expected: order, cents"),
+        (["o1"], "the arguments must be an object, not an array"),
+        ("{", "the arguments must be an object, not a string"),
+        (None, "the arguments must be an object, not null"),
     ],
 )
 def test_missing_and_unknown_arguments_are_told_all_at_once(arguments: Any, says: str) -> None:
@@ -567,14 +567,14 @@ def test_tools_are_found_by_name_in_their_order() -> None:
     assert "again" in tools
     assert "other" not in tools
     assert tools["again"].function is refund
-    with pytest.raises(NotFoundError, match="no tool 'other'; there is refund, again"):
+    with pytest.raises(NotFoundError, match="tool 'other' does not exist; known tools: refund, again"):
         tools["other"]
 
 
 def test_a_name_is_given_once() -> None:
     tools = Toolbox()
     tools.tool(refund)
-    with pytest.raises(InvalidInputError, match="tool 'refund' is there already"):
+    with pytest.raises(InvalidInputError, match="tool 'refund' already exists"):
         tools.tool(read_only=True)(refund)
     assert tools["refund"].kind is ToolKind.PLAIN
 
@@ -585,5 +585,5 @@ def test_two_boxes_make_a_third() -> None:
     two.tool(name="other")(refund)
     assert [tool.name for tool in one | two] == ["refund", "other"]
     assert (len(one), len(two)) == (1, 1)
-    with pytest.raises(InvalidInputError, match="'refund' is there already"):
+    with pytest.raises(InvalidInputError, match="'refund' already exists"):
         one | one

@@ -201,7 +201,7 @@ def test_a_save_inside_a_transaction_does_not_disturb_it(in_database: Opener) ->
 @pytest.mark.requirement("D61", "D63", "Z35")
 def test_a_thread_takes_no_second_one(vault: Vault) -> None:
     with vault.thread("t").autosave(lambda: 1, HOUR) as first:
-        with pytest.raises(AlreadyExistsError, match="no second one"):
+        with pytest.raises(AlreadyExistsError, match="already has a running autosave"):
             vault.thread("t").autosave(lambda: 2, HOUR)
         with vault.thread("u").autosave(lambda: 3, HOUR):
             assert first.running

@@ -408,7 +408,7 @@ def test_damage_is_reported_and_stops_nobody(on_disk: Opener, caplog: pytest.Log
     with pytest.raises(savegame.CorruptionError, match="nothing was changed"):
         vault.restore_agent(named.id)
     assert vault.delete_conversation("other") is True
-    assert "'other' was not kept for the checkpoints of its agents" in caplog.text
+    assert "'other' was deleted without a copy for its agents' checkpoints" in caplog.text
     assert kept(vault) == ["chat"]
     assert vault.repair().repaired
     assert vault.verify().ok
@@ -431,7 +431,7 @@ def test_in_the_other_colour(tmp_path: Path) -> None:
 
 
 def test_no_vault_can_be_opened_on_what_is_kept() -> None:
-    with pytest.raises(InvalidInputError, match="deleted threads are kept under"):
+    with pytest.raises(InvalidInputError, match="reserved for deleted threads"):
         savegame.open("memory:", namespace="default␟deleted␟1")
 
 

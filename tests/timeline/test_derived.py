@@ -142,7 +142,7 @@ def test_a_child_is_linked_whatever_is_written_first(vault: Vault) -> None:
 
 
 def test_a_copy_of_what_is_not_there_is_refused(vault: Vault) -> None:
-    with pytest.raises(ThreadNotFound, match="'a', which 'b' is to be a copy of"):
+    with pytest.raises(ThreadNotFound, match="'a', the source to record for 'b'"):
         vault.thread("b", copy_of="a").save({})
     assert everything_in(vault) == []
 

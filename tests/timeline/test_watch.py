@@ -90,7 +90,7 @@ def test_since_may_have_been_pruned(vault: Vault) -> None:
 def test_since_must_be_of_this_thread(vault: Vault) -> None:
     other = vault.thread("other").save(1)
     vault.thread("t").save(1)
-    with pytest.raises(InvalidInputError, match="not of thread 't'"):
+    with pytest.raises(InvalidInputError, match="belongs to another thread than 't'"):
         vault.thread("t").watch(since=other)
     with pytest.raises(CheckpointNotFound):
         vault.thread("t").watch(since=other.id)

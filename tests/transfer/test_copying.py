@@ -382,7 +382,7 @@ def test_another_source_is_not_taken_for_the_former_one(opened: Opener) -> None:
             for number in range(5, 12):
                 thread.save([number, vault.store.path])
             thread.prune(keep=2)
-        with pytest.raises(ConflictError, match="own way"):
+        with pytest.raises(ConflictError, match="has diverged"):
             other.copy_to(target)
         assert target.thread("t").state() == 4
         assert source.copy_to(target) == 2
@@ -436,7 +436,7 @@ def test_a_copy_that_went_on_does_not_follow_a_pruned_source(opened: Opener) -> 
         target.thread("t").update(append={"l": ["own"]})
         went_on(source, 2)
         for _ in range(2):
-            with pytest.raises(ConflictError, match=r"own way.*another namespace") as caught:
+            with pytest.raises(ConflictError, match=r"has diverged.*another namespace") as caught:
                 source.copy_to(target)
             assert "rewind" not in str(caught.value), "they have nothing in common any more"
         assert target.thread("t").state() == {"l": [0, 1, 2, 3, 4, "own"]}
@@ -453,7 +453,7 @@ def test_a_thread_that_went_its_own_way_does_not_stop_the_others(opened: Opener,
     target.thread("a").save("own way")
     source.thread("a").save("other way")
     source.thread("z").save("news")
-    with pytest.raises(ConflictError, match=r"'a' went its own way.*another namespace.*rewind the copy to a-4") as caught:
+    with pytest.raises(ConflictError, match=r"'a' has diverged.*another namespace.*rewind the copy to a-4") as caught:
         source.copy_to(target)
     assert "delete" not in str(caught.value)
     assert caught.value.found == target.thread("a").latest().id  # type: ignore[union-attr]
@@ -473,13 +473,13 @@ def test_a_thread_that_was_deleted_and_made_anew_is_not_mixed_with_the_former(op
         source.copy_to(target)
         source.thread("t").delete()
         source.thread("t").save("anew")
-        with pytest.raises(ConflictError, match="own way") as caught:
+        with pytest.raises(ConflictError, match="has diverged") as caught:
             source.copy_to(target)
         assert "delete" not in str(caught.value)
         assert states(target) == [{"l": [0, 1, 2]}, {"l": [0, 1]}, {"l": [0]}]
         for number in range(9):
             source.thread("t").save(number)
-        with pytest.raises(ConflictError, match="own way"):
+        with pytest.raises(ConflictError, match="has diverged"):
             source.copy_to(target)
         assert source.copy_to(Vault(target.store, namespace="another")) == 10
 

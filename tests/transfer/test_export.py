@@ -276,7 +276,7 @@ def test_a_thread_that_went_on_is_passed_over_and_one_that_went_its_own_way_chan
     thread.save("theirs")
     vault.thread("a new one").save(1)
     vault.export(tmp_path / "2.jsonl")
-    with pytest.raises(ConflictError, match="'t' went its own way") as caught:
+    with pytest.raises(ConflictError, match="'t' has diverged") as caught:
         other.import_(tmp_path / "2.jsonl")
     assert (caught.value.expected, caught.value.found) == (thread.head, other.thread("t").load().id)
     assert kept(other) == before
@@ -296,7 +296,7 @@ def test_a_chosen_id_with_other_content_is_a_conflict(vault: Vault, tmp_path: Pa
     with savegame.open("memory:") as other:
         other.thread("t").save("something else", id="t-2")
         before = kept(other)
-        with pytest.raises(ConflictError, match="'t' went its own way"):
+        with pytest.raises(ConflictError, match="'t' has diverged"):
             other.import_(tmp_path / "e.jsonl")
         assert kept(other) == before
 

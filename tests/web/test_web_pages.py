@@ -228,7 +228,7 @@ def test_a_fork_is_made_and_shown(site: Site, vault: Vault) -> None:
     assert len(vault.thread("what if").state()["messages"]) == 2
     refused = site.post("fork", id="support-42", at="head", name="what if")
     assert refused.status == 409
-    assert "exists already" in texts(refused.text)
+    assert "already exists" in texts(refused.text)
     assert 'value="what if"' in refused.text, "what was typed is still there"
 
 

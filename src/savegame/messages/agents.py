@@ -1,10 +1,10 @@
-"""Agents on the vault: each is a thread of its own, and what belongs to it are the threads that name it as their agent.
+"""Agents on the vault: each is a thread of its own; the threads that name it as their agent belong to it.
 
-An agent's checkpoint names the heads of all its threads as they were at one moment. A restore moves those heads back in
-one batch: whole or not at all. Threads that were begun later lose their head, so that they leave the listings; whatever
-came later stays as branches. Threads that were deleted since come back: they are kept as long as a checkpoint names them
-(`graveyard.py`). Threads are named by hashes of their ids, so that nothing of a conversation that is erased
-stays behind here. Touches domain, conversations, timeline and what is below them.
+An agent checkpoint names the heads of all its threads at one moment. A restore moves those heads back in one batch, all or
+none. Threads created later lose their head, so that they leave the listings; later checkpoints stay as branches. Threads
+deleted since come back: they are kept as long as a checkpoint names them (`graveyard.py`). Checkpoints name threads by
+hashes of their ids, so that nothing of an erased conversation remains here. Touches domain, conversations, timeline and
+what is below them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ MANY_AGENTS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """An agent as a listing shows it."""
+    """An agent in a listing."""
 
     agent_id: str
     name: str
@@ -124,8 +124,8 @@ class Agents:
             keys = [ThreadKey(self._namespace, thread_id) for thread_id, _ in self._heads(agent_id)]
             if not keys:
                 return deleted > 0
-            deleted += deleting.delete(self.engine, keys).threads  # what was begun meanwhile is next
-        raise ConflictError(f"agent {agent_id!r}: threads of it keep being begun; stop what begins them, then delete it again")
+            deleted += deleting.delete(self.engine, keys).threads  # threads created meanwhile are next
+        raise ConflictError(f"agent {agent_id!r}: new threads of it keep appearing; stop their writers, then delete it again")
 
     def every(self) -> Iterator[AgentInfo]:
         """`Vault.agents`."""
@@ -139,7 +139,7 @@ class Agents:
                 logger.warning("thread %r is left out of the agents: %s", thread_id, damage)
 
     def _info(self, frame: Frame) -> AgentInfo | None:
-        """What a listing shows; None for a thread of somebody else's with such an id."""
+        """The entry of a listing; None if the thread only has an id like that of an agent."""
         meta, about = load_meta(frame.meta), self._about(frame).get(AGENT)
         if about is None:
             return None
@@ -165,11 +165,11 @@ class Agents:
         return retried(attempt)
 
     def _moment(self, agent_id: str) -> tuple[str, dict[str, str | None]]:
-        """The head of the agent's own thread, and those of all others that belong to it, as they are at one moment."""
+        """The head of the agent's own thread, and the heads of its other threads, all at one moment."""
         heads = dict(self._heads(agent_id))
         own = heads.pop(own_thread(agent_id), None)
         if own is None:
-            raise NotFoundError(f"Agent not found: {agent_id!r}; save_agent begins one")
+            raise NotFoundError(f"Agent not found: {agent_id!r}; save_agent creates one")
         return own, heads
 
     def _with_heads(
@@ -182,7 +182,7 @@ class Agents:
         return ops, after, {AGENT: about_agent(stored), HEADS: len(named)}
 
     def _refuse_pruned(self, agent_id: str, heads: dict[str, str | None], made: Checkpoint) -> None:
-        """A checkpoint is of no use if one of the heads that it names was pruned before it was there to keep it."""
+        """Remove a new checkpoint and raise ConflictError if a head that it names was pruned before it was written."""
         now = dict(self._heads(agent_id))
         moved = [head for thread_id, head in heads.items() if head and now.get(thread_id) != head]
         if any(self.engine.store.find(self._namespace, head) is None for head in moved):
@@ -190,7 +190,7 @@ class Agents:
             raise ConflictError(f"agent {agent_id!r}: a conversation was pruned while its checkpoint was made; try again")
 
     def checkpoint_changed(self, agent_id: str, keep: int | None) -> bool:
-        """An automatic checkpoint, unless nothing changed since the last one, or there is no such agent."""
+        """Make an automatic checkpoint, unless nothing changed since the last one or the agent does not exist."""
         try:
             own, heads = self._moment(agent_id)
         except NotFoundError:
@@ -247,25 +247,25 @@ class Agents:
         return self._named[key][1]
 
     def _heads_in(self, key: ThreadKey, frames: list[Frame]) -> Iterator[tuple[Frame, Collection[str]]]:
-        """The heads that frames name; given newest first."""
+        """The heads that frames, given newest first, name."""
         for frame, point in Timeline(self.engine, key).points(frames[::-1]):
             node = None if point.node is None else child_of(point.node, HEADS)
             if node is not None:
                 yield frame, value_of(self.engine.codec, node).values()
 
     def let_go(self, gone: Mapping[ThreadKey, Collection[int] | None]) -> list[StoreChange]:
-        """`Above.let_go`. What cannot be read for it is logged, and stays until an agent is deleted."""
+        """`Above.let_go`. Damage is logged; then nothing is freed until an agent is deleted."""
         own = {key: seqs for key, seqs in gone.items() if key.id.startswith(AGENT_PREFIX)}
         yards = graveyard.yards(self.engine, self._namespace) if own else []
         try:
             free = self._unnamed(own, yards) if yards else set()
         except CorruptionError as error:
-            logger.warning("deleted threads that no checkpoint of an agent names may stay: %s", error)
+            logger.warning("deleted threads that no agent checkpoint needs may remain: %s", error)
             return []
         return deleting.planned(self.engine, free, {}, {}, []).changes if free else []
 
     def _unnamed(self, gone: Mapping[ThreadKey, Collection[int] | None], yards: list[str]) -> set[ThreadKey]:
-        """The deleted threads that only these checkpoints of agents' own threads name, and their child threads."""
+        """The deleted threads that only these agent checkpoints name, and their child threads."""
         whole = [key for key, seqs in gone.items() if seqs is None]
         parts = {
             key: [frame for frame in Timeline(self.engine, key).everything() if frame.seq in seqs]
@@ -289,7 +289,7 @@ class Agents:
         return [key for key in keys if Timeline(self.engine, key).names(DELETED)]
 
     def _kept_for(self, parts: Mapping[ThreadKey, list[Frame]], yards: list[str]) -> set[ThreadKey]:
-        """The deleted threads that these frames of agents' own threads name."""
+        """The deleted threads that these agent checkpoints name."""
         naming = {key: [frame for frame in frames if HEADS in self._about(frame)] for key, frames in parts.items()}
         heads = {head for key, frames in naming.items() for _, named in self._heads_in(key, frames) for head in named}
         found = (self.engine.store.find(yard, head) for head in heads for yard in yards)
@@ -306,12 +306,12 @@ class Agents:
         """`Vault.restore_agent`."""
         try:
             agent_id, key, frame, found = self._find(checkpoint_id)
-            loaded: set[tuple[ThreadKey, bytes]] = set()  # a busy conversation is not loaded again with every attempt
+            loaded: set[tuple[ThreadKey, bytes]] = set()  # not to load a busy conversation again in every attempt
             moved = retried(partial(self._restore, agent_id, key, frame, found, loaded, skip_missing=skip_missing))
         except CorruptionError as error:
             error.args = (f"Checkpoint integrity check failed, nothing was changed: {error}",)
             raise
-        except AlreadyExistsError as error:  # an id that a user chose in a thread that was deleted, and elsewhere since
+        except AlreadyExistsError as error:  # a user chose an id in a deleted thread, and again elsewhere
             error.args = (f"a deleted conversation cannot come back, nothing was changed: {error}; delete that one first",)
             raise
         for changed in moved:
@@ -319,7 +319,7 @@ class Agents:
         return self._agent_from(agent_id, found)
 
     def _find(self, checkpoint_id: str) -> tuple[str, ThreadKey, Frame, Checkpoint]:
-        """A checkpoint that `checkpoint_agent` made, and whose it is."""
+        """A checkpoint made by `checkpoint_agent`, with its agent and place."""
         at = self.engine.find(self._namespace, checked_id(checkpoint_id, "a checkpoint's id"))
         if at is None:
             raise CheckpointNotFound(f"Checkpoint not found: {checkpoint_id!r}; agent_checkpoints() lists them")
@@ -329,7 +329,9 @@ class Agents:
             raise InvalidInputError(f"checkpoint {frame.id} was not made by checkpoint_agent; thread.rewind() goes back to it")
         agent_id = about[AGENT]["agent_id"]
         if self.key(agent_id) != key:
-            raise InvalidInputError(f"checkpoint {frame.id} is of agent {agent_id!r} but in thread {key.id!r}: not restored")
+            raise InvalidInputError(
+                f"checkpoint {frame.id} in thread {key.id!r} names agent {agent_id!r}; nothing was restored"
+            )
         return agent_id, key, frame, Timeline(self.engine, key).load(frame.id)
 
     def _restore(
@@ -342,7 +344,7 @@ class Agents:
         *,
         skip_missing: bool,
     ) -> list[ThreadKey]:
-        """Keep where everything is now, and move all heads, in one commit; gives the threads that it touched."""
+        """Save an undo point and move all heads, in one commit. Returns the changed threads."""
         agent_in(agent_id, found.state)
         wanted: dict[str, str] = found.state[HEADS]
         targets = self._targets(found.id, wanted, loaded, skip_missing=skip_missing)
@@ -362,7 +364,7 @@ class Agents:
     def _targets(
         self, checkpoint_id: str, wanted: dict[str, str], loaded: set[tuple[ThreadKey, bytes]], *, skip_missing: bool
     ) -> dict[ThreadKey, Frame]:
-        """Where every head has to go. What does not load must not become a head; `loaded` are those that did before."""
+        """The frame for each head. Every one must load to become a head; `loaded` are those already checked."""
         targets: dict[ThreadKey, Frame] = {}
         missing = []
         for mark, head_id in wanted.items():
@@ -376,24 +378,24 @@ class Agents:
             targets[found[0]] = found[1]
         if missing and not skip_missing:
             raise CheckpointNotFound(
-                f"{len(missing)} of the {len(wanted)} conversations that checkpoint {checkpoint_id} names were erased or "
-                f"pruned since (the first: {missing[0]}); skip_missing=True restores the others and leaves these"
+                f"{len(missing)} of the {len(wanted)} conversations that checkpoint {checkpoint_id} names have been erased "
+                f"or pruned (the first: {missing[0]}); skip_missing=True restores the others"
             )
         return targets
 
     def _deleted(self, mark: str, head_id: str) -> tuple[ThreadKey, Frame] | None:
-        """A checkpoint of a thread that was deleted and is kept."""
+        """A checkpoint in a deleted thread that is kept."""
         found = (self.engine.find(yard, head_id) for yard in graveyard.yards(self.engine, self._namespace))
         return next((at for at in found if at is not None and _mark(at[0].id) == mark), None)
 
     def _exchanged(
         self, deleted: dict[ThreadKey, Frame], again: list[ThreadKey], agent_id: str, undo: str
     ) -> tuple[list[StoreChange], dict[str, str | None]]:
-        """Moves deleted threads back with their child threads, makes these checkpoints the heads, and deletes others again.
+        """Plan to move deleted threads back with their child threads and heads, and to delete others again.
 
-        Child threads of this agent that its checkpoint does not name were begun later: they get no head. Threads that were
-        begun since under the ids of those that come back are deleted, too. All that are deleted are kept for the checkpoint
-        that undoes this: they are given by id, with what that has to name.
+        Child threads of this agent that its checkpoint does not name were created later: they get no head. Threads created
+        since under the ids of those that come back are deleted, too. All deleted ones are kept for the undo point: they are
+        returned by id, with the checkpoint that it must name.
         """
         homes = {at: graveyard.home(at) for at in derived.family(self.engine, deleted, WITH_DELETE, self._goes_along)}
         rows = {at: self.engine.store.thread(at) for at in homes.values()}
@@ -412,11 +414,11 @@ class Agents:
         return [*plan.changes, *heads, *marks], {at.id: self._newest(at) for at in leaving}
 
     def _goes_along(self, child: ThreadKey) -> bool:
-        """Whether a child was deleted with its parent, and not for itself."""
+        """Whether a child was deleted with its parent, and not by itself."""
         return graveyard.is_kept(child) and not Timeline(self.engine, child).names(DELETED)
 
     def _newest(self, key: ThreadKey) -> str | None:
-        """The head of a thread, else its newest checkpoint: what has to be named for all of it to be kept."""
+        """The head of a thread, else its newest checkpoint: naming it keeps the whole thread."""
         row = self.engine.store.thread(key)
         newest = self.engine.store.frames(key, limit=1, newest_first=True)
         return row.head_id if row is not None and row.head_id else newest[0].id if newest else None
@@ -439,7 +441,7 @@ class Agents:
         return self.engine.store.heads(self._namespace, agent=checked_id(agent_id, "the agent's id"))
 
     def key(self, agent_id: str) -> ThreadKey:
-        """Where an agent's own thread is."""
+        """The key of an agent's own thread."""
         return ThreadKey(self._namespace, own_thread(checked_id(agent_id, "the agent's id")))
 
     def _thread(self, agent_id: str) -> Timeline:
@@ -450,7 +452,7 @@ class Agents:
 
 
 class AgentSaves(Reporting):
-    """Automatic checkpoints of agents, all in turn; who waits between them, and how, is for a subclass."""
+    """Automatic checkpoints of agents, one after the other. A subclass decides how to wait between them."""
 
     def __init__(
         self,
@@ -462,27 +464,27 @@ class AgentSaves(Reporting):
         on_error: Callable[[Exception], object] | None,
     ) -> None:
         if isinstance(agent_ids, str):
-            raise InvalidInputError(f"agent_ids is a list of agents' ids, not the text {agent_ids!r}")
+            raise InvalidInputError(f"agent_ids must be a list of agent ids, not the text {agent_ids!r}")
         self._agents = agents
         self._ids = sorted({checked_id(agent_id, "the agent's id") for agent_id in agent_ids})
         super().__init__(f"agents {', '.join(self._ids)}", every, keep, on_error)
         claim(agents.engine, [agents.key(agent_id) for agent_id in self._ids], self)
 
     def _save_all(self) -> bool:
-        """Checkpoint each agent that exists and changed. False if there is nothing left to save to."""
+        """Checkpoint each agent that exists and changed. False if the vault is closed."""
         for agent_id in self._ids:
             try:
                 self.saved += self._agents.checkpoint_changed(agent_id, self._keep)
             except ClosedError as error:
                 self._report(error)
                 return False
-            except Exception as error:  # noqa: BLE001 - nobody is there to catch it: it is reported, and the others follow
+            except Exception as error:  # noqa: BLE001 - no caller can catch it: it is reported, and the others follow
                 self._report(error)
         return True
 
 
 class AgentAutosave(AgentSaves, Loop):
-    """A background thread that checkpoints agents by itself: until `stop()`, the end of its `with` block, or of the program."""
+    """A background thread that checkpoints agents until `stop()`, the end of its `with` block, or of the program."""
 
     def __init__(self, agents: Agents, agent_ids: Iterable[str], **how: Any) -> None:
         super().__init__(agents, agent_ids, **how)
@@ -493,5 +495,5 @@ class AgentAutosave(AgentSaves, Loop):
 
 
 def _mark(thread_id: str) -> str:
-    """Stands for a thread in an agent's checkpoint, which must not keep the id of one that is erased."""
+    """The name of a thread in agent checkpoints, which must not reveal the id of an erased thread."""
     return blake3.blake3(thread_id.encode()).hexdigest(length=8)

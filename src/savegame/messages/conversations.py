@@ -1,8 +1,8 @@
 """Conversations on the vault: each is a thread whose state is the conversation as plain data.
 
-What a listing shows (title, number of messages, last message, archived, tags) is kept in the metadata of every checkpoint
-that is made here, so that listing reads no states; for a head that was saved by other means it is read from the state.
-What a state has besides the fields of a conversation stays in it. Touches domain, states, timeline and what is below them.
+What a listing shows (title, number of messages, last message, archived, tags) is in the metadata of every checkpoint saved
+here, so that listing reads no states; for a head saved by other means it is read from the state. Saving keeps other fields
+of a state. Touches domain, states, timeline and what is below them.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ logger = logging.getLogger("savegame")
 LISTED_AT_ONCE: Final = 1000
 
 INTERNAL: Final = frozenset({"extra", "known"})
-"""Fields that are never written. A state that has all fields and these was saved by an earlier version."""
+"""Fields that are never written. A state with all fields and these was saved by an earlier version."""
 FIELDS: Final = frozenset(field.name for field in fields(Conversation)) - INTERNAL
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationInfo:
-    """A conversation as a listing shows it."""
+    """A conversation in a listing."""
 
     id: str
     agent_id: str | None
@@ -105,7 +105,7 @@ class Conversations:
 
         def make(node: Node | None) -> tuple[list[Op], Node, Mapping[str, Any]]:
             if node is None:
-                raise ThreadNotFound(f"Conversation not found: {conversation_id!r}; save_conversation begins one")
+                raise ThreadNotFound(f"Conversation not found: {conversation_id!r}; save_conversation creates one")
             self._refuse_other(conversation_id, node)
             before = peek(codec, node, "last_message_at", checked_time)
             newest = max(time for time in (before, added.timestamp) if time is not None)
@@ -133,7 +133,7 @@ class Conversations:
         return iter(found if limit is None else found[:limit])
 
     def infos(self, agent: str | None, *, read: bool = True) -> Iterator[ConversationInfo]:
-        """By id. Without `read`, those are left out whose head was not saved as a conversation, since its state would tell."""
+        """Conversations by id. Without `read`, only those whose head was saved as a conversation: no state is read."""
         wanted = None if agent is None else checked_id(agent, "the agent's id")
         for thread_id, row, head, damage in listed(self._engine, self._namespace, agent=wanted, page=LISTED_AT_ONCE):
             try:
@@ -146,7 +146,7 @@ class Conversations:
                 logger.warning("thread %r is left out of the conversations: %s", thread_id, damage)
 
     def _info(self, row: ThreadRow, frame: Frame, *, read: bool) -> ConversationInfo | None:
-        """What a listing shows of a thread; None if it holds no conversation, as those that a framework keeps."""
+        """The entry of a listing; None if the thread holds no conversation, like those of a framework."""
         meta = load_meta(frame.meta)
         about = self._engine.codec.decode(meta.about).get(ABOUT) if meta.about else None
         if about is None and read and meta.external_id is None and not row.key.id.startswith(AGENT_PREFIX):
@@ -167,7 +167,7 @@ class Conversations:
         )
 
     def about(self, node: Node) -> dict[str, Any]:
-        """What a checkpoint of a conversation keeps for the listings."""
+        """The metadata of a conversation checkpoint for listings."""
         return {ABOUT: about_conversation(self._engine.codec, node)}
 
     def _refuse_other(self, conversation_id: str, node: Node) -> None:
@@ -183,7 +183,7 @@ class Conversations:
 
 
 def _without_own_marks(message: dict[str, Any]) -> dict[str, Any]:
-    """What was asked for, without the ids and the time that are made up when a message is: a retry makes up others."""
+    """A message without its generated ids and time, which differ when the request is retried."""
     asked = {name: value for name, value in message.items() if name not in ("id", "timestamp")}
     if "attachments" in asked:
         asked["attachments"] = [_without_own_marks(attachment) for attachment in asked["attachments"]]

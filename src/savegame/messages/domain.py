@@ -1,12 +1,9 @@
 """AgentState, Conversation, Message, Attachment, ToolCall. (Over 500 lines: public types with what they promise.)
 
-Touches plain, model and errors.
-
-Mutable dataclasses that are checked when they are made, when they are read (`from_dict`, `from_json`) and when they are
-written (`to_dict`, `to_json`): what is written can be read. An error names the field by its path, `messages[3].role`.
-Wherever a Message, ToolCall or Attachment goes in, a plain dict does too. Times are UTC. What a model is shown
-(`context_window`, `compact`) is worked out from the stored messages, which stay as they are; a tool result is shown
-together with the message that holds its call, or not at all.
+Mutable dataclasses that are checked when created, read (`from_dict`, `from_json`) and written (`to_dict`, `to_json`), so that
+everything written can be read. An error names the field by its path, `messages[3].role`. A plain dict is accepted wherever a
+Message, ToolCall or Attachment is. Times are UTC. The messages for a model (`context_window`, `compact`) are computed from the
+stored ones, which do not change; a tool result is included with the message that has its call, or not at all.
 """
 
 from __future__ import annotations
@@ -37,20 +34,20 @@ from savegame.model import checked_id
 
 TITLE_LENGTH: Final = 50
 COMPACT_ABOVE: Final = 0.8
-"""The share of its budget above which a conversation wants to be compacted."""
+"""The share of its budget above which a conversation needs compaction."""
 COMPACT_TO: Final = 0.6
-"""The share of the budget that compaction aims at, so that there is room to go on."""
+"""The share of the budget that compaction aims at, to leave room for new messages."""
 
 _TEXT_FIELDS: Final = frozenset({"type", "text"})
 _OF_CALLS: Final = frozenset({"tool_use", "thinking", "redacted_thinking"})
-"""Parts of a content that are nothing without the calls beside them: those in a provider's spelling, and what led to them."""
+"""Parts of a content that mean nothing without their calls: a provider's form of calls, and the thoughts before them."""
 
 _WORKED_OUT: Final = dt.datetime.min
-"""Stands for a time that was not given and follows from the others."""
+"""Placeholder for a missing time that follows from the others."""
 
 
 class Role(StrEnum):
-    """Who said a message."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -59,7 +56,7 @@ class Role(StrEnum):
 
 
 class AttachmentType(StrEnum):
-    """What an attachment is."""
+    """The type of an attachment."""
 
     IMAGE = "image"
     AUDIO = "audio"
@@ -69,7 +66,7 @@ class AttachmentType(StrEnum):
 
 
 class ToolCallStatus(StrEnum):
-    """How far a tool call is."""
+    """The status of a tool call."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -95,7 +92,7 @@ def _tagged(content: str | bytes) -> str | dict[str, str]:
 
 @dataclass(slots=True)
 class ToolCall(Plain):
-    """A call that the assistant asked for. A completed call has a result that is not None."""
+    """A tool call of the assistant. A completed call has a result that is not None."""
 
     id: str
     name: str
@@ -111,18 +108,16 @@ class ToolCall(Plain):
         self.status = checked_member(ToolCallStatus, self.status, "status")
         self.error = maybe(checked_text, self.error, "error")
         if self.status == ToolCallStatus.COMPLETED and self.result is None:
-            raise InvalidInputError(
-                "result must not be None when status is completed; a tool without one may give an empty text"
-            )
+            raise InvalidInputError("result must not be None when status is completed; use '' for a tool without a result")
 
     def complete(self, result: Any) -> None:
-        """Keep what the call gave; not None."""
+        """Record the result of the call; not None."""
         if result is None:
-            raise InvalidInputError("result must not be None; a tool without one may give an empty text")
+            raise InvalidInputError("result must not be None; use '' for a tool without a result")
         self.result, self.error, self.status = result, None, ToolCallStatus.COMPLETED
 
     def fail(self, error: str) -> None:
-        """Keep why the call failed."""
+        """Record why the call failed."""
         self.error, self.status = checked_text(error, "error"), ToolCallStatus.FAILED
 
     @classmethod
@@ -140,9 +135,9 @@ class ToolCall(Plain):
 
 
 def _from_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool record (`tool_name`, `arguments`, `result`, `success`) by our names. Its arguments are any text.
+    """A tool record (`tool_name`, `arguments`, `result`, `success`) with our field names.
 
-    Text that is no JSON object becomes the one argument `arguments`. Without a result the call is pending.
+    Arguments that are not a JSON object become the single argument `arguments`. Without a result the call is pending.
     """
     known = {"id": record.get("id") or _new_id(), **{name: record[name] for name in record if name not in _OF_RECORDS}}
     success, result, given = record.get("success", True), record.get("result"), record.get("arguments")
@@ -165,7 +160,7 @@ _OF_RECORDS: Final = ("id", "name", "tool_name", "arguments", "result", "success
 
 @dataclass(slots=True)
 class Attachment(Plain):
-    """Something that came with a message: its content, or where it is. `size` is in bytes, that of the content if not given."""
+    """A file or link of a message: its content or address. `size` is in bytes, by default that of the content."""
 
     attachment_type: AttachmentType
     name: str
@@ -205,8 +200,8 @@ class Attachment(Plain):
 class Message(Plain):
     """One message of a conversation. `content` is text or any other JSON-like value.
 
-    A message that is made gets the time of now. One that is read without a time has `timestamp` None, not known, and
-    stays so until it is added to a conversation. A tool result names its call in `tool_call_id`.
+    A new message gets the current time. One read without a time has `timestamp` None until it is added to a conversation. A
+    tool result names its call in `tool_call_id`.
     """
 
     role: Role
@@ -233,7 +228,7 @@ class Message(Plain):
         if self.role == Role.TOOL and self.tool_call_id is None:
             self.tool_call_id = self.metadata.get("tool_call_id")
             if self.tool_call_id is None:
-                raise InvalidInputError("tool_call_id is missing: a tool result names the call that it answers")
+                raise InvalidInputError("tool_call_id is missing: a tool result must name the call that it answers")
         self.tool_call_id = maybe(checked_id, self.tool_call_id, "tool_call_id")
         self.id = checked_id(self.id, "id")
         self.timestamp = maybe(checked_time, self.timestamp, "timestamp")
@@ -243,7 +238,7 @@ class Message(Plain):
 
     @classmethod
     def of(cls, message: Message | Mapping[str, Any]) -> Message:
-        """A message that is being added, also from a plain dict; if its time is not known, it is now."""
+        """A message to add, from a Message or a dict; without a time it gets the current time."""
         given = message if isinstance(message, Message) else Message.from_dict(message)
         if given.timestamp is None:
             given.timestamp = _now()
@@ -251,36 +246,36 @@ class Message(Plain):
 
     @classmethod
     def system(cls, content: Any, **details: Any) -> Self:
-        """A message of the system; `details` are other fields."""
+        """A system message; `details` are other fields."""
         return cls(Role.SYSTEM, content, **details)
 
     @classmethod
     def user(cls, content: Any, **details: Any) -> Self:
-        """A message of the user; `details` are other fields."""
+        """A user message; `details` are other fields."""
         return cls(Role.USER, content, **details)
 
     @classmethod
     def assistant(cls, content: Any, **details: Any) -> Self:
-        """A message of the assistant; `details` are other fields, such as `tool_calls`."""
+        """An assistant message; `details` are other fields, such as `tool_calls`."""
         return cls(Role.ASSISTANT, content, **details)
 
     @classmethod
     def tool_result(cls, tool_call_id: str, content: Any, **details: Any) -> Self:
-        """The result of a tool call; the call's id is kept in the metadata too."""
+        """The result of a tool call; the call's id is in the metadata too."""
         metadata = {**details.pop("metadata", {}), "tool_call_id": tool_call_id}
         return cls(Role.TOOL, content, tool_call_id=tool_call_id, metadata=metadata, **details)
 
     @property
     def text(self) -> str:
-        """What a person would read: the content if it is text, else its text parts, a line each."""
+        """The readable text: the content if it is text, else its text parts, one per line."""
         parts = self.content if isinstance(self.content, list) else [self.content]
         return "\n".join(text for part in parts if (text := _part_text(part)) is not None)
 
     @property
     def estimated_tokens(self) -> int:
-        """`tokens` if it is known, else a quarter of the bytes of content and tool calls, plus one.
+        """`tokens` if known, else a quarter of the bytes of content and tool calls, plus one.
 
-        Texts count as they are, any other value as its JSON.
+        Texts count as they are, other values as JSON.
         """
         if self.tokens is not None:
             return self.tokens
@@ -298,9 +293,9 @@ class Message(Plain):
 
 @dataclass(slots=True)
 class Conversation(Plain):
-    """Messages in the order in which they were said. `max_context_tokens` is the budget of what a model is shown.
+    """Messages in order. `max_context_tokens` is the budget for the messages that a model gets.
 
-    `last_message_at` is the time of the newest message; while there is none, that of the conversation.
+    `last_message_at` is the time of the newest message, or else that of the conversation.
     """
 
     agent_id: str | None = None
@@ -336,7 +331,7 @@ class Conversation(Plain):
         self.max_context_tokens = maybe(checked_count, self.max_context_tokens, "max_context_tokens")
 
     def add_message(self, message: Message | Mapping[str, Any]) -> Message:
-        """Append a message and give it back; one whose time is not known gets the time of now."""
+        """Append a message and return it; without a time it gets the current time."""
         added = Message.of(message)
         assert added.timestamp is not None
         self.last_message_at = max(self.last_message_at, added.timestamp) if self.messages else added.timestamp
@@ -346,12 +341,12 @@ class Conversation(Plain):
     push = add_message
 
     def with_system_prompt(self, text: str) -> Self:
-        """Append a system message; gives the conversation back."""
+        """Append a system message. Returns the conversation."""
         self.add_message(Message.system(text))
         return self
 
     def message_count(self) -> int:
-        """How many messages there are."""
+        """Number of messages."""
         return len(self.messages)
 
     def __len__(self) -> int:
@@ -361,7 +356,7 @@ class Conversation(Plain):
         return True  # an empty conversation is not a missing one: `load_conversation(id) or Conversation()` must keep it
 
     def is_empty(self) -> bool:
-        """Whether there is no message."""
+        """Whether the conversation has no messages."""
         return not self.messages
 
     def total_tokens(self) -> int:
@@ -369,11 +364,11 @@ class Conversation(Plain):
         return _tokens(self.messages)
 
     def last_assistant_content(self) -> Any:
-        """The content of the newest message of the assistant, or None."""
+        """The content of the newest assistant message, or None."""
         return next((message.content for message in reversed(self.messages) if message.role == Role.ASSISTANT), None)
 
     def auto_title(self) -> str | None:
-        """Take the title, if there is none, from the first user message that says something; at most 50 characters."""
+        """Set a missing title from the first user message with text; at most 50 characters."""
         if self.title is None:
             lines = (_one_line(message.text) for message in self.messages if message.role == Role.USER)
             found = next(filter(None, lines), None)
@@ -383,7 +378,7 @@ class Conversation(Plain):
         return self.title
 
     def unanswered_calls(self) -> list[ToolCall]:
-        """The calls that no later tool result answers, in order."""
+        """The calls without a later tool result, in order."""
         waiting: dict[str | None, ToolCall] = {}
         for message in self.messages:
             if message.role == Role.TOOL:
@@ -392,18 +387,18 @@ class Conversation(Plain):
         return list(waiting.values())
 
     def check_pairing(self) -> None:
-        """Raise InvalidInputError if a tool result answers a call that no earlier message holds."""
+        """Raise InvalidInputError if a tool result answers a call that no earlier message makes."""
         for place, call in _answers(self.messages):
             if call is None:
                 unknown = self.messages[place].tool_call_id
                 raise InvalidInputError(
-                    f"messages[{place}].tool_call_id is {unknown!r}, but no earlier message holds that call"
+                    f"messages[{place}].tool_call_id is {unknown!r}, but no earlier message makes that call"
                 )
 
     def context_window(self, budget: int | None = None) -> list[Message]:
-        """What a model is shown: the system messages, then the newest others that fit the budget, in order.
+        """The messages for a model: the system messages, then the newest others that fit the budget, in order.
 
-        System messages are always there, also over budget. `budget` counts tokens; None stands for `max_context_tokens`.
+        System messages are always included, even over budget. `budget` counts tokens; None means `max_context_tokens`.
         """
         limit = self._limit(budget)
         systems, units = _split(self.messages)
@@ -417,15 +412,15 @@ class Conversation(Plain):
     def compact(
         self, strategy: str = "sliding_window", *, budget: int | None = None, keep_recent: int = 10, summary: str | None = None
     ) -> list[Message]:
-        """What a model is shown of a long conversation; system messages come first and always stay.
+        """The messages of a long conversation for a model; system messages come first and always stay.
 
-        `sliding_window` shows the newest messages that fit 60 % of the budget, at least the very newest.
+        `sliding_window` keeps the newest messages that fit 60 % of the budget, at least the very newest.
 
-        `snip_tool_results` makes the tool calls before the newest `keep_recent` messages one-line notes of how they ended.
+        `snip_tool_results` replaces tool calls before the newest `keep_recent` messages by one-line notes of their outcomes.
 
-        `summarize` shows `summary`, which you bring, in place of all before the newest `keep_recent`; without it, everything.
+        `summarize` replaces all messages before the newest `keep_recent` by your `summary`; without one, nothing changes.
 
-        `layered` snips, and summarizes if that still takes more than 60 % of the budget.
+        `layered` snips, then summarizes if the result still exceeds 60 % of the budget.
         """
         if strategy not in _STRATEGIES:
             raise InvalidInputError(f"strategy {strategy!r} is unknown; one of: {', '.join(_STRATEGIES)}")
@@ -446,7 +441,7 @@ class Conversation(Plain):
 
 @dataclass(slots=True)
 class AgentState(Plain):
-    """What an agent is and knows beside its conversations. `version` counts from 1; saving raises it, not this class."""
+    """The state of an agent besides its conversations. `version` counts from 1; only saving increases it."""
 
     agent_id: str
     name: str
@@ -497,18 +492,18 @@ class AgentState(Plain):
 
 
 def plain_messages(messages: list[Any]) -> list[Any]:
-    """The messages of a state as plain data: programs that register Message load objects."""
+    """The messages of a state as plain data, even for a program that registers Message and loads objects."""
     return [message.to_dict() if isinstance(message, Message) else message for message in messages]
 
 
 # -- what a model is shown -------------------------------------------------------------------------
 
 Unit = list[Message]
-"""Messages that are shown together or not at all: a call, its results, and what was said between them."""
+"""Messages that belong together: a call, its results, and the messages between them."""
 
 
 def _answers(messages: Sequence[Message]) -> Iterator[tuple[int, int | None]]:
-    """The place of each tool result, and that of the message that holds its call; None if no earlier one does."""
+    """The place of each tool result, and that of the message with its call; None if no earlier one has it."""
     holders: dict[str | None, int] = {}
     for place, message in enumerate(messages):
         if message.role == Role.TOOL:
@@ -517,7 +512,7 @@ def _answers(messages: Sequence[Message]) -> Iterator[tuple[int, int | None]]:
 
 
 def _split(messages: Sequence[Message]) -> tuple[list[Message], list[Unit]]:
-    """The system messages, and the others in units, without tool results whose call is not there."""
+    """The system messages, and the others in units, without tool results whose call is missing."""
     orphans = {place for place, call in _answers(messages) if call is None}
     others = [m for place, m in enumerate(messages) if m.role != Role.SYSTEM and place not in orphans]
     return [m for m in messages if m.role == Role.SYSTEM], _units(others)
@@ -545,7 +540,7 @@ def _tokens(messages: Iterable[Message]) -> int:
 
 
 def _newest_within(units: list[Unit], room: int) -> list[Unit]:
-    """The newest units that fit; the first that does not fit ends it, so that nothing in between is left out."""
+    """The newest units that fit; stops at the first that does not, so that there are no gaps."""
     first = len(units)
     while first and (room := room - _tokens(units[first - 1])) >= 0:
         first -= 1
@@ -553,7 +548,7 @@ def _newest_within(units: list[Unit], room: int) -> list[Unit]:
 
 
 def _first_recent(units: list[Unit], keep: int) -> int:
-    """Where the units begin that hold the newest `keep` messages."""
+    """The index of the first unit of the newest `keep` messages."""
     first, count = len(units), 0
     while first and count < keep:
         first -= 1
@@ -598,7 +593,7 @@ _STRATEGIES: Final[Mapping[str, Callable[[list[Message], int | None, int, str | 
 
 
 def _snipped(unit: Unit) -> Unit:
-    """A unit without its calls, a note for each result; as it is while a call is unanswered."""
+    """A unit without its calls, with a note for each result; unchanged while a call is unanswered."""
     calls: dict[str | None, ToolCall] = {call.id: call for message in unit for call in message.tool_calls}
     if not calls.keys() <= {message.tool_call_id for message in unit}:
         return unit
@@ -607,7 +602,7 @@ def _snipped(unit: Unit) -> Unit:
 
 def _without_calls(message: Message, calls: Mapping[str | None, ToolCall]) -> Message:
     if message.role == Role.TOOL:
-        call = calls.get(message.tool_call_id)  # None if a system message holds it, which is shown apart
+        call = calls.get(message.tool_call_id)  # None if a system message makes it, which is kept apart
         failed = message.metadata.get("is_error") or (call is not None and call.status == ToolCallStatus.FAILED)
         note = f"[tool {'result' if call is None else call.name}: {'failed' if failed else 'ok'}]"
         return Message.system(note, id=message.id, timestamp=message.timestamp)
@@ -622,7 +617,7 @@ def _part_text(part: Any) -> str | None:
 
 
 def _says_something(message: Message) -> bool:
-    """Whether a message says anything besides its calls."""
+    """Whether a message has content besides its calls."""
     parts = message.content if isinstance(message.content, list) else [message.content]
     others = [part for part in parts if part is not None and _part_text(part) is None and not _is_of_calls(part)]
     return bool(message.text or others or message.attachments)
@@ -633,15 +628,15 @@ def _is_of_calls(part: Any) -> bool:
 
 
 def json_text(value: Any) -> str:
-    """What a model is shown of a value that is no text; JSON where that can be."""
+    """A value as text for a model: JSON if possible."""
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):  # keys or numbers that JSON does not have, or too deep for it
+    except (TypeError, ValueError, RecursionError):  # keys or numbers that JSON lacks, or nested too deeply
         return plain_text(value)
 
 
 def _bytes_in(value: Any) -> int:
-    """The bytes of texts and parts that are nothing but text, and of all others together as JSON."""
+    """The size of texts and pure text parts, plus that of everything else as JSON."""
     if value is None:
         return 0
     texts: list[str] = []

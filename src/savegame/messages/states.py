@@ -1,8 +1,8 @@
-"""Conversations and agents as states of threads: how each is kept, read back, and summarised for listings.
+"""Conversations and agents as states of threads: how they are stored, read back, and summarised for listings.
 
-A conversation is kept as its plain data. An agent is kept in its own thread, under `agent`, with a revision beside its
-fields; in any other thread it is plain data too. Which verb saved them makes no difference: `Thread.save`, a typed handle,
-`save_conversation` and `save_agent` all go through here. Touches domain, views, diff, tree and what is below them.
+A conversation is stored as plain data. An agent is stored in its own thread, under `agent`, with a revision beside its
+fields; in any other thread it is plain data too. `Thread.save`, a typed handle, `save_conversation` and `save_agent` all go
+through here and store the same. Touches domain, views, diff, tree and what is below them.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Made = tuple[list[Op], Node, Mapping[str, Any]]
 ABOUT: Final = "conversation"
 AGENT: Final = "agent"
 REVISION: Final = "revision"
-"""Beside the fields of a stored agent: another text after every save, unlike a version, which a restore brings back."""
+"""A random text beside the fields of a stored agent, new with every save; a version can come back with a restore."""
 
 AGENT_PREFIX: Final = "agent:"
-"""How the ids of agents' own threads begin; a conversation's does not."""
+"""Prefix of the ids of agents' own threads, refused for conversations."""
 
 
 def own_thread(agent_id: str) -> str:
-    """The id of an agent's own thread: readable, unless that would be too long."""
+    """The id of an agent's own thread: readable, unless it would be too long."""
     named = AGENT_PREFIX + agent_id
     return named if len(named) <= MAX_ID else AGENT_PREFIX + blake3.blake3(agent_id.encode()).hexdigest()
 
@@ -51,18 +51,18 @@ def own_thread(agent_id: str) -> str:
 
 @dataclass(slots=True)
 class Kept:
-    """A domain object that is being saved as the state of a thread."""
+    """A domain object to save as the state of a thread."""
 
     plain: dict[str, Any]
-    """What is asked for, by which a retry is recognised."""
+    """The requested state, by which a retry is recognised."""
     make: Callable[[Node | None], Made]
     acknowledge: Callable[[str | None], None]
-    """Called after the save with the id of the checkpoint, or None while that may yet be rolled back."""
+    """Called after the save with the id of the checkpoint, or None if it may still be rolled back."""
     is_in: Callable[[Node | None], bool]
-    """Whether a state holds it already."""
+    """Whether a state already equals it."""
     agent_id: str | None = None
     expect: str | None = None
-    """The head that the object was read from; None if it does not know."""
+    """The head that the object was read from; None if unknown."""
 
 
 def kept(codec: Codec, thread_id: str, state: Any, *, force: bool = False) -> Kept | None:
@@ -72,13 +72,13 @@ def kept(codec: Codec, thread_id: str, state: Any, *, force: bool = False) -> Ke
     if isinstance(state, AgentState):
         own = thread_id == own_thread(state.agent_id)
         if not own and thread_id.startswith(AGENT_PREFIX):
-            raise InvalidInputError(f"thread {thread_id!r} is that of another agent than {state.agent_id!r}; use save_agent")
+            raise InvalidInputError(f"thread {thread_id!r} belongs to another agent than {state.agent_id!r}; use save_agent")
         return kept_agent(codec, state, force=force) if own else _kept_whole(codec, state.to_dict())
     return None
 
 
 def holds(codec: Codec, thread_id: str, node: Node | None, state: Any) -> bool:
-    """Whether a stored state is this one already, so that there is nothing to save."""
+    """Whether a stored state equals this one, so that there is nothing to save."""
     found = kept(codec, thread_id, state)
     return not diff.difference(codec, node, state)[0] if found is None else found.is_in(node)
 
@@ -93,7 +93,7 @@ def _kept_whole(codec: Codec, plain: dict[str, Any]) -> Kept:
 def _kept_conversation(codec: Codec, thread_id: str, given: Conversation) -> Kept:
     refuse_agents_thread(thread_id)
     own = given.id == thread_id
-    whole = _kept_whole(codec, given.to_dict() | {"id": thread_id})  # the thread is what a conversation is found by
+    whole = _kept_whole(codec, given.to_dict() | {"id": thread_id})  # a conversation is found by its thread
 
     def make(node: Node | None) -> Made:
         ops, after, _ = whole.make(node)
@@ -107,9 +107,9 @@ def _kept_conversation(codec: Codec, thread_id: str, given: Conversation) -> Kep
 
 
 def kept_agent(codec: Codec, given: AgentState, *, force: bool) -> Kept:
-    """How an agent is saved in its own thread; its version goes up by one."""
+    """How an agent is saved in its own thread; its version increases by one."""
     plain = given.to_dict()
-    plain.pop("active_conversations", None)  # told by the conversations themselves
+    plain.pop("active_conversations", None)  # computed from the conversations
     body = plain | {REVISION: os.urandom(8).hex()}
     known = None if force else given.known
 
@@ -117,8 +117,7 @@ def kept_agent(codec: Codec, given: AgentState, *, force: bool) -> Kept:
         stored = {} if node is None else stored_agent(codec, given.agent_id, node)
         if known not in (None, stored.get(REVISION)):
             raise ConflictError(
-                f"agent {given.agent_id!r} is not as it was when it was loaded: somebody saved it, or went back; "
-                f"load it, then try again",
+                f"agent {given.agent_id!r} was saved or restored since it was loaded; load it, then try again",
                 expected=known,
                 found=stored.get(REVISION),
             )
@@ -153,7 +152,7 @@ def refuse_agents_thread(conversation_id: str) -> None:
 
 
 def restorer(codec: Codec, thread_id: str, cls: type) -> Callable[[Any, str, Meta], Any]:
-    """What makes objects of a class from the decoded states of a thread, given the checkpoint's id and metadata."""
+    """A function from a decoded state, the checkpoint's id and its metadata to an object of a class."""
 
     def restore(value: Any, checkpoint_id: str, meta: Meta) -> Any:
         if issubclass(cls, Plain):
@@ -164,9 +163,9 @@ def restorer(codec: Codec, thread_id: str, cls: type) -> Callable[[Any, str, Met
 
 
 def restored(cls: type[Plain], value: Any, thread_id: str, checkpoint_id: str, meta: Meta) -> Any:
-    """A stored state as an object of a domain type; what has no fields (None, a number) stays as it is.
+    """A stored state as an object of a domain type; a value without fields (None, a number) is returned unchanged.
 
-    Raises InvalidInputError for data that is no such object.
+    Raises InvalidInputError for data that does not fit.
     """
     found = value if type(value) is dict else fields_of(value)
     if found is None:
@@ -197,50 +196,50 @@ def _conversation(
 
 
 def agent_from(cls: type[AgentState], stored: dict[str, Any]) -> AgentState:
-    """An agent from the state of its own thread; without its conversations, which a listing finds."""
+    """An agent from the state of its own thread, without its conversations."""
     agent = cls.from_dict({name: value for name, value in stored.items() if name != REVISION})
     agent.known = stored.get(REVISION)
     return agent
 
 
 def without_expectation(found: Checkpoint) -> Checkpoint:
-    """A checkpoint whose state may be saved again whatever the head is: for those that were not read as the head."""
+    """Clear the expected head of a checkpoint's state, for checkpoints that were not read as the head."""
     if isinstance(found.state, (Conversation, AgentState)):
         found.state.known = None
     return found
 
 
 def stored_agent(codec: Codec, agent_id: str, node: Node) -> dict[str, Any]:
-    """`agent_in` of a state that is not decoded yet, which is opened no further than needed."""
+    """`agent_in` for an encoded state; decodes only the agent."""
     child = child_of(node, AGENT)
     return agent_in(agent_id, value_of(codec, node) if child is None else {AGENT: value_of(codec, child)})
 
 
 def agent_in(agent_id: str, state: Any) -> dict[str, Any]:
-    """The agent in the state of its own thread. Raises InvalidInputError if that holds another, or something else."""
+    """The agent in the state of its own thread. Raises InvalidInputError if the state is not that agent."""
     whole = state if isinstance(state, dict) else fields_of(state) or {}
     stored = whole.get(AGENT)
-    if AGENT not in whole and "agent_type" in whole:  # `Thread.save` of an earlier version kept an agent as any other object
+    if AGENT not in whole and "agent_type" in whole:  # an earlier `Thread.save` stored agents like other objects
         stored = {REVISION: "", **whole}
     if not isinstance(stored, dict) or stored.get("agent_id") != agent_id or REVISION not in stored:
-        raise InvalidInputError(f"thread {own_thread(agent_id)!r} does not hold the agent {agent_id!r}, but something else")
+        raise InvalidInputError(f"thread {own_thread(agent_id)!r} does not hold agent {agent_id!r}; choose another agent id")
     return stored
 
 
 def no_conversation(thread_id: str) -> InvalidInputError:
-    """What is raised where a conversation is needed."""
+    """The error for a thread that holds no conversation."""
     return InvalidInputError(f"thread {thread_id!r} holds no conversation: its state has no list of messages")
 
 
 def _named(conversation_id: str, place: int, message: Any) -> Any:
-    """A message that was saved without an id, with one that is the same whenever it is read: what is saved again stays."""
+    """A message with an id; a missing one is derived from its place, so that saving the conversation again changes nothing."""
     if not isinstance(message, Mapping) or "id" in message:
         return message
     return {**message, "id": blake3.blake3(f"{place} {conversation_id}".encode()).hexdigest(length=16)}
 
 
 def _readable(message: Any) -> Any:
-    """A message whose calls can all be read: runs keep them as the model gave them, and told it what was wrong."""
+    """A message whose calls can all be read; runs store unreadable calls as the model wrote them."""
     calls = message.get("tool_calls") if isinstance(message, Mapping) else None
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
         return message
@@ -248,7 +247,7 @@ def _readable(message: Any) -> Any:
 
 
 def messages_in(codec: Codec, node: Node | None, shared: Shared | None = None) -> list[Any]:
-    """The messages of a state as plain data; none if it is no conversation."""
+    """The messages of a state as plain data; empty if it is not a conversation."""
     messages = None if node is None else child_of(node, "messages")
     return [] if messages is None or count_of(messages) is None else plain_messages(value_of(codec, messages, shared))
 
@@ -257,7 +256,7 @@ def messages_in(codec: Codec, node: Node | None, shared: Shared | None = None) -
 
 
 def carried(codec: Codec, base_meta: bytes, node: Node) -> bytes:
-    """What listings show of a state, encoded, where the checkpoint before it says what it is; empty if it is that no more."""
+    """What listings show of a state, encoded, if its parent has that too; empty if it is no longer of that type."""
     before = codec.decode(load_meta(base_meta).about)
     conversation = about_conversation(codec, node) if before.get(ABOUT) is not None else None
     stored = child_of(node, AGENT) if before.get(AGENT) is not None else None
@@ -269,7 +268,7 @@ def carried(codec: Codec, base_meta: bytes, node: Node) -> bytes:
 
 
 def about_conversation(codec: Codec, node: Node) -> dict[str, Any] | None:
-    """What listings show of a state, which is opened no further than needed; None if it is no conversation."""
+    """What listings show of a state, decoding only what is needed; None if it is not a conversation."""
     messages = child_of(node, "messages")
     count = None if messages is None else count_of(messages)
     if count is None:
@@ -286,7 +285,7 @@ def about_conversation(codec: Codec, node: Node) -> dict[str, Any] | None:
 
 
 def peek(codec: Codec, node: Node, name: str, check: Callable[[Any, str], T]) -> T | None:
-    """A field of a state, however that was saved; None if it is missing, or not what it should be."""
+    """A field of a state; None if it is missing or invalid."""
     child = child_of(node, name)
     try:
         return None if child is None else check(value_of(codec, child), name)
@@ -298,7 +297,7 @@ _LISTED: Final = ("agent_id", "name", "agent_type", "version")
 
 
 def about_agent(agent: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint of an agent keeps for the listings."""
+    """The metadata of an agent checkpoint for listings."""
     return {name: agent[name] for name in _LISTED}
 
 

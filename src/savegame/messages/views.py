@@ -1,9 +1,9 @@
-"""What a model is shown of a conversation: views that a provider accepts, in our form, OpenAI's and Anthropic's.
+"""The messages for a model: views of a conversation that a provider accepts, in our form, OpenAI's and Anthropic's.
 
-Pure functions over plain messages; what is stored is never patched, and the messages that go in are not changed. In every
-view each call of an assistant message is answered by exactly one tool message, directly after it and in the order of the
-calls. What a provider cannot take is shown as text or left out, so that no history, crashed wherever, makes a conversation
-that can never be continued. Touches domain, showing and errors.
+Pure functions over plain messages; neither what is stored nor the given messages change. In every view each call of an
+assistant message is answered by exactly one tool message, directly after it and in the order of the calls. What a provider
+does not accept becomes text or is left out, so that every conversation can be continued, wherever it crashed. Touches domain,
+text and errors.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from savegame.errors import InvalidInputError
 from savegame.messages.domain import Attachment, AttachmentType, Conversation, Message, Role, ToolCall, json_text
 
 INTERRUPTED: Final = "interrupted; outcome unknown"
-"""What stands for the result of a call that has none."""
+"""The result shown for a call without one."""
 FAILED: Final = "failed; nothing more is known"
-"""What stands for the reason of a failure that gave none; Anthropic refuses an error without text."""
+"""The reason shown for a failure without one; Anthropic refuses an error without text."""
 OPENING: Final = "(the conversation continues)"
-"""What the user is shown to say where Anthropic wants a user's message first and there is none."""
+"""The user message put first for Anthropic if the conversation does not start with one."""
 
 _ROLES: Final = frozenset(role.value for role in Role)
 _OPENAI_ID_LENGTH: Final = 40
@@ -37,14 +37,14 @@ _DATA_URL: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,(.+)",
 _OUTCOME: Final = ("status", "result", "error")
 _THOUGHTS: Final = frozenset({"thinking", "redacted_thinking"})
 _HIDDEN_PARTS: Final = _THOUGHTS | {"tool_use", "tool_result"}
-"""Parts that only the provider that made them can read, and calls in its spelling, which `tool_calls` has already."""
+"""Parts that only their own provider can read, and calls in its form, which `tool_calls` already has."""
 _OPENAI_PARTS: Final = {"user": frozenset({"image_url", "input_audio", "file"})}
 _ANTHROPIC_PARTS: Final = {
     "user": frozenset({"document", "search_result"}),
     "tool": frozenset({"document", "search_result"}),
     "assistant": _THOUGHTS | {"tool_use"},
 }
-"""The parts besides text that each provider knows by our name for them, by the role that may send them."""
+"""The parts besides text that each provider knows by our names, by the role that may send them."""
 _NEEDED: Final = {
     "input_audio": {"input_audio"},
     "file": {"file"},
@@ -58,7 +58,7 @@ Part = dict[str, Any]
 
 
 class _Turn(NamedTuple):
-    """A message that is no tool result, its calls, and the answer to each; None where there is none."""
+    """A message that is not a tool result, its calls, and the answer to each or None."""
 
     message: Plain
     calls: Sequence[Plain]
@@ -70,13 +70,13 @@ def closed(
 ) -> list[dict[str, Any]]:
     """The messages with every tool call answered, once, directly after its message and in the order of the calls.
 
-    An answer that came late is moved up to its call. It belongs to the nearest call before it that has its id and no answer
-    yet, since providers use ids again; an answer that finds none (a second one, or one without a call) is left out. A call
-    without an answer gets the outcome that the call itself holds, else the note for its id in `notes`, else `note`.
+    A late answer moves up to its call: the nearest call before it with its id and no answer yet, since providers reuse ids. An
+    answer without such a call (a second one, for example) is left out. A call without an answer gets the outcome stored in the
+    call itself, else the note for its id in `notes`, else `note`.
 
-    Messages that say nothing (blank content, no calls, no attachments) are left out, since Anthropic refuses them. System
-    messages and consecutive messages of one role stay: OpenAI takes them as they are, `anthropic_messages` joins them.
-    The dicts are new; the values in them are shared with the messages that went in.
+    Empty messages (blank content, no calls, no attachments) are left out, since Anthropic refuses them. System messages and
+    consecutive messages of one role stay: OpenAI accepts them, `anthropic_messages` joins them. The dicts are new; the values
+    in them are shared with the given messages.
     """
     return [dict(message) for turn in _turns(messages) for message in (turn.message, *_answers(turn, note, notes or {}))]
 
@@ -92,14 +92,14 @@ def shown(
     notes: Mapping[str, str] | None = None,
     **unknown: Any,
 ) -> list[dict[str, Any]]:
-    """What fits a budget of tokens, or is left by a strategy of `Conversation.compact`; closed. Without either, everything.
+    """The messages that fit a budget of tokens or remain after a strategy of `Conversation.compact`, closed; else all.
 
-    Calls and results stay together, and the newest of them are shown also over budget: a model needs something to answer.
-    Messages keep all their fields; one that became a note, or lost its calls, keeps those that are not about calls.
+    Calls and results stay together, and the newest are kept even over budget: a model needs something to answer. Messages keep
+    all their fields; one that became a note, or lost its calls, keeps those that are not about calls.
     """
     if unknown:
-        there = "budget, strategy, keep_recent, summary"
-        raise InvalidInputError(f"{', '.join(unknown)}: unknown; what a model is shown is chosen by {there}")
+        options = "budget, strategy, keep_recent, summary"
+        raise InvalidInputError(f"{', '.join(unknown)}: unknown; messages for a model are selected by {options}")
     if budget is None and strategy is None:
         return closed(messages, note, notes=notes)
     pairs = [pair for place, turn in enumerate(_turns(messages)) for pair in _weighed(place, turn)]
@@ -115,7 +115,7 @@ def shown(
 
 
 def readable_call(call: Plain, otherwise: str) -> ToolCall:
-    """A call as the domain's; what of it nobody can read, as a model is shown it. `otherwise` is its id if it has none."""
+    """A call that ToolCall accepts; unreadable parts become text. `otherwise` is the id of a call without one."""
     try:
         return ToolCall.from_dict({**call, "id": call.get("id") or otherwise})
     except InvalidInputError:
@@ -127,10 +127,10 @@ def readable_call(call: Plain, otherwise: str) -> ToolCall:
 def openai_messages(
     messages: Iterable[Plain], note: str = INTERRUPTED, *, notes: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """The closed messages in the form of OpenAI's chat completions; our own fields are left out.
+    """The closed messages in the form of OpenAI's chat completions, without our own fields.
 
-    Images, attached or as parts of either provider, are shown in messages of the user (PNG, JPEG, GIF, WebP, or a web
-    address); other attachments are named. Call ids that are too long or used twice are replaced, the same way each time.
+    Images, attached or as parts of either provider, are included in user messages (PNG, JPEG, GIF, WebP, or a web address);
+    other attachments are named. Call ids that are too long or used twice are replaced, the same way each time.
     """
     used: set[str] = set()
     found = (_openai_turn(turn, _answers(turn, note, notes or {}), used) for turn in _turns(messages))
@@ -142,13 +142,13 @@ def anthropic_messages(
 ) -> tuple[str, list[dict[str, Any]]]:
     """The system text, and the closed messages as Anthropic's content blocks; roles alternate and the user begins.
 
-    System messages, wherever they are, make the one system text that Anthropic knows, empty if there are none. A call is
-    where its `tool_use` part stood, or at the end, and no thought is moved: Anthropic signs what it thought together with
-    what came before it. Thoughts that nothing follows, that nobody signed, or whose calls are not shown, are left out.
+    All system messages are joined into Anthropic's single system text, which may be empty. A call stays where its `tool_use`
+    part was, else comes last, and no thought moves: Anthropic signs thoughts together with what precedes them. Thoughts that
+    nothing follows, without a signature, or whose calls are not included are left out.
 
-    The results of a message's calls are in the one user message after it, before what the user says. If the user does not
-    begin, a user message with `OPENING` is put in front. A view that ends with the assistant asks Anthropic to continue
-    that text. Ids are replaced if they are used twice or hold characters that Anthropic refuses, the same way each time.
+    The results of a message's calls come in the one user message after it, before the user's own content. If the user does
+    not begin, a user message with `OPENING` comes first. A view that ends with the assistant asks Anthropic to continue that
+    text. Ids that are used twice or have characters that Anthropic refuses are replaced, the same way each time.
     """
     used: set[str] = set()
     systems: list[str] = []
@@ -163,7 +163,7 @@ def anthropic_messages(
         merged.insert(0, {"role": "user", "content": [_text(OPENING)]})
     last = merged[-1]["content"][-1]
     if merged[-1]["role"] == "assistant" and last["type"] == "text":
-        last["text"] = last["text"].rstrip()  # Anthropic refuses white space at the end of what it is to continue
+        last["text"] = last["text"].rstrip()  # Anthropic refuses trailing white space in a text to continue
     return "\n\n".join(systems), merged
 
 
@@ -181,7 +181,7 @@ def _turns(messages: Iterable[Plain]) -> list[_Turn]:
         if not calls and _is_silent(message):
             continue
         turns.append(_Turn(message, calls, [None] * len(calls)))
-        for index in reversed(range(len(calls))):  # so that of two calls with one id the first is answered first
+        for index in reversed(range(len(calls))):  # so that the first of two calls with one id is answered first
             name = _id(calls[index], "id", f"messages[{place}].tool_calls[{index}]")
             waiting[name].append((turns[-1].answers, index))
     return turns
@@ -204,7 +204,7 @@ def _calls(message: Plain, place: int) -> Sequence[Plain]:
 
 
 def _id(value: Plain, field: str, place: str) -> str | None:
-    """An id, or None: some local models give their calls none."""
+    """An id, or None: calls of some local models have none."""
     found = value.get(field)
     if found is not None and not isinstance(found, str):
         raise InvalidInputError(f"{place}.{field} must be text, not {type(found).__name__}")
@@ -213,7 +213,7 @@ def _id(value: Plain, field: str, place: str) -> str | None:
 
 def _is_silent(message: Plain) -> bool:
     content = message.get("content")
-    if isinstance(content, str) and content.strip():  # nearly always: not worth making parts of it
+    if isinstance(content, str) and content.strip():  # the usual case, without making parts
         return False
     return not message.get("attachments") and not _parts(message, frozenset(), _named_image)
 
@@ -225,7 +225,7 @@ def _answers(turn: _Turn, note: str, notes: Mapping[str, str]) -> list[Plain]:
 
 
 def _closing(call: Plain, note: str, notes: Mapping[str, str]) -> dict[str, Any]:
-    """The answer of a call that no message answers."""
+    """The answer shown for a call that no message answers."""
     answer = {"role": "tool", "tool_call_id": call.get("id")}
     if call.get("status") == "completed":
         return answer | {"content": call.get("result")}
@@ -235,7 +235,7 @@ def _closing(call: Plain, note: str, notes: Mapping[str, str]) -> dict[str, Any]
 
 
 def _weighed(place: int, turn: _Turn) -> Iterator[tuple[Message, Plain]]:
-    """The messages of a turn as the domain's, whose ids are places and whose calls have ids of their own; and as given."""
+    """The messages of a turn as domain objects, with places as ids and unique call ids; and as given."""
     calls = [ToolCall(f"{place}.{index}", _name(call), json.loads(_arguments(call))) for index, call in enumerate(turn.calls)]
     yield _domain_message(turn.message, str(place), tool_calls=calls), turn.message
     for call, answer in zip(calls, turn.answers, strict=True):
@@ -276,7 +276,7 @@ def _openai_turn(turn: _Turn, answers: Iterable[Plain], used: set[str]) -> list[
 
 
 def _openai_content(message: Plain) -> Any:
-    """Text, or parts if there are others than text; None if there is nothing to say."""
+    """Text, or parts if some are not text; None if empty."""
     role = message["role"]
     parts = _parts(message, _OPENAI_PARTS.get(role, frozenset()), _openai_image if role == "user" else _named_image)
     if all(part["type"] == "text" for part in parts):
@@ -295,7 +295,7 @@ def _anthropic_turn(turn: _Turn, answers: Iterable[Plain], used: set[str]) -> It
 
 
 def _placed(blocks: list[Part], calls: Sequence[Plain], uses: list[Part]) -> list[Part]:
-    """The blocks with each call where its part stands, or at the end; without thoughts if a part has no call."""
+    """The blocks with each call in place of its part, or at the end; without thoughts if a part has no call."""
     waiting = list(range(len(calls)))
     found: list[Part] = []
     is_whole = True
@@ -312,9 +312,9 @@ def _placed(blocks: list[Part], calls: Sequence[Plain], uses: list[Part]) -> lis
 
 
 def _calls_last(blocks: list[Part]) -> list[Part]:
-    """The blocks without a thought at the end, and with what is said behind the last calls in front of them.
+    """The blocks without a thought at the end, and with text after the last calls moved before them.
 
-    Anthropic takes no message that ends with a thought; one with thoughts and calls has to end with calls.
+    Anthropic refuses a message that ends with a thought; one with thoughts and calls must end with calls.
     """
     end = 1 + max((n for n, block in enumerate(blocks) if block["type"] not in _THOUGHTS), default=-1)
     last = 1 + max((n for n, block in enumerate(blocks) if block["type"] == "tool_use"), default=end - 1)
@@ -327,7 +327,7 @@ def _calls_last(blocks: list[Part]) -> list[Part]:
 
 def _tool_result(name: str, answer: Plain) -> Part:
     result: Part = {"type": "tool_result", "tool_use_id": name}
-    if _has_failed(answer):  # text is all that an error may hold
+    if _has_failed(answer):  # an error may only contain text
         return result | {"content": _parts(answer, frozenset(), _named_image) or [_text(FAILED)], "is_error": True}
     if blocks := _anthropic_blocks(answer):
         result["content"] = blocks
@@ -348,7 +348,7 @@ def _add(merged: list[dict[str, Any]], role: str, blocks: list[Part]) -> None:
 
 
 def _parts(message: Plain, known: frozenset[str], image: Callable[[str], Part]) -> list[Part]:
-    """The content and the attachments as parts: text that is not blank, images by `image`, `known` ones as they are."""
+    """The content and the attachments as parts: non-blank text, images by `image`, `known` ones unchanged."""
     content = message.get("content")
     items: list[Any] = content if _is_parts(content) else [content]
     found = [_part(item, known, image) for item in items]
@@ -376,10 +376,10 @@ def _part(item: Any, known: frozenset[str], image: Callable[[str], Part]) -> Par
 
 
 def _thought(item: Plain) -> Part | None:
-    """A thought as its maker signed it, without fields that others added; None if it is not signed."""
+    """A thought as signed by its provider, without fields added by others; None if it is not signed."""
     match item:
         case {"type": "thinking", "signature": str(signature)} if signature:
-            text = item.get("thinking")  # some are signed and not told
+            text = item.get("thinking")  # some have a signature but no text
             return {"type": "thinking", "thinking": text if isinstance(text, str) else "", "signature": signature}
         case {"type": "redacted_thinking", "data": str(data)} if data:
             return {"type": "redacted_thinking", "data": data}
@@ -387,7 +387,7 @@ def _thought(item: Plain) -> Part | None:
 
 
 def _image_address(item: Any) -> str | None:
-    """Where the image of a part is, a data URL if the part holds it; None if it is no image of a form that we know."""
+    """The address of a part's image, a data URL if the part has the bytes; None if it is not an image of a known form."""
     match item:
         case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "image", "source": {"url": str(url)}}:
             return url
@@ -428,7 +428,7 @@ def _text(text: str) -> Part:
 
 
 def _fresh(wanted: str, used: set[str], longest: int) -> str:
-    """An id that no call before has, as near to the one wanted as may be; it depends on what is before it only."""
+    """An id that no earlier call has, close to the wanted one; it only depends on earlier calls."""
     name = wanted[:longest] or "call"
     count = len(used)
     while name in used:
@@ -449,7 +449,7 @@ def _name(call: Plain) -> str:
 
 
 def _arguments(call: Plain) -> str:
-    """The JSON text of an object, whatever the model gave: what is none is shown as the text that it was."""
+    """The arguments as the JSON text of an object; invalid ones become its only field, as text."""
     given = _spelled(call).get("arguments")
     strict = partial(json.dumps, ensure_ascii=False, allow_nan=False, default=str)
     try:

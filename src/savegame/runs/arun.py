@@ -1,10 +1,9 @@
 """A run in an asynchronous program: the same core, driven from the loop.
 
-An asynchronous tool runs on the loop, any other in a thread of its own, however long it takes; a transaction, together with
-its result, in one of the vault's workers. What is kept is kept there too, one write after the other, and a write that has
-begun ends also if the run is cancelled. A plain tool that was under way then stands in the ledger as started: it is never
-silently made twice. While a function goes on in its thread after that, the lease is left to run out.
-Touches run, core, toolbox, tracing, _offload, model, errors.
+An asynchronous tool runs on the loop, any other in its own thread; a transaction, together with its result, in one of the
+vault's workers. Writes also happen there, one after the other, and a started write finishes even if the run is cancelled. A
+plain tool that was running then stays in the ledger as started, so it is never silently repeated. If a function is still
+running in its thread, the lease is not released but expires. Touches run, core, toolbox, tracing, offload, model, errors.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ logger = logging.getLogger("savegame")
 
 
 async def settled(value: Any) -> Any:
-    """What a function gave that may be asynchronous."""
+    """The result of a function that may have returned an awaitable."""
     return await value if inspect.isawaitable(value) else value
 
 
 async def called(function: Callable[..., Any], *given: Any) -> Any:
-    """What a user's function gives. An asynchronous one is called on the loop, any other in a thread of its own."""
+    """Call a user's function: an asynchronous one on the loop, any other in its own thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*given)
     return await settled(await asyncio.wrap_future(in_thread(partial(run_call, partial(function, *given)))))
 
 
 class AsyncRun(AnyRun):
-    """What `vault.run` of an AsyncVault gives inside its `async with` block: a Run whose verbs are awaited.
+    """What `vault.run` of an AsyncVault returns in its `async with` block: a Run whose verbs are awaited.
 
-    Functions that are handed in may be asynchronous. Others are called in a thread of their own, so they may wait.
+    Functions passed in may be asynchronous. Others are called in a thread of their own, so they may block.
     """
 
     def __init__(self, offload: Offload, core: RunCore, hold: Hold, store: Store, thread_id: str) -> None:
@@ -75,7 +74,7 @@ class AsyncRun(AnyRun):
         return await self._do(self._journal, reply, usage)
 
     async def tools(self, *, at_once: bool = False) -> None:
-        """`Run.tools`. If it is cancelled, so is an asynchronous tool; any other goes on, and nobody hears its result."""
+        """`Run.tools`. Cancelling it cancels asynchronous tools; others keep running, and their results are lost."""
         if at_once:
             await self._all_at_once()
             return
@@ -101,7 +100,7 @@ class AsyncRun(AnyRun):
         return await self._do(self._saving, Kind.MANUAL, self._core.save, None, Status.halted(reason), resume_hint)
 
     async def _do(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """One thing after the other in a worker: the core is not made for several at once."""
+        """Run one thing at a time in a worker: the core is not thread-safe."""
         async with self._turn:
             return await self._offload.write(lambda: work(*given, **named))
 
@@ -111,7 +110,7 @@ class AsyncRun(AnyRun):
         waiting: list[asyncio.Task[Outcome]] = []
         try:
             await self._begin_all(waiting)
-        except OutcomeError:  # one waits for a person: what the others do must not be lost
+        except OutcomeError:  # one waits for a person: the outcomes of the others must not be lost
             await self._collect(waiting)
             raise
         else:
@@ -122,17 +121,17 @@ class AsyncRun(AnyRun):
     async def _begin_all(self, waiting: list[asyncio.Task[Outcome]]) -> None:
         for pending in await self._do(self._core.open_calls):
             running = [task for task in waiting if not task.done()]
-            if len(running) >= AT_ONCE:  # what only stands in a queue is not written down as started
+            if len(running) >= AT_ONCE:  # a call that is only queued is not recorded as started
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             found = await self._do(self._core.prepare, pending)
             if takes_long(found):
                 waiting.append(asyncio.create_task(self._outcome(found)))
             else:
-                await self._collect(waiting)  # answers stand in the model's order
+                await self._collect(waiting)  # answers keep the model's order
                 await self._settle(found)
 
     async def _collect(self, waiting: list[asyncio.Task[Outcome]]) -> None:
-        """Keep every outcome, in the model's order; only then raise that of one nobody knows it."""
+        """Save every outcome, in the model's order; then raise Unknown if one of them is unknown."""
         unknown: list[Unknown] = []
         while waiting:
             task = waiting[0]
@@ -146,7 +145,7 @@ class AsyncRun(AnyRun):
             raise unknown[0]
 
     async def _leave(self, waiting: list[asyncio.Task[Outcome]]) -> None:
-        """Stop what still runs. What is known already is kept, if it can be: something else is being raised."""
+        """Stop what is still running, and save known outcomes if possible; called while an exception is propagating."""
         for task in waiting:
             task.cancel()
         cancelled: asyncio.CancelledError | None = None
@@ -155,16 +154,16 @@ class AsyncRun(AnyRun):
                 await asyncio.wait([task])
                 if not task.cancelled():
                     await self._kept(task.result())
-            except asyncio.CancelledError as error:  # once more: the others are still to be kept
+            except asyncio.CancelledError as error:  # again: the other outcomes must still be saved
                 cancelled = error
             except SavegameError as error:
                 entry = task.result().go.entry
-                logger.warning("the outcome of call %s of %r is not known: %s", entry.key, entry.name, error)
+                logger.warning("the outcome of call %s of %r is unknown: %s", entry.key, entry.name, error)
         if cancelled is not None:
             raise cancelled
 
     async def _kept(self, outcome: Outcome) -> None:
-        """Keep what is known of a call, also if the run is cancelled before a worker is free."""
+        """Save the outcome of a call, even if the run is cancelled before a worker is free."""
         await undisturbed(asyncio.create_task(self._do(self._keep, outcome)))
 
     async def _settle(self, found: Go | Known) -> None:
@@ -179,7 +178,7 @@ class AsyncRun(AnyRun):
             while True:
                 try:
                     return Outcome(go, done=True, value=await self._invoked(go))
-                except Exception as error:  # noqa: BLE001 - a tool may raise anything: it is kept, and told to the model
+                except Exception as error:  # noqa: BLE001 - a tool may raise anything: it is saved, and the model gets it
                     pause = next(waits, None)
                     if pause is None or not self.alive:
                         span.failed(error)
@@ -188,7 +187,7 @@ class AsyncRun(AnyRun):
                     go = go.again()
 
     async def _invoked(self, go: Go) -> Any:
-        """What a tool gives, if it does so in time: one that is asynchronous is cancelled then."""
+        """The result of a tool within its timeout; an asynchronous tool is cancelled at the timeout."""
         timeout = go.tool.timeout
         limit = asyncio.timeout(None if timeout is None else timeout.total_seconds())
         try:
@@ -203,10 +202,10 @@ class AsyncRun(AnyRun):
             if task is None or task.cancelling():
                 self._hold.left_running |= not go.tool.is_async
                 raise
-            raise RuntimeError("the tool was cancelled, by nobody but itself") from error
+            raise RuntimeError("the tool cancelled itself") from error
 
     async def _called(self, function: Callable[..., Any], *given: Any) -> Any:
-        """What a user's function gives. One in a thread goes on when nobody waits for it any more: the lease runs out then."""
+        """Call a user's function. If it is cancelled in its thread, it keeps running: then the lease is left to expire."""
         try:
             return await called(function, *given)
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""What a run does between calls of user code: which calls wait, what to do about each, and what the ledger says then.
+"""What a run does between calls of user code: which calls are pending, what to do about each, and what to record.
 
 No user code is called here and nothing waits, so that the synchronous and the asynchronous run drive the same core. Touches
 journal, toolbox, keys, ledger, replies, messages, timeline and what is below them.
@@ -64,22 +64,22 @@ class Pending:
     arguments: Any
     tool: Tool | None
     wrong: str | None = None
-    """Why it cannot be made, whatever tools there are: nobody can tell what it asks for."""
+    """Why it cannot be made with any tools: what it asks for is unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """A call that is to be made now."""
+    """A call to make now."""
 
     pending: Pending
     tool: Tool
     entry: CallEntry
-    """As it stands in the ledger, or will: with its attempt and the time at which it began."""
+    """Its present or future ledger entry, with the attempt and the start time."""
     spent: dict[str, Any] = field(default_factory=dict)
-    """What the tool says that it cost."""
+    """The cost that the tool reported."""
 
     def again(self) -> Go:
-        """The same call, tried once more."""
+        """The same call for the next attempt."""
         return replace(self, entry=replace(self.entry, attempt=self.entry.attempt + 1))
 
 
@@ -100,18 +100,18 @@ class RunCore(Journal):
         self._ledger: dict[str, CallEntry] = {}
         """Entries of the newest reply and of its earlier versions, by key."""
         self._noticed: set[str] = set()
-        """Replies whose entries were read into `_ledger`: a long conversation has a long ledger."""
+        """Replies whose entries are in `_ledger`: reading the whole ledger of a long conversation would be slow."""
         self._keys: tuple[str, list[str]] | None = None
         """The newest reply, and the keys of its calls."""
         self._unkept: dict[str, CallEntry] = {}
-        """Outcomes that the store could not take: they are known, so nothing is made again for them."""
+        """Known outcomes that the store could not take yet: these calls are not made again."""
         self._said_here: set[str] = set()
-        """The replies of this run: no other run can have begun their calls."""
+        """The replies of this run: no other run can have started their calls."""
 
-    # -- what was said -----------------------------------------------------------------------------
+    # -- the conversation --------------------------------------------------------------------------
 
     def shown(self, **options: Any) -> list[dict[str, Any]]:
-        """What a model is shown: valid for any provider, within the budget; the conversation itself stays as it is."""
+        """The messages for a model: valid for any provider, within the budget. The conversation does not change."""
         budget = options.pop("budget", None)
         if budget is None:
             budget = self.state.get("max_context_tokens")
@@ -119,19 +119,19 @@ class RunCore(Journal):
 
     @property
     def notes(self) -> dict[str, str]:
-        """What a model is told of calls that have no answer yet, by their ids, where there is more to say than nothing."""
+        """Texts for the model in place of missing answers, by call id, for calls with a ledger entry."""
         entries = {one.call_id: self._ledger.get(one.key) for one in self.pending()}
         return {call_id: _NOTES.get(entry.status, views.INTERRUPTED) for call_id, entry in entries.items() if entry is not None}
 
     def journal_reply(self, reply: Any, tokens_used: int | None, cost: float | None) -> Checkpoint:
-        """Keep a model's reply before anything that it calls begins. Raises InvalidInputError for what is none."""
+        """Save a model's reply before any of its calls starts. Raises InvalidInputError if it is not a reply."""
         reply_id = self._thread.store.new_id(self._thread.key)
         spent = Details(tokens_used=tokens_used, cost=cost)
         with quoting(reply):
             refuse_unread(reply)
             try:
                 made = self._append_reply(as_reply(reply), reply_id, **spent)
-            except InvalidInputError:  # it was paid for: what of it can be kept is, and the model is told
+            except InvalidInputError:  # it was paid for: save what can be saved, and tell the model about the rest
                 storable = storable_reply(reply, self._thread.codec.encode)
                 if storable is None:
                     raise
@@ -148,7 +148,7 @@ class RunCore(Journal):
     # -- tool calls --------------------------------------------------------------------------------
 
     def pending(self) -> list[Pending]:
-        """The calls of the newest reply that nothing answers yet, in the model's order."""
+        """The calls of the newest reply without an answer, in the model's order."""
         found = self._newest_reply()
         if found is None:
             return []
@@ -163,7 +163,7 @@ class RunCore(Journal):
         return [self._pending(keys[index], calls[index]) for index in unanswered(keys, ids, answers)]
 
     def open_calls(self) -> list[Pending]:
-        """`pending`, for a caller that will make these calls.
+        """Like `pending`, for a caller that will make these calls.
 
         Raises Unknown if a started call is no longer part of the reply because the conversation was edited.
         """
@@ -206,8 +206,8 @@ class RunCore(Journal):
     def _versions(self, place: int, reply: str) -> list[tuple[str, Sequence[Any]]]:
         """Earlier versions of the newest reply: the start of their keys, and their calls.
 
-        A journaled reply has the id of its checkpoint, which has the original; if it was pruned, only the ledger knows. A
-        reply from elsewhere is keyed by its calls, so each of its versions is looked up in its place along this line.
+        A journaled reply has the id of its checkpoint, which has the original; if that was pruned, only the ledger is left. A
+        reply from elsewhere is keyed by its calls, so its versions are looked up at its place along this line.
         """
         thread, head = self._thread, self.checkpoint
         if head is None or head.id == reply:
@@ -254,7 +254,7 @@ class RunCore(Journal):
 
     @cached_property
     def _root(self) -> str:
-        """Stands for this thread, and for those that are forked from it, in the keys of replies that no run has kept."""
+        """Represents this thread and its forks in the keys of replies that no run journaled."""
         found = self._noted.get(ROOT)
         if found is None:
             found = os.urandom(8).hex()
@@ -270,17 +270,17 @@ class RunCore(Journal):
         return next((tool for tool in self._tools if tool.name == name), None)
 
     def prepare(self, pending: Pending) -> Go | Known:
-        """What is to be done about a call. What must be written down before it is made is written.
+        """Decide what to do about a call, and record what must be recorded before it is made.
 
-        Raises Paused if a person has not answered yet, Unknown if it may have been made already and must not be again,
-        Fenced if the lease was lost.
+        Raises Paused if a person has not answered yet, Unknown if it may have been made and must not be made again, Fenced if
+        the lease was lost.
         """
         self.check()
         entry = self._unkept.get(pending.key) or self._ledger.get(pending.key)
         if entry is not None and entry.settled:
             return Known(pending, entry)
         wrong = self._wrong(pending, entry)
-        if wrong is not None and (entry is None or entry.status == CallStatus.WAITING):  # it was not begun
+        if wrong is not None and (entry is None or entry.status == CallStatus.WAITING):  # it was not started
             return self._failed(pending, wrong)
         if pending.tool is None:
             assert entry is not None
@@ -309,21 +309,21 @@ class RunCore(Journal):
         if pending.tool is None:
             names = ", ".join(sorted(tool.name for tool in self._tools)) or "(none)"
             unbegun = entry is not None or pending.key.split(":")[0] in self._said_here
-            before = "" if unbegun else "; nobody knows whether it was called before the run was resumed"
-            return f"there is no tool {pending.name!r}; there are: {names}{before}"
+            before = "" if unbegun else "; whether it was called before the run was resumed is unknown"
+            return f"tool {pending.name!r} does not exist; available tools: {names}{before}"
         return pending.tool.check(pending.arguments)
 
     def _failed(self, pending: Pending, error: str) -> Known:
         return Known(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=storable_text(error)))
 
     def _answer(self, pending: Pending, tool: Tool, entry: CallEntry | None) -> dict[str, Any] | None:
-        """What a person answered; None if the call was begun already. Raises Paused if nobody has answered yet."""
+        """A person's answer; None if the call was already started. Raises Paused if there is no answer yet."""
         kept: dict[str, Any] | None = dict(self._kept(ANSWER, pending.key)).get(pending.key)
         begun = entry is not None and entry.status != CallStatus.WAITING
         if begun and (kept is not None or not tool.may_run_again):
             return None
         if kept is None:
-            if entry is None or begun:  # a started entry is no approval
+            if entry is None or begun:  # a started entry is not an approval
                 entry = self._new(pending, CallStatus.WAITING, asked=question(pending.name, pending.arguments))
                 self._write(entry)
             raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)
@@ -332,7 +332,7 @@ class RunCore(Journal):
     def _begin(self, pending: Pending, tool: Tool, entry: CallEntry | None, comment: str | None) -> Go:
         if entry is not None and _is_open(entry, tool):
             raise Unknown(
-                f"call {pending.key} of {pending.name!r} was begun and nobody knows its outcome; find out, then "
+                f"call {pending.key} of {pending.name!r} was started and its outcome is unknown; find out, then "
                 f"vault.resolve({self._thread.id!r}, {pending.key!r}, result)",
                 call=self._unknown(entry),
             )
@@ -343,40 +343,40 @@ class RunCore(Journal):
         return Go(pending, tool, begun)
 
     def _unknown(self, entry: CallEntry) -> CallEntry:
-        """The entry of a call that was begun, once it is written down that nobody knows its outcome."""
+        """The entry of a started call, after recording that its outcome is unknown."""
         if entry.status == CallStatus.STARTED:
             entry = replace(entry, status=CallStatus.UNKNOWN)
             self._write(entry)
         return entry
 
     def finish(self, go: Go, result: Any) -> None:
-        """Keep what a call gave. What cannot be kept is told instead; the call is not made again for that."""
+        """Record the result of a call, or an error if it cannot be saved; the call is not repeated for that."""
         try:
             done = replace(go.entry, status=CallStatus.DONE, ended_at=self._now(), result=result, **go.spent)
             self.settle(go.pending, done)
         except (InvalidInputError, InvalidState) as error:  # nothing was written
-            self.fail(replace(go, spent={}), f"it was done, but its result cannot be kept: {error}")
+            self.fail(replace(go, spent={}), f"it was done, but its result cannot be saved: {error}")
 
     def fail(self, go: Go, error: str) -> None:
-        """Keep why a call failed."""
+        """Record why a call failed."""
         failed = replace(go.entry, status=CallStatus.FAILED, ended_at=self._now(), error=storable_text(error), **go.spent)
         self.settle(go.pending, failed)
 
     def lose(self, go: Go, why: str) -> None:
-        """Keep that nobody knows the outcome of a call that must not be made again. Raises Unknown."""
+        """Record that the outcome of a call that must not be repeated is unknown. Raises Unknown."""
         entry = replace(go.entry, status=CallStatus.UNKNOWN, ended_at=self._now(), error=why, **go.spent)
         self._write(entry)
         raise Unknown(f"call {entry.key} of {entry.name!r}: {why}; find out, then resolve it", call=entry)
 
     def settle(self, pending: Pending, entry: CallEntry) -> None:
-        """Answer a call in the conversation, and in the ledger, in one commit."""
+        """Answer a call in the conversation and in the ledger, in one commit."""
         failed = entry.status == CallStatus.FAILED
         answer = Message.tool_result(pending.call_id, f"error: {entry.error}" if failed else entry.result)
         if failed:
             answer.metadata["is_error"] = True
         said = answer.to_dict() | {CALL_KEY: pending.key}
         known = self._ledger.get(pending.key)
-        again = known is not None and known.settled  # it was paid for when it was made
+        again = known is not None and known.settled  # its cost was counted when it was made
         details = Details(kind=Kind.TOOL_CALL, status="in_progress")
         if not again:
             details |= {"tokens_used": entry.tokens_used, "cost": entry.cost}
@@ -399,31 +399,31 @@ class RunCore(Journal):
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
-        """What was said and noted inside, in a transaction that fails as a whole, is forgotten again."""
+        """Restore what is in memory if the block, a transaction that fails as a whole, raises."""
         before = (list(self.messages), dict(self.state), dict(self._ledger), self.checkpoint, self.status, dict(self._unkept))
         counts = (self._replies, self._chosen, self._chosen_at, set(self._names))
         try:
             yield
-        except BaseException:
+        except BaseException:  # also an interrupt rolls the transaction back
             self.messages[:], self.state, self._ledger, self.checkpoint, self.status, self._unkept = before
             self._replies, self._chosen, self._chosen_at, self._names = counts
             raise
 
 
 def _is_open(entry: CallEntry, tool: Tool) -> bool:
-    """Whether a call was begun, and must not be made again before somebody has found out what became of it."""
+    """Whether a call was started and must not be made again before its outcome is known."""
     if entry.status == CallStatus.UNKNOWN and tool.kind is ToolKind.TRANSACTION:
         return entry.error != LOST  # it ended its own transaction
     return entry.begun and not tool.may_run_again
 
 
 def _calls_in(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The calls of a message of the conversation, whatever they are."""
+    """The calls of a message; a malformed call becomes an empty dict."""
     return [call if isinstance(call, Mapping) else {} for call in message.get("tool_calls") or ()]
 
 
 def _refusal(answer: Mapping[str, Any]) -> str | None:
-    """What a model is told of a person's answer; None if that lets the call go on."""
+    """The error for the model if a person refused; None if they agreed."""
     value = answer["value"]
     if value is True:
         return None

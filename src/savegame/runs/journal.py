@@ -1,6 +1,6 @@
 """The conversation of a thread under a lease: read once, then every message, state and step is saved on top of it.
 
-Every write carries the epoch of the lease, and what the strategy of the run says of it. Touches lease, ledger, messages,
+Every write carries the epoch of the lease, and whether the run's strategy chose it. Touches lease, ledger, messages,
 timeline and what is below them.
 """
 
@@ -34,7 +34,7 @@ _NOT_DONE: Final = {"value": MISSING}
 
 
 class Journal:
-    """What was said on a thread, and the only way in which a run writes."""
+    """The conversation of a thread; all writes of a run go through here."""
 
     def __init__(self, thread: Timeline, hold: Hold, strategy: Strategy, agent: str | None) -> None:
         self._thread, self._hold, self._strategy, self._agent = thread, hold, strategy, agent
@@ -60,24 +60,24 @@ class Journal:
         return time_of(self._thread.store.clock())
 
     def _last_chosen(self) -> int:
-        """How many checkpoints the strategies of this thread's runs chose so far."""
+        """Number of checkpoints that the strategies of this thread's runs have chosen so far."""
         if self.checkpoint is None:
             return 0
         found = self._thread.newest_mark(self.checkpoint.seq)
         return 0 if found is None else int(found[0])
 
     def _chooses(self, kind: str) -> bool:
-        """Whether retention is to keep a checkpoint when it thins out: what the strategy says; always if asked for by hand."""
+        """Whether retention should keep a checkpoint: as the strategy decides; always for manual saves."""
         if kind == Kind.MANUAL:
             return True
         iteration = self._replies + (kind == Kind.LLM_RESPONSE)
-        since = None if self._chosen_at is None else abs(self._now() - self._chosen_at)  # a save may have said any time
+        since = None if self._chosen_at is None else abs(self._now() - self._chosen_at)  # a save may have given any time
         events = [Event.TOOL_CALL] if kind == Kind.TOOL_CALL else [Event.LLM_RESPONSE, Event.ITERATION]
         return any(self._strategy.should_save(iteration, event, since_last=since) for event in events)
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing to do: the last word is the assistant's and calls nothing, or the run was ended."""
+        """Whether nothing is left to do: the last message is an assistant's without calls, or the run was ended."""
         if str.__str__(self.status) in ("halted", "failed"):
             return True
         last = self.messages[-1] if self.messages else {}
@@ -91,11 +91,11 @@ class Journal:
     # -- saving ------------------------------------------------------------------------------------
 
     def user(self, content: Any, key: str | None) -> bool:
-        """Add what the user says. With a key that was there before nothing is added: False."""
+        """Add a user message. Returns False, and adds nothing, if its key is already in the conversation."""
         message = content if isinstance(content, (Mapping, Message)) else {"role": "user", "content": content}
         given = Message.of(message)
         if given.role in (Role.ASSISTANT, Role.TOOL):
-            raise InvalidInputError(f"the user does not speak as {given.role}; run.model() and run.tools() add such messages")
+            raise InvalidInputError(f"run.user() does not add {given.role} messages; run.model() and run.tools() do")
         said = given.to_dict()
         if key is not None:
             if any(one.get(INPUT_KEY) == key for one in self.messages):
@@ -105,9 +105,9 @@ class Journal:
         return True
 
     def save(self, label: str | None, status: Status | None, resume_hint: str | None = None) -> Checkpoint:
-        """A checkpoint of the state as it is now."""
+        """Save a checkpoint of the current state."""
         if "messages" in self.state:
-            raise InvalidInputError("run.state is what is kept besides the messages; run.user() and run.model() add those")
+            raise InvalidInputError("run.state must not contain messages; add them with run.user() and run.model()")
         gone = sorted(self._names - self.state.keys())
         details = Details(kind=Kind.MANUAL, status=status or self.status, label=label, resume_hint=resume_hint)
         made = self._write_state(None, self.state, gone, **details)
@@ -162,8 +162,8 @@ class Journal:
     # -- steps -------------------------------------------------------------------------------------
 
     def step(self, name: str) -> Any:
-        """What a step gave before; MISSING if it was not done yet. Raises Fenced if it was not, and the lease was lost."""
-        if name in self._asked:  # it may have been kept since, or taken back with a transaction: only the store knows
+        """The recorded result of a step, or MISSING. Raises Fenced if it is missing and the lease was lost."""
+        if name in self._asked:  # it may have been recorded since, or rolled back with a transaction: ask the store
             found = self._thread.values(STEP).get(name, _NOT_DONE)["value"]
         else:
             self._asked.add(name)
@@ -174,23 +174,23 @@ class Journal:
 
     @cached_property
     def _steps(self) -> dict[str, Any]:
-        """The steps as they were at the first question. Nobody but the holder of the lease keeps any."""
+        """The steps at the first access. Only the holder of the lease records any."""
         return self._thread.values(STEP)
 
     def keep_step(self, name: str, value: Any) -> None:
-        """Keep what a step gave."""
+        """Record the result of a step."""
         at = None if self.checkpoint is None else self.checkpoint.id
         kept = [self._record(STEP, name, {"value": value, "at": at})]
-        if self._hold.taken_from is not None:  # it has got on
+        if self._hold.taken_from is not None:  # it made progress
             kept.append(self._record(RUN, TAKEOVERS, None))
         self._commit(kept)
 
     # -- under the lease ---------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise if nothing that is done from now on can be kept: then it must not be done."""
+        """Raise if further work could not be saved, and so must not be done."""
         if self._hold.over:
-            raise ClosedError(f"the run on thread {self._thread.id!r} is over; enter another: vault.run({self._thread.id!r})")
+            raise ClosedError(f"the run on thread {self._thread.id!r} has ended; resume with vault.run({self._thread.id!r})")
         if self._hold.lost.is_set():
             raise Fenced(f"thread {self._thread.id!r}: the lease with epoch {self._hold.epoch} was lost; stop")
 
@@ -213,5 +213,5 @@ class Journal:
 
 
 def time_of(clock_us: int) -> dt.datetime:
-    """The time that a store's clock shows."""
+    """The time of a store's clock as a datetime."""
     return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=clock_us)

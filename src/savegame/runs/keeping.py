@@ -1,7 +1,7 @@
-"""What becomes of a run's records when its thread is forked, rewound, copied, pruned or repaired.
+"""What happens to a run's records when its thread is forked, rewound, copied, pruned or repaired.
 
-The timeline carries records by their policies (`companions.py`) and asks here what only somebody who can read a ledger can
-say. The vault puts `RunLedger` below. Touches ledger, keys, messages.states, lineage and what is below them.
+The timeline carries records by their policies (`companions.py`) and asks here where it takes reading the ledger. The vault
+sets `RunLedger` on the engine. Touches ledger, keys, messages.states, lineage and what is below them.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class RunLedger(Ledger):
         return {(kind, name): value for kind, records in wanted.items() for name, value in records.items()}
 
     def for_rewind(self, timeline: Lineage, frame: Frame, *, rerun_tools: bool) -> Records:
-        """`Ledger.for_rewind`: whether the calls of the newest reply are to be made again.
+        """`Ledger.for_rewind`: whether to repeat the calls of the newest reply.
 
-        If not, their newest outcomes are taken: also where they were once to be made again, and then were not.
+        If not, their newest outcomes are used, even if a repetition was once requested but never made.
         """
         if RUN not in timeline.kinds() and not rerun_tools:
             return {}
@@ -92,8 +92,8 @@ class RunLedger(Ledger):
     def settled_answers(self, timeline: Lineage, answers: Mapping[str, bytes], batch: Sequence[StoreChange]) -> list[PutRecord]:
         """`Ledger.settled_answers`.
 
-        As for forks, an answer to an unsettled call stays in the source: otherwise the source and every copy would make the
-        call on one approval.
+        As with forks, an answer to an unsettled call stays in the source: otherwise one approval would allow the call in the
+        source and in every copy.
         """
         wanted = answers.keys() - timeline.names(ANSWER) if answers else set()
         calls = {call.name: call.value for call in (timeline.records(CALL) if wanted else ()) if call.name in wanted}
@@ -102,17 +102,19 @@ class RunLedger(Ledger):
                 calls[change.name] = change.value
         known = [name for name, value in calls.items() if is_settled(timeline.read(Record(CALL, name, value)))]
         for name in known:
-            timeline.read(Record(ANSWER, name, answers[name]))  # raises for what is no answer
+            timeline.read(Record(ANSWER, name, answers[name]))  # raises if it is malformed
         return [PutRecord(timeline.key, ANSWER, name, answers[name]) for name in known]
 
     def unneeded(self, timeline: Lineage, frames: list[Frame], drop: set[int], *, drop_newer: bool) -> list[PutRecord]:
-        """`Ledger.unneeded`: calls and answers whose reply no remaining checkpoint holds, and steps on lines that are gone."""
+        """`Ledger.unneeded`: calls and answers whose reply is in no remaining checkpoint, and steps on removed lines."""
         try:
             calls = [record for kind in (CALL, ANSWER) for record in timeline.records(kind)]
             steps = [(step, timeline.read(step).get("at")) for step in timeline.records(STEP)]
             dead = _dead(frames, drop) if steps else set()
             left = [frame for frame in frames if frame.seq not in drop]
-            if not drop_newer:  # a reply is saved before its calls are recorded: those just read are in what is read now
+            if (
+                not drop_newer
+            ):  # a reply is saved before its calls are recorded, so this sees the replies of all calls read above
                 left += timeline.everything(low=max(frame.seq for frame in frames) + 1, newest_first=False)
             gone = {_reply(record) for record in calls}
             root = str(timeline.values(RUN).get(ROOT, ""))
@@ -121,7 +123,7 @@ class RunLedger(Ledger):
                 if not gone:
                     break
         except CorruptionError as error:
-            logger.warning("thread %r keeps its ledger, since not all can be read that may need it: %s", timeline.id, error)
+            logger.warning("thread %r keeps its whole ledger: a state that may need it is damaged: %s", timeline.id, error)
             return []
         unneeded = [record for record in calls if _reply(record) in gone] + [step for step, at in steps if at in dead]
         return [PutRecord(timeline.key, record.kind, record.name, None) for record in unneeded]
@@ -140,7 +142,9 @@ class RunLedger(Ledger):
         for frame, point in timeline.points(list(timeline.everything(newest_first=False))):
             messages = _messages(timeline, point.node, shared)
             place, reply = reply_of(messages, lambda: root, encode) or (0, "")
-            if reply and (is_journaled(messages[place]) or (frame.seq == head and any(kept.values()))):  # else no run was there
+            if reply and (
+                is_journaled(messages[place]) or (frame.seq == head and any(kept.values()))
+            ):  # else no run worked on it
                 known = {name: digest for name, digest in asked.items() if name.startswith(f"{reply}:")}
                 found = stand_ins(kept, messages, place, reply, now, known, encode)
                 new |= {
@@ -167,12 +171,12 @@ def _messages(timeline: Lineage, node: Node | None, shared: Shared | None = None
 
 
 def _reply(record: Record) -> str:
-    """What the key of a call, or of its answer, begins with."""
+    """The reply in the key of a call or answer."""
     return record.name.partition(":")[0]
 
 
 def _dead(frames: list[Frame], drop: set[int]) -> set[str]:
-    """The ids of those that go and that no remaining frame builds on."""
+    """The ids of removed frames that no remaining frame builds on."""
     alive: set[int] = set()
     for frame in reversed(frames):
         if frame.seq not in drop or frame.seq in alive:
@@ -181,9 +185,9 @@ def _dead(frames: list[Frame], drop: set[int]) -> set[str]:
 
 
 def _conversations(timeline: Lineage, frames: list[Frame]) -> Iterator[list[Any]]:
-    """Conversations that together hold every message of these checkpoints, newest first: most states need not be read.
+    """Conversations that together contain every message of these checkpoints, newest first, without reading every state.
 
-    A run only adds to the conversation that it goes on from; other writers may have left something out.
+    A run only adds to the conversation that it continues; other writers may have removed messages.
     """
     ids = {frame.seq: frame.id for frame in frames}
     metas = [(frame.base, load_meta(frame.meta)) for frame in frames]

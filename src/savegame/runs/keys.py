@@ -1,8 +1,8 @@
 """Which call is which: the key of a call, what it asks for, and what answers it. Pure; touches domain, errors.
 
-A key is the reply and the index of the call in it, which stays the same whatever is said later. The conversation can be edited,
-though, so a key alone does not say what was approved or done: an edited call gets its own key, which ends with a digest of its
-name and arguments.
+A key is the reply and the index of the call in it, which does not change as the conversation goes on. But conversations can
+be edited, so a key alone does not say what was approved or done: an edited call gets its own key, which ends with a digest of
+its name and arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CALL_KEY: Final = "call_key"
 
 
 class KeyParts(NamedTuple):
-    """What the key of a call is made of."""
+    """The parts of the key of a call."""
 
     reply: str
     place: str
@@ -64,7 +64,7 @@ def _in_order(value: Any, encode: Callable[[Any], bytes]) -> Any:
 
 
 class Read(NamedTuple):
-    """What a call in a conversation asks for, whichever provider's form it has."""
+    """What a call in a conversation asks for, in any provider's form."""
 
     name: str
     arguments: Any

@@ -1,8 +1,8 @@
-"""Who works on a thread: taking the lease, keeping it, noticing that it was lost. Touches store, model, errors.
+"""Who works on a thread: taking the lease, renewing it, noticing its loss. Touches store, model, errors.
 
-Expiry decides who may try, the epoch decides whose writes count: a holder that was slow or stopped finds its next write
-refused. An owner is named by machine, boot and process, so that the lease of a process that is known to be gone is taken
-over at once; where that cannot be told, after it ran out. A wrong guess about that costs nothing but a lease.
+Expiry decides who may try, the epoch decides whose writes count: the next write of a holder that was slow or stopped is
+refused. The name of an owner contains machine, boot and process, so that the lease of a dead process is taken over at once;
+if that cannot be determined, after it expired. A wrong guess costs nothing but a lease.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ BEATS: Final = 3
 
 
 def new_owner() -> str:
-    """A name for whoever takes a lease: this machine, boot and process, and something that nobody else has."""
+    """A unique name for the owner of a lease: machine, boot, process and a random part."""
     return "/".join((platform.node() or "?", _boot(), str(os.getpid()), _started(os.getpid()), uuid.uuid4().hex[:12]))
 
 
 def is_gone(owner: str) -> bool:
-    """Whether the process of an owner is known not to run any more: it was one of this boot of this machine."""
+    """Whether the process of an owner has certainly ended; only known for processes of this boot of this machine."""
     parts = owner.split("/")
     if len(parts) != 5 or not parts[2].isdecimal() or "?" in parts:
         return False
@@ -42,7 +42,7 @@ def is_gone(owner: str) -> bool:
 
 
 def _boot() -> str:
-    """This boot, and the world of process numbers in it: containers on one machine have their own."""
+    """This boot and its namespace of process ids: containers on one machine have their own."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + "." + str(Path("/proc/self/ns/pid").stat().st_ino)
     except OSError:
@@ -50,7 +50,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in ticks since the boot; empty if there is none, "?" where the system does not tell."""
+    """The start of a process in ticks since the boot; empty if it does not exist, "?" if the system does not say."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def _started(pid: int) -> str:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is such a process, also where /proc hides those of other users."""
+    """Whether a process exists, even where /proc hides those of other users."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -73,7 +73,7 @@ def _exists(pid: int) -> bool:
 
 
 class Hold:
-    """A lease that is held: renewed in the background until `release`. `lost` is set once it is lost, or given back."""
+    """A held lease, renewed in the background until `release`. `lost` is set once it is lost or released."""
 
     def __init__(self, store: Store, key: ThreadKey, ttl_us: int) -> None:
         self._store, self._key, self._ttl_us = store, key, ttl_us
@@ -81,24 +81,24 @@ class Hold:
         self._stopping = threading.Event()
         self.taken_from: Lease | None = None
         self.left_running = False
-        """Whether something goes on that nobody waits for: then the lease is not given back, but runs out."""
+        """Whether abandoned work is still running: then the lease is not released but expires."""
         self.lease = self._take()
         self._beat = threading.Thread(target=self._keep, name=f"lease on {key.id}", daemon=True)
         self._beat.start()
 
     @property
     def epoch(self) -> int:
-        """What every write under this lease carries."""
+        """The epoch that every write under this lease carries."""
         return self.lease.epoch
 
     @property
     def under(self) -> tuple[int, int]:
-        """The epoch, and for how many microseconds a write prolongs the lease."""
+        """The epoch, and the microseconds by which a write renews the lease."""
         return self.epoch, self._ttl_us
 
     @property
     def over(self) -> bool:
-        """Whether it was given back."""
+        """Whether it was released."""
         return self._stopping.is_set()
 
     def _take(self) -> Lease:
@@ -121,13 +121,13 @@ class Hold:
             except Fenced:
                 self.lost.set()
                 return
-            except Exception as error:  # noqa: BLE001 - whatever it is: the next beat, or the next write, will tell
+            except Exception as error:  # noqa: BLE001 - the next renewal, or the next write, will show it
                 logger.warning("the lease on thread %r could not be renewed: %s", self._key.id, error)
 
     def release(self, *, stale: bool = False) -> None:
-        """Give the lease back, if it is still ours, or with `stale` let it run out. A second call does nothing.
+        """Release the lease if it is still ours, or with `stale` expire it. A second call does nothing.
 
-        A store that cannot be reached is only logged: the lease runs out by itself, and what ended the run counts more.
+        An unreachable store is only logged: the lease expires by itself, and must not hide the error that ended the run.
         """
         if self._stopping.is_set():
             return
@@ -136,10 +136,10 @@ class Hold:
             return
         try:
             self._store.renew(self._key, self.epoch, 1 if stale else 0)
-        except Fenced:  # somebody else has it: there is nothing to give back
+        except Fenced:  # another holder has it: nothing to release
             return
         except SavegameError as error:
-            logger.warning("the lease on thread %r could not be given back, it runs out: %s", self._key.id, error)
+            logger.warning("the lease on thread %r could not be released and will expire: %s", self._key.id, error)
 
     def _stop(self) -> None:
         self._stopping.set()

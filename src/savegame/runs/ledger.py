@@ -1,8 +1,8 @@
-"""The ledger of a run: what became of each tool call, kept as records beside the thread. Touches keys.
+"""The ledger of a run: the status and outcome of each tool call, as records beside the thread. Touches keys.
 
-An entry is written before an effect that must not happen twice (`started`), when a person is asked (`waiting`), and with
-the outcome, in the same commit as the message that tells the model. It holds the outcome, so that a call whose message was
-rewound past is answered again without being made again.
+An entry is written before an effect that must not happen twice (`started`), when a person is asked (`waiting`), and with the
+outcome, in the same commit as the message for the model. Because it has the outcome, a call whose message was undone by a
+rewind is answered again without being repeated.
 
 A call whose name or arguments differ from its entry is another call, with its own key, approval and result (`keys.py`). So
 the name and arguments of an entry never change.
@@ -25,25 +25,25 @@ LEDGER: Final = (CALL, ANSWER, STEP, RUN)
 """The kinds of records that a run keeps."""
 
 GENERATION, ROOT, TAKEOVERS = "generation:", "root", "takeovers"
-"""Records of kind RUN: how often the calls of a reply, whose id follows, were to be made anew; what stands for the thread in
-keys; takeovers so far."""
+"""Records of kind RUN: how often the calls of a reply, whose id follows, should be repeated; the name of the thread in keys;
+takeovers so far."""
 
 Records = Mapping[str, Mapping[str, Any]]
 """Records of a thread by kind and name."""
 
 JOURNALED: Final = "journaled"
-"""The field of a reply that a run has kept, under the id that it has."""
+"""The field that marks a reply as saved by a run under its id."""
 INPUT_KEY: Final = "input_key"
-"""The field of a message for the key that the user's words came with."""
+"""The field of a user message for its key."""
 MARKS: Final = frozenset((JOURNALED, CALL_KEY, INPUT_KEY))
-"""Fields of messages that only runs write, and go by."""
+"""Fields of messages that only runs write and rely on."""
 
 LOST: Final = "what was written down of it was damaged"
-"""Why nobody knows the outcome of a call whose record a repair set aside."""
+"""The error of a call whose outcome is unknown because a repair set its record aside."""
 
 
 class CallStatus(StrEnum):
-    """How far a tool call is."""
+    """The status of a tool call."""
 
     STARTED = "started"
     WAITING = "waiting"
@@ -71,17 +71,17 @@ class CallEntry:
     tokens_used: int | None = None
     cost: float | None = None
     asked: str | None = None
-    """What a person is asked, while the call waits."""
+    """The question to a person while the call waits."""
     comment: str | None = None
-    """What a person said who answered."""
+    """The comment of the person who answered."""
     noted_at: dt.datetime | None = None
-    """When it was written down first: the ledger is in this order."""
+    """When it was first recorded; the ledger is in this order."""
     answered: bool = False
-    """Whether a person has answered while it waits: it goes on when its run does. Not kept here, but as the answer."""
+    """Whether a person has answered a waiting call: it continues with its run. Stored as the answer, not here."""
 
     @property
     def order(self) -> tuple[dt.datetime, int]:
-        """Sorts a ledger: by time, and within a reply by the model's order."""
+        """Sort key of a ledger: by time, and within a reply in the model's order."""
         noted = self.noted_at or self.started_at or self.ended_at or dt.datetime.min.replace(tzinfo=dt.UTC)
         return noted, int(parts_of(self.key).place)
 
@@ -92,25 +92,25 @@ class CallEntry:
 
     @property
     def begun(self) -> bool:
-        """Whether it was started and its outcome is not known: it may have taken effect."""
+        """Whether it was started and its outcome is unknown: it may have taken effect."""
         return self.status in (CallStatus.STARTED, CallStatus.UNKNOWN)
 
     @property
     def needs_person(self) -> bool:
-        """Whether nobody but a person can say how it goes on: it waits for an answer, or its outcome is not known."""
+        """Whether it needs a person to continue: it waits for an answer, or its outcome is unknown."""
         return self.needs(held=True) is not None
 
     def needs(self, *, held: bool) -> Literal["answer", "outcome"] | None:
-        """What a person has to give for it to go on: an answer, or its outcome, which nobody knows; None if nothing.
+        """What it needs from a person to continue: an answer, or its unknown outcome; None if nothing.
 
-        `held`: a live run holds the thread, which still makes a call that is started.
+        `held`: a live run holds the thread, and may still be making a started call.
         """
         if self.status == CallStatus.WAITING:
             return None if self.answered else "answer"
         return "outcome" if self.status == CallStatus.UNKNOWN or (self.status == CallStatus.STARTED and not held) else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is kept; what is empty is left out."""
+        """The stored form, without empty fields."""
         plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("key", "answered")}
         return {name: value for name, value in plain.items() if value is not None} | {"status": self.status.value}
 
@@ -145,7 +145,7 @@ def _wrong_call(_: str, value: Any) -> str | None:
     if not _is_named(value, "name", "status", "arguments"):
         return "name, status or arguments are missing"
     if value["status"] not in tuple(CallStatus):
-        return f"there is no status {value['status']!r:.40}"
+        return f"status {value['status']!r:.40} is unknown"
     return next(
         (f"{field} cannot be {value[field]!r:.40}" for field, fits in _FITS.items() if not fits(value.get(field))), None
     )
@@ -153,7 +153,7 @@ def _wrong_call(_: str, value: Any) -> str | None:
 
 def _wrong_run(name: str, value: Any) -> str | None:
     if name == ROOT:
-        return None if isinstance(value, str) else "the root is no text"
+        return None if isinstance(value, str) else "the root is not text"
     if name.startswith(GENERATION):
         return None if _is_count(value) else "a generation is a number"
     if name != TAKEOVERS:
@@ -206,16 +206,16 @@ _FITS: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 
 def reply_of(messages: Sequence[Any], root: Callable[[], str], encode: Callable[[Any], bytes]) -> tuple[int, str] | None:
-    """The place of the newest reply in a conversation, and what the keys of its calls begin with; None if there is none.
+    """The place of the newest reply in a conversation, and the start of the keys of its calls; None if there is no reply.
 
-    That is its id, if a run has kept it. One that came from elsewhere is told by its thread, its place and what it calls:
-    not by its id or words, which may yet be given or changed by whoever saves the conversation.
+    That is the reply's id if a run saved it. A reply from elsewhere is identified by its thread, its place and its calls, not
+    by its id or text, which may still change when the conversation is saved.
     """
     return next(replies_in(messages, root, encode), None)
 
 
 def replies_in(messages: Sequence[Any], root: Callable[[], str], encode: Callable[[Any], bytes]) -> Iterator[tuple[int, str]]:
-    """What `reply_of` says, for every reply in a conversation, newest first."""
+    """The result of `reply_of` for every reply in a conversation, newest first."""
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
         if isinstance(message, Mapping) and message.get("role") == "assistant":
@@ -227,23 +227,23 @@ def replies_in(messages: Sequence[Any], root: Callable[[], str], encode: Callabl
 
 
 def is_journaled(message: Mapping[str, Any]) -> bool:
-    """Whether a reply was kept by a run, under the id that it has."""
+    """Whether a run saved a reply under its id."""
     given = message.get("id")
     return message.get(JOURNALED) is True and isinstance(given, str) and ":" not in given
 
 
 def _asked(call: Any) -> Any:
-    """What a call asks for, without what may be added to it later."""
+    """What a call asks for, without fields that may be added later."""
     return [call.get("name"), call.get("arguments"), call.get("function")] if isinstance(call, Mapping) else call
 
 
 def generation(run: Mapping[str, Any], reply: str) -> int:
-    """How often the calls of a reply were to be made anew, by the records of kind RUN: 0 if never."""
+    """How often the calls of a reply should be repeated, by the records of kind RUN; 0 if never."""
     return int(run.get(GENERATION + reply, 0))
 
 
 def generation_made(calls: Iterable[str]) -> int:
-    """The newest generation of which one of these calls of a reply was begun, by their keys."""
+    """The newest generation in the keys of these calls of a reply."""
     return max((parts_of(key).generation for key in calls), default=0)
 
 
@@ -251,9 +251,9 @@ def generation_made(calls: Iterable[str]) -> int:
 
 
 def for_fork(kept: Records, messages: Sequence[Any], before: Collection[str], encode: Callable[[Any], bytes]) -> Records:
-    """What of a ledger a run on a fork needs: steps, inputs, and the calls of the reply that may not be settled yet.
+    """The part of a ledger that a run on a fork needs: steps, and the calls of the newest reply, which may be unsettled.
 
-    `messages` is the conversation at the fork, `before` the ids of the checkpoints that led there.
+    `messages` is the conversation at the fork, `before` the ids of its ancestors.
     """
     reply = reply_of(messages, lambda: str(kept.get(RUN, {}).get(ROOT, "")), encode)
     calls = {name: value for name, value in kept.get(CALL, {}).items() if reply and name.startswith(f"{reply[1]}:")}
@@ -261,7 +261,7 @@ def for_fork(kept: Records, messages: Sequence[Any], before: Collection[str], en
     known = {name for name, value in calls.items() if is_settled(value)}
     return {
         CALL: calls,
-        ANSWER: {name: value for name, value in kept.get(ANSWER, {}).items() if name in known},  # else it is asked anew
+        ANSWER: {name: value for name, value in kept.get(ANSWER, {}).items() if name in known},  # else it is asked again
         STEP: {name: value for name, value in kept.get(STEP, {}).items() if value.get("at") in {None, *before}},
         RUN: {name: value for name, value in kept.get(RUN, {}).items() if name == ROOT}
         | ({GENERATION + reply[1]: again} if reply and again else {}),
@@ -269,14 +269,14 @@ def for_fork(kept: Records, messages: Sequence[Any], before: Collection[str], en
 
 
 _FAR: Final = (CallStatus.WAITING, CallStatus.STARTED, CallStatus.UNKNOWN, CallStatus.FAILED, CallStatus.DONE)
-"""What is known of a call, from least to most."""
+"""Statuses by how much they say about the outcome, least first."""
 
 
 def gives_way(kind: str, name: str, there: Any, given: Any, calls: Iterable[str], encode: Callable[[Any], bytes]) -> bool:
-    """Whether a record may become what a copy of its thread says of it (None: nothing), which may be older.
+    """Whether a record may be replaced by that of a copy of its thread (None: removed), which may be older.
 
-    What is known of an effect stays known, and so do answers and steps. An entry never becomes that of another call: a person
-    may have approved what it says. `calls` are the keys of the calls that are there.
+    Known outcomes stay, and so do answers and steps. An entry never becomes that of another call: a person may have approved
+    it. `calls` are the keys of the existing calls.
     """
     if kind == CALL:
         if given is None or is_settled(there) or not _is_same(there, given, encode):
@@ -307,10 +307,10 @@ def stand_ins(
     known: Mapping[str, str],
     encode: Callable[[Any], bytes],
 ) -> dict[tuple[str, str], Any]:
-    """Records for the newest reply of a conversation, some of whose own may have been lost, by kind and name.
+    """Replacements for lost records of the newest reply of a conversation, by kind and name.
 
-    A call without an entry has the outcome that the model was told of; if there is none, nobody knows whether it was made.
-    `known` are digests of what calls ask for, by key: see `keys_for`.
+    A call without an entry gets the outcome in its answer; without an answer, an unknown outcome. `known` are digests of what
+    calls ask for, by key: see `keys_for`.
     """
     made = generation_made(name for name in kept.get(CALL, {}) if name.startswith(f"{reply}:"))
     again = generation(kept.get(RUN, {}), reply) or made
@@ -320,16 +320,16 @@ def stand_ins(
     asked = [read_call(call, encode) for call in calls]
     keys = keys_for(reply, again, [one.digest for one in asked], known, whole=False)
     for key, call, one in zip(keys, calls, asked, strict=True):
-        if one.wrong is not None:  # nobody can read it, so nobody made it
+        if one.wrong is not None:  # unreadable, so it was not made
             continue
         answer = next((message for message in told if str(call.get("id") or key) == message.get("tool_call_id")), None)
-        if answer is None or answer.get(CALL_KEY) == key:  # else somebody else made it
+        if answer is None or answer.get(CALL_KEY) == key:  # else another call made it
             new[CALL, key] = CallEntry(key, one.name, arguments=one.arguments, noted_at=now, **_told(answer)).to_dict()
     return {(kind, name): value for (kind, name), value in new.items() if name not in kept.get(kind, {})}
 
 
 def _told(answer: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What an answer in the conversation says of the outcome of its call."""
+    """The outcome of a call according to its answer in the conversation."""
     if answer is None:
         return {"status": CallStatus.UNKNOWN, "error": LOST}
     if (answer.get("metadata") or {}).get("is_error"):

@@ -1,7 +1,7 @@
-"""Replies of models: which are refused, with the reply in the error, and in what form the others are stored. Pure.
+"""Replies of models: which are refused, with the reply in the error, and how the others are stored. Pure.
 
-A reply whose calls are in a provider's own spelling would otherwise pass for the model's last word, and its calls would
-never be made. Touches codec, domain and errors.
+A reply whose calls are in a provider's own form would otherwise count as a final answer, and its calls would never be made.
+Touches codec, domain and errors.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _NEXT: Final = "list its calls as tool_calls=[{'id', 'name', 'arguments'}] of th
 
 
 def refuse_unread(reply: Any) -> None:
-    """Raise InvalidInputError for what is no reply, and for one with calls that `tool_calls` does not list."""
+    """Raise InvalidInputError if this is not a reply, or has calls outside `tool_calls`."""
     if inspect.isgenerator(reply) or inspect.isasyncgen(reply):
-        raise InvalidInputError("the model's function yields pieces; join them, and return the whole reply")
+        raise InvalidInputError("the model's function is a generator; join the pieces and return the whole reply")
     given = reply.to_dict() if isinstance(reply, Message) else reply
     if not isinstance(given, (str, Mapping)):
         raise InvalidInputError(
-            f"a model's reply is text, a Message or an assistant's message as a dict, not {type(reply).__name__}; "
+            f"a model's reply must be text, a Message or an assistant message as a dict, not {type(reply).__name__}; "
             f"convert it in the function that calls the model"
         )
     unread = None if isinstance(given, str) else _unread(given)
@@ -57,12 +57,12 @@ def quoting(reply: Any) -> Iterator[None]:
     except InvalidInputError as error:
         text = repr_text(reply)
         error.reply = reply
-        error.args = (f"{error}; nothing was kept of the reply {text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}",)
+        error.args = (f"{error}; the reply was not saved: {text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}",)
         raise
 
 
 def _unread(reply: Mapping[str, Any]) -> str | None:
-    """What asks for a call in another place than `tool_calls`."""
+    """Describe a request for a call outside `tool_calls`; None if there is none."""
     listed = reply.get("tool_calls") or ()
     known = {_text(call, "id") for call in listed} if isinstance(listed, (list, tuple)) else set()
     content = reply.get("content")
@@ -92,7 +92,7 @@ def _text(part: Any, name: str) -> str | None:
 
 
 def as_reply(given: Any) -> dict[str, Any]:
-    """A model's reply as it is kept. Calls that nobody can read are kept as they are: the model is told what is wrong."""
+    """The stored form of a model's reply. Unreadable calls are stored unchanged: the model gets an error that says why."""
     reply = {"role": "assistant", "content": given} if isinstance(given, str) else given
     calls = _calls_of(reply)
     try:
@@ -103,12 +103,12 @@ def as_reply(given: Any) -> dict[str, Any]:
         said = as_reply({"content": None, **reply, "tool_calls": []})
         return said | {"tool_calls": [_call_with_id(call, number) for number, call in enumerate(calls)]}
     if message.role != Role.ASSISTANT:
-        raise InvalidInputError(f"a model's reply has the role assistant, not {message.role}")
+        raise InvalidInputError(f"a model's reply must have the role assistant, not {message.role}")
     return message.to_dict()
 
 
 def _call_with_id(call: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """A call with an id that can be kept; if nobody can read it, otherwise as it was given."""
+    """A call with a valid id; an unreadable call is otherwise unchanged."""
     given = call.get("id")
     try:
         named = {**call, "id": checked_id(given, "a call's id")}
@@ -121,13 +121,13 @@ def _call_with_id(call: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _calls_of(reply: Any) -> list[Mapping[str, Any]]:
-    """The calls of a reply, if they are a list of such."""
+    """The calls of a reply, if they are a list of dicts."""
     calls = reply.get("tool_calls") if isinstance(reply, Mapping) else None
     return calls if isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls) else []
 
 
 def storable_reply(reply: Any, encode: Callable[[Any], bytes]) -> Any:
-    """A reply whose texts can be kept, and calls that cannot, as calls that nobody can read; None if it is as it was."""
+    """A storable variant of a reply: texts escaped, calls that cannot be stored made unreadable; None if nothing changed."""
     if isinstance(reply, str):
         return None if (text := storable_text(reply)) == reply else text
     given = reply.to_dict() if isinstance(reply, Message) else reply
@@ -147,12 +147,12 @@ def _storable_call(call: Mapping[str, Any], encode: Callable[[Any], bytes]) -> M
         inner = call.get("function")
         named = {**call, **inner} if isinstance(inner, Mapping) else call
         told = {name: storable_text(str(named[name])) for name in ("id", "name") if named.get(name)}
-        return {**told, "arguments": f"(they could not be kept: {error})"}
+        return {**told, "arguments": f"(they could not be saved: {error})"}
     return call
 
 
 def number_twins(calls: Sequence[dict[str, Any]]) -> None:
-    """Give calls of one reply that came with the same id ids of their own: each is made, and answered."""
+    """Give calls of one reply with the same id different ids, so that each is made and answered."""
     taken = {call["id"] for call in calls}
     seen: set[str] = set()
     for call in calls:
@@ -163,5 +163,5 @@ def number_twins(calls: Sequence[dict[str, Any]]) -> None:
 
 
 def storable_text(error: str) -> str:
-    """A text that can be kept, whatever a tool put into its error."""
+    """A storable text: lone surrogates are escaped."""
     return error.encode("utf-8", "backslashreplace").decode()

@@ -1,7 +1,7 @@
-"""A run: one holder working on a thread under a lease, calling the model and the tools in between.
+"""A run: one holder working on a thread under a lease, calling the model and the tools in turn.
 
-The conversation is the program counter: whoever enters a run finds what was said and done, settles the calls that have no
-answer yet, and goes on. Nothing is replayed. What a crash can leave open is decided by the kind of the tool, never guessed.
+The conversation is the program counter: a resumed run finds the messages so far, settles the calls without an answer, and
+continues. Nothing is replayed. After a crash the kind of a tool decides what to do about a started call; it is never guessed.
 Touches core, lease, toolbox, tracing, views, store, errors.
 """
 
@@ -34,15 +34,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 AT_ONCE: Final = 8
-"""How many calls of one reply run at the same time at most."""
+"""Maximum number of calls of one reply that run at the same time."""
 
 
 Usage = Callable[[Any], tuple[int | None, float | None]]
-"""Tells the tokens and the cost of a reply."""
+"""Returns the tokens and the cost of a reply."""
 
 
 class Outcome(NamedTuple):
-    """What became of a call: as it was made the last time, whether it gave a result, and that, or what it raised."""
+    """The outcome of a call: its last attempt, whether it returned, and its result or exception."""
 
     go: Go
     done: bool
@@ -50,32 +50,32 @@ class Outcome(NamedTuple):
 
 
 class _Failed(Exception):
-    """What a tool raised, inside a transaction that must be undone."""
+    """Wraps what a tool raised inside a transaction, which must be rolled back."""
 
 
 class TimedOut(TimeoutError):
-    """A tool did not come back in time; its thread goes on."""
+    """A tool did not return in time; its thread keeps running."""
 
     def __init__(self, timeout: dt.timedelta) -> None:
-        super().__init__(f"it did not come back within {timeout.total_seconds():g} s")
+        super().__init__(f"it did not return within {timeout.total_seconds():g} s")
 
 
 class AnyRun:
-    """What a run is for both drivers, Run and AsyncRun: what can be read of it, and what is kept of a call."""
+    """The common part of Run and AsyncRun: the state of a run, and saving the outcomes of calls."""
 
     def __init__(self, core: RunCore, hold: Hold, store: Store, thread_id: str) -> None:
         self._core, self._hold, self._store, self._thread_id = core, hold, store, thread_id
         self._paid: tuple[Checkpoint | None, Any, Usage | None] | None = None
-        """A reply that the store could not take yet: the model is not asked again for it."""
+        """A reply that the store could not take yet: the model is not asked for it again."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation as any provider accepts it: every call answered, in order. What is kept stays as it is."""
+        """The conversation as any provider accepts it: every call answered, in order. The stored one does not change."""
         return views.closed(self._core.messages, notes=self._core.notes)
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the thread keeps besides the messages. Change it, then `save()`."""
+        """The state of the thread besides the messages. Change it, then `save()`."""
         return self._core.state
 
     @property
@@ -85,7 +85,7 @@ class AnyRun:
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing to do: the model has answered and calls nothing, or the run was halted."""
+        """Whether nothing is left to do: the newest reply calls nothing, or the run was halted."""
         return self._core.done
 
     @property
@@ -95,32 +95,32 @@ class AnyRun:
 
     @property
     def alive(self) -> bool:
-        """False once the lease is known to be lost: nothing more can be written."""
+        """False once the lease is known to be lost: nothing can be written any more."""
         return not self._hold.lost.is_set()
 
     def openai_messages(self, **options: Any) -> list[dict[str, Any]]:
-        """What `model` shows, in the shape of OpenAI's chat completions; takes `budget` and the rest as `model` does."""
+        """The messages that `model` passes, in the form of OpenAI's chat completions; takes the options of `model`."""
         return views.openai_messages(self._core.shown(**options))
 
     def anthropic_messages(self, **options: Any) -> tuple[str, list[dict[str, Any]]]:
-        """The system's text and what `model` shows, in the shape of Anthropic's messages; takes what `model` takes."""
+        """The system text and the messages that `model` passes, in Anthropic's form; takes the options of `model`."""
         return views.anthropic_messages(self._core.shown(**options))
 
     def _question(self, shown: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What the model is asked. Raises InvalidInputError while calls of its last reply have no answer."""
+        """The messages for the model. Raises InvalidInputError while calls of its last reply have no answer."""
         self._core.check()
         if self._core.pending():
             raise InvalidInputError("calls of the last reply are not settled yet; call run.tools() before run.model()")
         return self._core.shown(**shown)
 
     def _unkept_reply(self) -> tuple[Any, Usage | None] | None:
-        """What the model said already at this point of the conversation."""
+        """The unsaved reply that the model already gave at this point of the conversation."""
         if self._paid is None or self._paid[0] is not self._core.checkpoint:
             return None
         return self._paid[1:]
 
     def _journal(self, reply: Any, usage: Usage | None) -> Any:
-        """Keep a reply, whatever is wrong with what `usage` tells of it: that is raised afterwards."""
+        """Save a reply; an error of `usage` is raised afterwards."""
         spent, wrong = _spent(reply, usage)
         self._paid = None
         try:
@@ -155,8 +155,8 @@ class AnyRun:
                         result = self._in_time(go, db)
                 except Exception as error:
                     raise _Failed(error) from error
-                if not db.in_transaction:  # the result would be kept without what was done
-                    raise TransactionFailed("the tool ended the transaction that it was given", unknown=True)
+                if not db.in_transaction:  # the result would be saved without its writes
+                    raise TransactionFailed("the tool ended the transaction itself", unknown=True)
                 self._saving(Kind.TOOL_CALL, self._core.finish, go, result)
         except _Failed as failed:
             self._saving(Kind.TOOL_CALL, self._core.fail, go, _described(failed.args[0]))
@@ -166,7 +166,7 @@ class AnyRun:
             self._saving(Kind.TOOL_CALL, self._core.fail, go, str(error))
 
     def _in_time(self, go: Go, db: Any) -> Any:
-        """What a transaction gives. Nobody can stop it while it holds the connection: one that was late is undone."""
+        """The result of a transaction. It cannot be stopped while it holds the connection; a late one is rolled back."""
         began, timeout = time.monotonic(), go.tool.timeout
         advice = "a transaction holds the database while it runs, so it must not await"
         result = plain_result(self._invoke(go, db), f"tool {go.tool.name!r}", advice)
@@ -182,7 +182,7 @@ class AnyRun:
             return write(*given, **named)
 
     def _invoke(self, go: Go, db: Any = None) -> Any:
-        arguments = copy.deepcopy(go.pending.arguments)  # what a tool does to them is not what the model said
+        arguments = copy.deepcopy(go.pending.arguments)  # a tool that changes them must not change the model's message
         return go.tool.invoke(self._call(go, arguments, db), arguments)
 
     def _call(self, go: Go, arguments: Any, db: Any) -> Call:
@@ -201,19 +201,19 @@ class AnyRun:
 
 
 class Run(AnyRun):
-    """What `vault.run` gives inside its `with` block."""
+    """What `vault.run` returns in its `with` block."""
 
     def user(self, content: Any, key: str | None = None) -> bool:
-        """Add what the user says. The same `key` (a webhook's id, a click) is taken once: False if it was there before."""
+        """Add a user message. Returns False if the `key` (a webhook's id, a click) was used before; then nothing is added."""
         checked = None if key is None else checked_id(key, "a key")
         return self._saving(Kind.MANUAL, self._core.user, content, checked)
 
     def model(self, llm: Callable[[list[dict[str, Any]]], Any], *, usage: Usage | None = None, **shown: Any) -> Any:
-        """Ask the model, and keep its reply before anything that it calls begins; gives the content of the reply.
+        """Ask the model, and save its reply before any of its calls starts. Returns the content of the reply.
 
-        `llm(messages)` gives text or an assistant's message. `usage(reply)` tells its tokens and cost. What is shown is
-        bounded by `budget` tokens, or the conversation's `max_context_tokens`; `strategy`, `keep_recent` and `summary` are
-        those of `Conversation.compact`. The vault keeps everything.
+        `llm(messages)` returns text or an assistant message, `usage(reply)` its tokens and cost. The messages are limited to
+        `budget` tokens, or the conversation's `max_context_tokens`; `strategy`, `keep_recent` and `summary` are those of
+        `Conversation.compact`. The vault keeps everything.
         """
         known = self._unkept_reply()
         if known is not None:
@@ -225,9 +225,9 @@ class Run(AnyRun):
         return self._journal(reply, usage)
 
     def tools(self, *, at_once: bool = False) -> None:
-        """Settle every call of the newest reply that has no answer, one after the other, or at once; in the model's order.
+        """Settle every call of the newest reply that has no answer, one by one or `at_once`; answers in the model's order.
 
-        Raises Paused if one waits for a person, Unknown if nobody knows the outcome of one that must not run twice.
+        Raises Paused if a call waits for a person, Unknown if the outcome of a call that must not run twice is unknown.
         """
         if at_once:
             self._all_at_once()
@@ -236,7 +236,7 @@ class Run(AnyRun):
             self._settle(self._core.prepare(pending))
 
     def step(self, name: str, work: Callable[[], T]) -> T:
-        """What `work()` gives, kept under a name: done once, whoever resumes the run. It may be begun again after a crash."""
+        """The result of `work()`, saved under a name: later runs return the saved result. A crash may repeat `work()`."""
         found = self._core.step(checked_id(name, "a step's name"))
         if found is MISSING:
             found = plain_result(work(), f"the function of step {name!r}")
@@ -245,11 +245,11 @@ class Run(AnyRun):
         return value
 
     def save(self, label: str | None = None) -> Checkpoint:
-        """A checkpoint of the conversation and of `state` as it is now."""
+        """Save a checkpoint of the conversation and of `state`."""
         return self._saving(Kind.MANUAL, self._core.save, label, None)
 
     def halt(self, reason: str, *, resume_hint: str | None = None) -> Checkpoint:
-        """End the run on purpose: nobody resumes it by itself. What the user says next reopens it."""
+        """End the run on purpose: it is not resumed automatically. The next user message reopens it."""
         return self._saving(Kind.MANUAL, self._core.save, None, Status.halted(reason), resume_hint)
 
     # -- calling tools -----------------------------------------------------------------------------
@@ -259,24 +259,24 @@ class Run(AnyRun):
             waiting: list[Future[Outcome]] = []
             try:
                 for pending in self._core.open_calls():
-                    _wait_for_a_place(waiting)  # what only stands in a queue is not written down as started
+                    _wait_for_a_place(waiting)  # a call that is only queued is not recorded as started
                     found = self._core.prepare(pending)
                     if takes_long(found):
                         waiting.append(pool.submit(copy_context().run, self._outcome, found))
                     else:
-                        self._collect(waiting)  # answers stand in the model's order
+                        self._collect(waiting)  # answers keep the model's order
                         self._settle(found)
-            finally:  # also if one waits for a person: what the others did is known, and must not be lost
+            finally:  # also if one waits for a person: the outcomes of the others must not be lost
                 self._collect(waiting)
 
     def _collect(self, waiting: list[Future[Outcome]]) -> None:
-        """Keep every outcome, in the model's order; only then raise what one of them raised, or an interrupt meanwhile."""
+        """Save every outcome, in the model's order; then raise the first error, or an interrupt that came meanwhile."""
         raised: list[BaseException] = []
         while waiting:
             try:
                 wait(waiting[:1])
                 self._keep(waiting.pop(0).result())
-            except BaseException as error:  # noqa: BLE001 - raised again when the others are kept
+            except BaseException as error:  # noqa: BLE001 - an interrupt too; raised again when the others are saved
                 raised.append(error)
         if raised:
             raise raised[0]
@@ -296,7 +296,7 @@ class Run(AnyRun):
             while True:
                 try:
                     return Outcome(go, done=True, value=_within(go.tool.timeout, partial(self._result, go)))
-                except Exception as error:  # noqa: BLE001 - a tool may raise anything: it is kept, and told to the model
+                except Exception as error:  # noqa: BLE001 - a tool may raise anything: it is saved, and the model gets it
                     pause = next(waits, None)
                     if pause is None or not self.alive:
                         span.failed(error)
@@ -306,31 +306,31 @@ class Run(AnyRun):
 
 
 def takes_long(found: Go | Known) -> TypeGuard[Go]:
-    """Whether a call is made apart from what is kept of it. A transaction is not: it holds up every writer meanwhile."""
+    """Whether a call is made outside the transaction that saves it. A transaction tool is not: it blocks every writer."""
     return isinstance(found, Go) and found.tool.kind != ToolKind.TRANSACTION
 
 
 def refuse_what_cannot_run(store: Store, tools: Toolbox, *, awaits: bool) -> None:
-    """Said at the start of a run, before anything was done. `awaits`: its driver can call asynchronous tools."""
+    """Refuse unsupported tools at the start of a run. `awaits`: its driver can call asynchronous tools."""
     for tool in tools:
         if tool.kind == ToolKind.TRANSACTION and Capability.CONNECTION not in store.capabilities:
             raise UnsupportedError(
-                f"tool {tool.name!r} is a transaction, which {store.scheme} stores do not have; use SQLite or PostgreSQL"
+                f"tool {tool.name!r} is a transaction, which {store.scheme} stores do not support; use SQLite or PostgreSQL"
             )
         if tool.is_async and not awaits:
             raise InvalidInputError(f"tool {tool.name!r} is asynchronous; open the vault with savegame.open_async")
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """`work()` in a thread of its own, with the context of the caller. Nobody can stop it, and no exit waits for it."""
+    """Run `work()` in its own thread, with the context of the caller. It cannot be stopped, and no exit waits for it."""
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # from here on nobody can cancel it
+    future.set_running_or_notify_cancel()  # it can no longer be cancelled
     context = copy_context()
 
     def run() -> None:
         try:
             future.set_result(context.run(work))
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        except BaseException as error:  # noqa: BLE001 - passed on to the waiting thread
             future.set_exception(error)
 
     threading.Thread(target=run, name="tool", daemon=True).start()
@@ -338,7 +338,7 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
 
 
 def _within(timeout: dt.timedelta | None, work: Callable[[], Any]) -> Any:
-    """What `work()` gives, if it does so in time. One that is late goes on, unheard."""
+    """The result of `work()`. Raises TimedOut after the timeout; `work()` keeps running and its result is lost."""
     if timeout is None:
         return work()
     future = in_thread(work)
@@ -363,13 +363,13 @@ def _spent(reply: Any, usage: Usage | None) -> tuple[tuple[int | None, float | N
     try:
         told = plain_result(usage(reply), "usage", "pass an ordinary function")
         if not isinstance(told, tuple) or len(told) != 2:
-            raise InvalidInputError(f"usage() gave {told!r}; it must give (tokens, cost), each of which may be None")
+            raise InvalidInputError(f"usage() returned {told!r}; it must return (tokens, cost), each of which may be None")
         tokens_used, cost = told
         if tokens_used is not None:
             checked_number(tokens_used, "tokens_used")
         if cost is not None:
             checked_number(cost, "cost", whole=False)
-    except Exception as error:  # noqa: BLE001 - the user's function may raise anything: it is raised once the reply is kept
+    except Exception as error:  # noqa: BLE001 - the user's function may raise anything: it is raised once the reply is saved
         return (None, None), error
     return (tokens_used, cost), None
 
@@ -379,5 +379,5 @@ def _described(error: Exception) -> str:
         return str(error)
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - it cannot even say what is wrong; its name is all there is to tell
+    except Exception:  # noqa: BLE001 - its text cannot be computed; only its name is left
         return type(error).__name__

@@ -1,4 +1,4 @@
-"""Runs on the vault: entering one, its ledger, answers and outcomes from people, and resuming what went stale.
+"""Runs on the vault: starting one, its ledger, answers and outcomes from people, and resuming stale runs.
 
 Touches core, run, ledger, lease, timeline and what is below them.
 """
@@ -46,15 +46,15 @@ logger = logging.getLogger("savegame")
 
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _MOMENT: Final = 30_000_000
-"""For how many microseconds a lease is taken by who only writes something down."""
+"""Microseconds for which a lease is taken to write a single record."""
 LONGEST_LEASE: Final = dt.timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
 class StaleRun:
-    """A run that nobody holds any more although it is not done. `takeovers` were made since its last progress.
+    """An unfinished run that no process holds any more. `takeovers` counts those since its last progress.
 
-    If what it has kept is damaged, `damage` says so: it cannot be resumed before a repair.
+    If its records are damaged, `damage` says how: it cannot be resumed before a repair.
     """
 
     thread_id: str
@@ -67,9 +67,9 @@ class StaleRun:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """A run that is not done. `stale`: nobody holds it any more, it is to be resumed. `takeovers` since its last progress.
+    """An unfinished run. `stale`: no process holds it, so it should be resumed. `takeovers` since its last progress.
 
-    If what it has kept is damaged, `damage` says so: it cannot be resumed before a repair.
+    If its records are damaged, `damage` says how: it cannot be resumed before a repair.
     """
 
     thread_id: str
@@ -82,7 +82,7 @@ class RunInfo:
 
 
 class _Bare(NamedTuple):
-    """A run that no user code drives."""
+    """A run without user code."""
 
     core: RunCore
     hold: Hold
@@ -96,7 +96,7 @@ class Runner:
     def __init__(self, engine: Engine, namespace: str) -> None:
         self._engine, self._namespace = engine, namespace
         self._logged: set[str] = set()
-        """Damage that was logged already: a supervisor meets it every second."""
+        """Damage that was already logged: a supervisor would find it every second."""
 
     @contextmanager
     def run(
@@ -112,22 +112,22 @@ class Runner:
     ) -> Iterator[R]:
         """`Vault.run`. `awaits`: the driver can call asynchronous tools."""
         if checked_duration(lease, "lease") > LONGEST_LEASE:
-            raise InvalidInputError(f"lease must be at most {LONGEST_LEASE.days} days: a run renews it while it lasts")
+            raise InvalidInputError(f"lease must be at most {LONGEST_LEASE.days} days: a run renews its lease until it ends")
         policy = strategy if isinstance(strategy, Strategy) else Strategy(strategy or "after_tool_call")
         thread = self._thread(thread_id)
         if agent is not None:
             checked_id(agent, "the agent's id")
         if tools is not None and not isinstance(tools, Toolbox):
-            raise InvalidInputError(f"tools must be a Toolbox, not {type(tools).__name__}; its @tool marks functions as tools")
+            raise InvalidInputError(f"tools must be a Toolbox, not {type(tools).__name__}; add functions with its @tool")
         box = Toolbox() if tools is None else tools
         refuse_what_cannot_run(self._engine.store, box, awaits=awaits)
         hold = Hold(self._engine.store, thread.key, lease // _MICROSECOND)
-        to_resume = hold.taken_from is not None  # what could not even be entered is as it was
+        to_resume = hold.taken_from is not None  # if it cannot be started, nothing changes
         try:
             self._count_takeover(thread, hold)
             core = RunCore(thread, box, hold, policy, agent)
-            to_resume = True  # whatever ends it from here on but itself, or a question to a person
-            # a driver that awaits is entered in a worker; a span counts where it was entered, so its loop does that
+            to_resume = True  # unless it ends normally or with a question to a person
+            # an asynchronous driver starts in a worker, but its span must start on the loop, which does that itself
             with nullcontext() if awaits else tracing.run(thread.id, agent):
                 yield driver(core, hold, self._engine.store, thread.id)
             to_resume = False
@@ -138,7 +138,7 @@ class Runner:
             hold.release(stale=to_resume)
 
     def _count_takeover(self, thread: Timeline, hold: Hold) -> None:
-        """Remember how often a run was taken over since it last got on."""
+        """Record how often a run was taken over since its last progress."""
         if hold.taken_from is None:
             return
         row = thread.row()
@@ -182,7 +182,7 @@ class Runner:
         thread = self._thread(thread_id)
         key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
         self._call(thread, key)
-        hold = Hold(self._engine.store, thread.key, lease // _MICROSECOND)  # nobody may be making it at this moment
+        hold = Hold(self._engine.store, thread.key, lease // _MICROSECOND)  # no run may be making it meanwhile
         try:
             entry = self._call(thread, key)
             if entry.settled or entry.status == CallStatus.WAITING:
@@ -191,7 +191,7 @@ class Runner:
             known = replace(entry, status=status, ended_at=self._now(), result=result, error=error)
             thread.commit([thread.put(CALL, key, known.to_dict(), epoch=hold.epoch)])
         finally:
-            hold.release(stale=hold.taken_from is not None)  # a run that went stale is still to be resumed
+            hold.release(stale=hold.taken_from is not None)  # a stale run must still be resumed
 
     # -- resuming ----------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Runner:
                 yield RunInfo(row.key.id, row.agent, lease.owner, time_of(lease.expires), stale, takeovers, damage)
 
     def _unfinished(self) -> Iterator[ThreadRow]:
-        """The threads that are in progress, and those where nothing was saved yet: a run may have kept steps there."""
+        """Threads in progress, and those without a checkpoint: a run may have recorded steps there."""
         for found in listed(self._engine, self._namespace):
             if found.damage is not None:
                 self._log(found.id, found.damage)
@@ -228,7 +228,7 @@ class Runner:
                 yield row
 
     def _log(self, thread_id: str, error: CorruptionError) -> None:
-        """Log what is wrong with a thread whose runs cannot be told of or resumed; the others go on."""
+        """Log, once, the damage of a thread whose runs cannot be listed or resumed."""
         if f"{thread_id} {error}" not in self._logged:
             self._logged.add(f"{thread_id} {error}")
             logger.error("thread %r cannot be resumed before a repair: %s", thread_id, error)
@@ -254,9 +254,9 @@ class Runner:
         return resumed
 
     def due(self, give_up_after: int, *, patient: bool) -> list[StaleRun]:
-        """What is to be resumed now: neither what is damaged, nor what is stuck, which is marked as failed.
+        """The runs to resume now, without damaged and stuck ones; stuck ones are marked as failed.
 
-        `patient`: a store that cannot be reached has nothing to be resumed; it is asked again later.
+        `patient`: return nothing if the store is unavailable, instead of raising.
         """
         try:
             found = list(self.stale())
@@ -282,15 +282,15 @@ class Runner:
         return True
 
     def not_resumed(self, thread_id: str, before: int, error: Exception) -> None:
-        """Log why; if the run was not even entered since its epoch was `before`, count a takeover without progress."""
-        if isinstance(error, (Busy, OutcomeError)):  # somebody else was quicker, or it waits for a person
-            logger.info("thread %r was not resumed to its end: %s", thread_id, error)
+        """Log why; if the epoch is still `before`, the run was not even started: count a takeover without progress."""
+        if isinstance(error, (Busy, OutcomeError)):  # another process was quicker, or it waits for a person
+            logger.info("resuming thread %r stopped before its end: %s", thread_id, error)
             return
         logger.error("thread %r could not be resumed", thread_id, exc_info=error)
         try:
             if self.epoch(thread_id) == before:
                 self._count_attempt(thread_id)
-        except CorruptionError as damage:  # it is not among those that are due any more
+        except CorruptionError as damage:  # it is no longer due
             self._log(thread_id, damage)
 
     def _count_attempt(self, thread_id: str) -> None:
@@ -310,22 +310,22 @@ class Runner:
         return 0 if row is None or row.lease is None else row.lease.epoch
 
     def _give_up(self, run: StaleRun) -> None:
-        """Say that a run is stuck, so that nobody resumes it by itself any more."""
+        """Mark a run as stuck, so that it is not resumed automatically any more."""
         try:
             with self.run(run.thread_id, None, None, dt.timedelta(seconds=30), _Bare) as held:
-                if held.core.done or self._takeovers(run.thread_id) <= run.takeovers:  # ours counts too: else it has got on
+                if held.core.done or self._takeovers(run.thread_id) <= run.takeovers:  # ours counts too; fewer means progress
                     held.hold.release(stale=not held.core.done)
                     return
                 held.core.save(None, Status.failed(f"stuck: taken over {run.takeovers} times without progress"))
         except Busy:
             return
         except SavegameError:
-            logger.exception("thread %r is stuck, and that cannot be written down", run.thread_id)
+            logger.exception("thread %r is stuck, and that could not be recorded", run.thread_id)
             return
         logger.warning("thread %r is stuck: taken over %d times without progress", run.thread_id, run.takeovers)
 
     def _counted(self, thread_id: str) -> tuple[int, str | None]:
-        """What `_takeovers` gives, and why it cannot, if that is so."""
+        """The number of takeovers, and the damage that prevents reading it."""
         try:
             return self._takeovers(thread_id), None
         except CorruptionError as error:
@@ -333,7 +333,7 @@ class Runner:
             return 0, str(error)
 
     def _takeovers(self, thread_id: str) -> int:
-        """How often a run was taken over since it last got on."""
+        """How often a run was taken over since its last progress."""
         thread = self._thread(thread_id)
         row = thread.row()
         kept = thread.values(RUN).get(TAKEOVERS, {})

@@ -1,9 +1,9 @@
-"""What the signature of a tool says: a JSON schema for the model, and arguments read by it. Touches errors.
+"""From the signature of a tool to a JSON schema for the model, and from the model's arguments to Python. Touches errors.
 
-A Shape is one annotated type: the schema that a model is shown, and `read`, which gives the function what the model gave.
-Both are made from the same annotation, together. Reading makes Enum members, dataclasses and pydantic models where the
-signature asks for them, and a float of a whole number; nothing else is coerced. What does not fit raises InvalidInputError,
-with a text that a model can read: it names the place, `order.lines[2].cents`, in the words of JSON.
+A Shape is one annotated type: its schema, and `read`, which converts the model's value for the function. Both come from the
+same annotation. Reading creates Enum members, dataclasses and pydantic models where the signature asks for them, and a float
+from a whole number; nothing else is coerced. Values that do not fit raise InvalidInputError with a text for the model: it
+names the place, `order.lines[2].cents`, in terms of JSON.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _SUPPORTED: Final = (
 
 
 class Shape(NamedTuple):
-    """One type: its JSON schema, and `read(value, place)`, which gives the value as that type or raises InvalidInputError."""
+    """One type: its JSON schema, and `read(value, place)`, which returns the value as that type or raises InvalidInputError."""
 
     schema: dict[str, Any]
     read: Callable[[Any, str], Any]
 
 
 class Parameters(NamedTuple):
-    """The parameters of a function: whether it takes a `call` first, the schema of the others, and how they are read.
+    """The parameters of a function: whether it takes a `call` first, the schema of the others, and how to read them.
 
-    `read` gives them all by name, those that were left out with their defaults.
+    `read` returns all of them by name, omitted ones with their defaults.
     """
 
     takes_call: bool
@@ -65,7 +65,7 @@ class _Field(NamedTuple):
 
 
 def parameters_of(function: Callable[..., Any]) -> Parameters:
-    """What a function takes. Raises InvalidInputError naming the parameter that no model could give."""
+    """The parameters of a function. Raises InvalidInputError naming one that a model could not pass."""
     taken = dict(inspect.signature(function).parameters)
     takes_call = next(iter(taken), None) == "call"
     own = dict(list(taken.items())[takes_call:])
@@ -73,7 +73,7 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
         raise InvalidInputError("the parameter call must come first")
     for parameter in taken.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise InvalidInputError(f"its parameter {parameter.name!r} is not given by name, as a model does; no *, ** or /")
+            raise InvalidInputError(f"its parameter {parameter.name!r} cannot be passed by name; do not use *, ** or /")
     shapes = _Shapes()
     hints = _parameter_hints(function, own)
     told = _descriptions(function, own)
@@ -91,7 +91,7 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
 
 
 def _parameter_hints(function: Callable[..., Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The types of these parameters alone: those of `call` and of the result need not be there at run time."""
+    """The types of these parameters only: those of `call` and of the result need not exist at run time."""
     plain = inspect.unwrap(function)
     wanted = {name: hint for name, hint in plain.__annotations__.items() if name in own}
     return _hints(SimpleNamespace(__annotations__=wanted), getattr(plain, "__globals__", {}))
@@ -105,7 +105,7 @@ def _hints(owner: Any, names: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def _descriptions(function: Callable[..., Any], own: Mapping[str, Any]) -> dict[str, str]:
-    """What the docstring says of each parameter in a line `name: text`, `name (type): text` or `:param name: text`."""
+    """The descriptions of parameters in the docstring: `name: text`, `name (type): text` or `:param name: text`."""
     lines = re.findall(r"^\s*(?::param\s+)?(\w+)(?:\s*\(.*?\))?:[ \t]+(\S.*)$", inspect.getdoc(function) or "", re.MULTILINE)
     return {name: text.strip() for name, text in lines if name in own}
 
@@ -117,21 +117,21 @@ def _with_details(shape: Shape, description: str | None, default: Any) -> Shape:
 
 
 class _Shapes:
-    """The shapes of one signature. `defs` are what its pydantic models refer to, `within` the classes being looked at."""
+    """The shapes of one signature. `defs` are the definitions of its pydantic models, `within` the classes being visited."""
 
     def __init__(self) -> None:
         self.defs: dict[str, Any] = {}
         self.within: list[type] = []
 
     def of(self, annotation: Any) -> Shape:
-        """The shape of an annotated type. Raises InvalidInputError for one that JSON has no words for."""
+        """The shape of an annotated type. Raises InvalidInputError for one that JSON cannot express."""
         if annotation is Any:
             return Shape({}, lambda value, place: value)
         make = self._BY_ORIGIN.get(get_origin(annotation) or _bare(annotation))
         if make is not None:
             return make(self, get_args(annotation))
         if not isinstance(annotation, type) or get_origin(annotation) is not None:
-            raise InvalidInputError(f"{annotation!r} has no JSON schema here; take {_SUPPORTED}")
+            raise InvalidInputError(f"{annotation!r} is not supported; use {_SUPPORTED}")
         return self._class(annotation)
 
     def _class(self, cls: Any) -> Shape:
@@ -142,9 +142,9 @@ class _Shapes:
         if hasattr(cls, "model_json_schema"):
             return self._pydantic(cls)
         if not dataclasses.is_dataclass(cls) and not hasattr(cls, "__required_keys__"):
-            raise InvalidInputError(f"{cls.__name__} has no JSON schema here; take {_SUPPORTED}")
+            raise InvalidInputError(f"{cls.__name__} is not supported; use {_SUPPORTED}")
         if cls in self.within:
-            raise InvalidInputError(f"{cls.__name__} holds itself; take a pydantic model for that")
+            raise InvalidInputError(f"{cls.__name__} refers to itself; use a pydantic model for that")
         self.within.append(cls)
         made = self._dataclass(cls) if dataclasses.is_dataclass(cls) else self._typed_dict(cls)
         self.within.pop()
@@ -211,7 +211,7 @@ class _Shapes:
 
     def _dict(self, args: tuple[Any, ...]) -> Shape:
         if args and args[0] is not str:
-            raise InvalidInputError("the keys of a dict must be str: JSON has no others")
+            raise InvalidInputError("the keys of a dict must be str, as in JSON")
         item = self.of(args[1] if args else Any)
 
         def read(value: Any, place: str) -> Any:
@@ -234,7 +234,7 @@ class _Shapes:
 
 
 def _bare(annotation: Any) -> Any:
-    """A `list` or `dict` that does not say of what."""
+    """A `list` or `dict` without item types."""
     return annotation if annotation is list or annotation is dict else None
 
 
@@ -256,7 +256,7 @@ def _choice(choices: Sequence[tuple[Any, Any]], what: str) -> Shape:
     values = [value for value, _ in choices]
     kinds = {type(value) for value in values}
     if not values or not kinds <= _SCALARS.keys():
-        raise InvalidInputError(f"{what} must have plain values that JSON has: text, numbers, True, False or None")
+        raise InvalidInputError(f"{what} must have values that JSON has: text, numbers, True, False or None")
 
     def read(value: Any, place: str) -> Any:
         for known, meaning in choices:
@@ -271,7 +271,7 @@ def _choice(choices: Sequence[tuple[Any, Any]], what: str) -> Shape:
 def _object(fields: Mapping[str, _Field], make: Callable[..., Any]) -> Shape:
     def read(value: Any, place: str) -> Any:
         if not isinstance(value, Mapping):
-            raise _wrong(place or "the whole of the arguments", "object", value)
+            raise _wrong(place or "the arguments", "object", value)
         within = f"{place}." if place else ""
         problems = [f"{within}{name} is missing" for name, field in fields.items() if field.required and name not in value]
         problems += [_unknown(within, name, list(fields)) for name in value if name not in fields]
@@ -313,7 +313,7 @@ def _read_pydantic(cls: Any, value: Any, place: str) -> Any:
 
 
 def _unknown(within: str, name: Any, known: Sequence[str]) -> str:
-    return f"{within}{_short(name)} is unknown; there is {', '.join(known) or 'nothing to give'}"
+    return f"{within}{_short(name)} is unknown; expected: {', '.join(known) or 'no arguments'}"
 
 
 def _wrong(place: str, wanted: str, value: Any) -> InvalidInputError:
@@ -326,5 +326,5 @@ def _with_article(word: str) -> str:
 
 
 def _short(value: Any) -> str:
-    """A name that a model made up, cut to a length that an error can hold."""
+    """A name chosen by a model, shortened for an error message."""
     return value if isinstance(value, str) and value.isidentifier() and len(value) <= 40 else reprlib.repr(value)

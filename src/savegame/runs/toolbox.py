@@ -5,8 +5,8 @@
     @tools.tool(idempotent=True)
     def refund(call, order: str, cents: int): return pay_back(order, cents, idempotency_key=call.key)
 
-Unmarked is the careful kind: at most once. What is here is pure: a tool tells its kind, its schema, its key and its delays,
-and calls its function when it is told to; leases, ledgers, retries and timeouts are enforced by the run that holds it.
+Unmarked is the careful kind: at most once. This module is pure: a tool has a kind, a schema, a key and delays, and calls its
+function; leases, ledgers, retries and timeouts are enforced by the run.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from savegame.waiting.awaiting import refuse_asynchronous
 F = TypeVar("F", bound=Callable[..., Any])
 
 RETRIES: Final = 2
-"""How often a tool that only reads, or has a key, is tried again if nothing else was said."""
+"""Default number of retries of a tool that only reads, or has a key."""
 BACKOFF: Final = dt.timedelta(milliseconds=100)
-"""How long to wait before the first retry; doubled for each one after it."""
+"""Pause before the first retry; doubled for each further one."""
 MAX_BACKOFF: Final = dt.timedelta(seconds=30)
 
 
 class ToolKind(StrEnum):
-    """What may be done with a call whose outcome is not known."""
+    """What may be done about a call whose outcome is unknown."""
 
     READ_ONLY = "read_only"
     """It changes nothing: run it again."""
@@ -44,11 +44,11 @@ class ToolKind(StrEnum):
     TRANSACTION = "transaction"
     """Its writes commit together with its result, or not at all: run it again."""
     PLAIN = "plain"
-    """Nothing is known of it: run it at most once, and ask about the outcome."""
+    """No promise: run it at most once, and ask a person about an unknown outcome."""
 
 
 def _kind_from_mcp(hints: Mapping[str, Any]) -> ToolKind:
-    """The kind of a tool of an MCP server. Hints are the server's word."""
+    """The kind of a tool of an MCP server, by its hints, which are trusted."""
     if hints.get("readOnlyHint") is True:
         return ToolKind.READ_ONLY
     return ToolKind.IDEMPOTENT if hints.get("idempotentHint") is True else ToolKind.PLAIN
@@ -60,25 +60,25 @@ def _always() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a tool, which gets it as its first argument if that is named `call`."""
+    """One call of a tool; passed to it if its first parameter is named `call`."""
 
     key: str
-    """The same whenever this call runs again: what another system tells repetitions by."""
+    """The same whenever this call runs again, so that other systems can recognise repetitions."""
     name: str
     thread_id: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """As the model gave them."""
+    """As the model passed them."""
     attempt: int = 1
     db: Any = None
-    """The connection, inside the transaction that also keeps the result; None unless the tool is a transaction."""
+    """The connection, inside the transaction that also saves the result; None unless the tool is a transaction."""
     deadline: dt.datetime | None = None
-    """When the tool's time is up, if it has a timeout. Nobody can stop a function in a worker thread: look at it yourself."""
+    """When the tool's timeout ends, if it has one. A function in a worker thread cannot be stopped: check it yourself."""
     alive: Callable[[], bool] = _always
-    """False once the run has lost its lease: nothing more of it will be kept, so a long tool does well to stop."""
+    """False once the run has lost its lease: its result cannot be saved, so a long tool should stop."""
     spent: dict[str, Any] = field(default_factory=dict)
 
     def spend(self, *, tokens_used: int = 0, cost: float = 0.0) -> None:
-        """Say what the call cost, in parts if need be: it is kept with its outcome, and counted by `vault.usage`."""
+        """Report what the call cost; repeated calls add up. Saved with its outcome, and counted by `vault.usage`."""
         more = checked_number(tokens_used, "tokens_used"), float(checked_number(cost, "cost", whole=False))
         self.spent["tokens_used"] = self.spent.get("tokens_used", 0) + more[0]
         self.spent["cost"] = self.spent.get("cost", 0.0) + more[1]
@@ -86,7 +86,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function that a model may call. Made by `Toolbox.tool`."""
+    """A function that a model may call. Created by `Toolbox.tool`."""
 
     name: str
     kind: ToolKind
@@ -94,9 +94,9 @@ class Tool:
     """Whether a person has to agree before each call."""
     description: str
     timeout: dt.timedelta | None
-    """How long a call may take. The run stops waiting, cancels an asynchronous tool, undoes a transaction that was late."""
+    """Maximum duration of a call. Then the run stops waiting, cancels an asynchronous tool, rolls back a transaction."""
     retries: int
-    """How often a call that raised is tried again."""
+    """Number of retries of a call that raised."""
     backoff: dt.timedelta
     function: Callable[..., Any] = field(repr=False)
     _parameters: Parameters = field(repr=False)
@@ -104,12 +104,12 @@ class Tool:
 
     @property
     def may_run_again(self) -> bool:
-        """Whether a call that was started, with nothing known of its end, may simply be run again."""
+        """Whether a started call with an unknown outcome may be run again."""
         return self.kind is not ToolKind.PLAIN
 
     @property
     def is_async(self) -> bool:
-        """Whether `invoke` gives something to await."""
+        """Whether `invoke` returns an awaitable."""
         return inspect.iscoroutinefunction(self.function)
 
     @property
@@ -119,22 +119,22 @@ class Tool:
 
     @property
     def annotations(self) -> dict[str, bool]:
-        """The hints of MCP. There, idempotent means once per arguments: only a key made of the arguments promises that."""
+        """MCP hints. There, idempotent means once per arguments, which only a key computed from the arguments promises."""
         reads = self.kind is ToolKind.READ_ONLY
         once = reads or self._domain_key is not None
         return {"readOnlyHint": reads, "destructiveHint": not reads, "idempotentHint": once}
 
     def for_openai(self) -> dict[str, Any]:
-        """This tool as OpenAI's chat completions take it, and the many that speak like them."""
+        """This tool for OpenAI's chat completions, and for the many APIs compatible with them."""
         about = {"name": self.name, "description": self.description, "parameters": self.schema}
         return {"type": "function", "function": about}
 
     def for_anthropic(self) -> dict[str, Any]:
-        """This tool as Anthropic's messages take it."""
+        """This tool for Anthropic's messages API."""
         return {"name": self.name, "description": self.description, "input_schema": self.schema}
 
     def check(self, arguments: Any) -> str | None:
-        """What is wrong with arguments that a model gave, in words for the model; None if they fit. Runs no tool."""
+        """What is wrong with a model's arguments, as a text for the model; None if they fit. Does not run the tool."""
         try:
             self._parameters.read(arguments)
         except InvalidInputError as error:
@@ -142,19 +142,19 @@ class Tool:
         return None
 
     def key_for(self, call_key: str, arguments: Mapping[str, Any]) -> str:
-        """The key under which these arguments take effect once: the tool's own if it makes one, else the call's."""
+        """The key under which these arguments take effect once: from the tool's own key function, else the call's."""
         if self._domain_key is None:
             return call_key
         return checked_id(self._domain_key(**self._parameters.read(arguments)), f"the key of tool {self.name!r}")
 
     def invoke(self, call: Call, arguments: Mapping[str, Any]) -> Any:
-        """Call the function, once, here and now. Raises InvalidInputError, before that, for arguments that do not fit."""
+        """Call the function once. Raises InvalidInputError before that if the arguments do not fit."""
         given = self._parameters.read(arguments)
         return self.function(call=call, **given) if self._parameters.takes_call else self.function(**given)
 
 
 def delays(tool: Tool) -> Iterator[dt.timedelta]:
-    """How long to wait before each retry of a call that raised; empty for a tool that is not tried again."""
+    """The pause before each retry of a call that raised; empty for a tool without retries."""
     delay, longest = tool.backoff, max(tool.backoff, MAX_BACKOFF)
     for _ in range(tool.retries):
         yield delay
@@ -162,7 +162,7 @@ def delays(tool: Tool) -> Iterator[dt.timedelta]:
 
 
 class Toolbox:
-    """The tools that a run may use, by name, in the order in which they were added. Iterating gives each Tool."""
+    """The tools that a run may use, by name, in the order in which they were added. Iterating yields each Tool."""
 
     def __init__(self) -> None:
         self._tools: dict[str, Tool] = {}
@@ -203,14 +203,14 @@ class Toolbox:
         backoff: dt.timedelta | None = None,
         annotations: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Add a function, `@tools.tool` or `@tools.tool(read_only=True)`; it is given back as it was.
+        """Add a function, `@tools.tool` or `@tools.tool(read_only=True)`; returns it unchanged.
 
-        One mark at most: `read_only` (changes nothing), `idempotent` (once per `call.key`, or per key that a function makes
-        of the arguments), `transaction` (writes through `call.db` only). Unmarked runs at most once. `ask` goes with any.
-        `annotations`, the hints of an MCP server that you trust, stand for a mark.
+        At most one mark: `read_only` (changes nothing), `idempotent` (once per `call.key`, or per key that a function computes
+        from the arguments), `transaction` (writes through `call.db` only). Unmarked runs at most once. `ask` goes with any.
+        `annotations`, the hints of an MCP server that you trust, replace a mark.
         The function gets the Call if its first parameter is named `call`, and the arguments by name. Its docstring's first
         paragraph is the description. A failed call is retried `retries` times, by default 2 if it reads or has a key.
-        Raises InvalidInputError, naming the tool, for what contradicts itself or cannot be told to a model.
+        Raises InvalidInputError, naming the tool, for contradictions and for signatures that a model cannot call.
         """
 
         def add(found: F) -> F:
@@ -240,12 +240,12 @@ class Toolbox:
 
     def _add(self, tool: Tool) -> None:
         if tool.name in self._tools:
-            raise InvalidInputError(f"tool {tool.name!r} is there already; give one of the two another name=")
+            raise InvalidInputError(f"tool {tool.name!r} already exists; give one of the two another name=")
         self._tools[tool.name] = tool
 
     def __getitem__(self, name: str) -> Tool:
         if name not in self._tools:
-            raise NotFoundError(f"there is no tool {name!r}; there is {', '.join(self._tools) or 'none at all'}")
+            raise NotFoundError(f"tool {name!r} does not exist; known tools: {', '.join(self._tools) or 'none'}")
         return self._tools[name]
 
     def __contains__(self, name: object) -> bool:
@@ -269,18 +269,18 @@ class Toolbox:
 
 def _checked_name(function: Any, name: str | None) -> str:
     if not inspect.isfunction(function) and not inspect.ismethod(function):
-        raise InvalidInputError(f"a tool is a function, not {function!r}; wrap it in one")
+        raise InvalidInputError(f"a tool must be a function, not {function!r}; wrap it in one")
     called = function.__name__ if name is None else name
     if not isinstance(called, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", called):
         raise InvalidInputError(
-            f"tool {called!r}: models take names of 1 to 64 letters from A to Z, digits, _ and -; give another name="
+            f"tool {called!r}: a name has 1 to 64 characters, each A-Z, a-z, 0-9, _ or -; pass another name="
         )
     return called
 
 
 def _kind(*, read_only: bool, idempotent: object, transaction: bool, annotations: Mapping[str, Any] | None) -> ToolKind:
     if not isinstance(idempotent, bool) and not callable(idempotent):
-        raise InvalidInputError(f"idempotent must be True or a function that makes a key, not {idempotent!r}")
+        raise InvalidInputError(f"idempotent must be True or a function that returns a key, not {idempotent!r}")
     marks = {ToolKind.READ_ONLY: read_only, ToolKind.IDEMPOTENT: idempotent, ToolKind.TRANSACTION: transaction}
     marked = [kind for kind, given in marks.items() if given]
     if len(marked) > 1:
@@ -290,7 +290,7 @@ def _kind(*, read_only: bool, idempotent: object, transaction: bool, annotations
 
 def _check_function(function: Callable[..., Any], kind: ToolKind, parameters: Parameters) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidInputError("it yields, and what it yields could not be kept; return a list")
+        raise InvalidInputError("it is a generator, whose values cannot be saved; return a list")
     if kind is ToolKind.TRANSACTION and not parameters.takes_call:
         raise InvalidInputError("a transaction writes through call.db; name its first parameter call")
     if kind is ToolKind.TRANSACTION and inspect.iscoroutinefunction(function):
@@ -307,17 +307,17 @@ def _checked_retries(kind: ToolKind, retries: int | None, backoff: dt.timedelta 
     if retries is None:
         return RETRIES if repeatable else 0
     if type(retries) is not int or retries < 0:
-        raise InvalidInputError(f"retries must be a whole number, not negative; not {retries!r}")
+        raise InvalidInputError(f"retries must be a whole number, at least 0, not {retries!r}")
     return retries
 
 
 def _checked_key(make: Callable[..., str], parameters: Parameters) -> Callable[..., str]:
-    refuse_asynchronous(make, "the function that makes its key", "pass an ordinary function")
+    refuse_asynchronous(make, "the function that returns its key", "pass an ordinary function")
     names = dict.fromkeys(parameters.schema["properties"])
     try:
         inspect.signature(make).bind(**names)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"the function that makes its key must take its arguments by name ({error})") from error
+        raise InvalidInputError(f"the function that returns its key must take its arguments by name ({error})") from error
     return make
 
 

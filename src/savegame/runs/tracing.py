@@ -1,8 +1,8 @@
-"""Spans of a run for OpenTelemetry, named as its conventions for generative AI say; none if its API is not installed.
+"""Spans of a run for OpenTelemetry, named by its conventions for generative AI; none if its API is not installed.
 
-The only module that knows OpenTelemetry, which is looked for when the first run begins. A span tells names, ids, counts
-and the type of an error. It never tells what was said: no message, no argument, no result, and not the text of an error,
-which may quote them. Touches errors.
+The only module that knows OpenTelemetry, which is imported when the first run begins. A span has names, ids, counts and the
+type of an error. It never contains content: no message, argument or result, and not the text of an error, which may quote
+them. Touches errors.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _TOKENS: Final = {
     "gen_ai.usage.input_tokens": ("input_tokens", "prompt_tokens"),
     "gen_ai.usage.output_tokens": ("output_tokens", "completion_tokens"),
 }
-"""What a reply's `usage` calls its counts, by the attribute that tells them: two providers, two spellings."""
+"""Names of the counts in a reply's `usage`, by attribute: two providers, two spellings."""
 
 
 class Span:
-    """A piece of work that is traced. Without OpenTelemetry it takes the same calls and does nothing."""
+    """A traced piece of work. Without OpenTelemetry its methods do nothing."""
 
     def __init__(self, span: ApiSpan | None = None) -> None:
         self._span = span
 
     def used(self, reply: Any) -> None:
-        """Tell the tokens that a reply of the model says it took, if it does."""
+        """Record the token counts of a model's reply, if it has any."""
         counts = reply.get("usage") if isinstance(reply, Mapping) else None
         if self._span is None or not isinstance(counts, Mapping):
             return
@@ -42,7 +42,7 @@ class Span:
                 self._span.set_attribute(attribute, found[0])
 
     def failed(self, error: BaseException) -> None:
-        """Tell that the work ended with an error, and of which type."""
+        """Record that the work ended with an error, and its type."""
         if self._span is None:
             return
         from opentelemetry.trace import StatusCode
@@ -74,7 +74,7 @@ def tool(thread_id: str, name: str, call_id: str, key: str) -> AbstractContextMa
 
 
 def save(thread_id: str, kind: str) -> AbstractContextManager[Span]:
-    """The span of writing one checkpoint. The conventions have no operation for that."""
+    """The span of writing one checkpoint; the conventions have no operation name for it."""
     return _span("save", thread_id, {"savegame.checkpoint.kind": str(kind)})
 
 
@@ -94,7 +94,7 @@ def _traced(tracer: Tracer, title: str, known: Mapping[str, str]) -> Iterator[Sp
         title,
         kind=SpanKind.CLIENT if title == "chat" else SpanKind.INTERNAL,
         attributes=known,
-        record_exception=False,  # both would tell the error's text
+        record_exception=False,  # both would record the error's text
         set_status_on_exception=False,
     )
     with opened as found:
@@ -103,7 +103,7 @@ def _traced(tracer: Tracer, title: str, known: Mapping[str, str]) -> Iterator[Sp
             yield span
         except Paused:  # it waits for a person, as it should
             raise
-        except BaseException as error:
+        except BaseException as error:  # an interrupt ends the span too
             span.failed(error)
             raise
 

@@ -1,9 +1,9 @@
-"""Saving by itself: a loop that saves what a function gives, at once and then again every so often.
+"""Automatic saves: a loop that saves what a function returns, at once and then at a fixed interval.
 
-An autosave saves through the handle that it was started on, as if its owner had called `save`: the saves of both follow
-one another, and what other writers saved is never covered up. It writes nothing while nothing changes, and nothing after
-`stop()` returned. Every error is logged, kept and handed on; none ends the loop but a closed vault and a deleted thread.
-Is handed the handle; touches timeline and what is below it.
+An autosave saves through the handle that it was started on, as if its owner had called `save`: their saves build on each
+other, and an autosave never hides what other writers saved. It writes nothing while the state stays the same, and nothing
+after `stop()` returned. Every error is logged, collected and passed to `on_error`; only a closed vault or a deleted thread
+ends the loop. Touches timeline and what is below it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EXIT_WAIT_S: Final = 2.0
 
 
 class Reporting:
-    """Errors that nobody is there to catch: logged, kept and handed on."""
+    """Errors that no caller can catch: logged, collected and passed to `on_error`."""
 
     def __init__(
         self, name: str, every: dt.timedelta, keep: int | None, on_error: Callable[[Exception], object] | None
@@ -55,7 +55,7 @@ class Reporting:
         if keep is not None and checked_number(keep, "keep") < 1:
             raise InvalidInputError(f"keep must be at least 1, not {keep}: the newest automatic checkpoint stays")
         self.saved = 0
-        """How many checkpoints it made."""
+        """Number of checkpoints it saved."""
         self._name = name
         self._pause = min(every.total_seconds(), threading.TIMEOUT_MAX)
         self._keep = keep
@@ -64,7 +64,7 @@ class Reporting:
 
     @property
     def errors(self) -> tuple[Exception, ...]:
-        """The newest errors, oldest first; a hundred at most."""
+        """Up to a hundred of the newest errors, oldest first."""
         return tuple(self._errors)
 
     @property
@@ -84,7 +84,7 @@ class Reporting:
 
 
 class Handle(Protocol):
-    """What an autosave needs of a Thread. `step` is None while the handle knows of no head."""
+    """What an autosave needs of a Thread. `step` is None while the handle knows no head."""
 
     @property
     def timeline(self) -> Timeline:
@@ -110,7 +110,7 @@ Holds = Callable[[Codec, str, Node | None, Any], bool]
 
 
 class AutomaticSaves(Reporting):
-    """The automatic saves of one thread, one at a time; who waits between them, and how, is for a subclass."""
+    """The automatic saves of one thread, one at a time. A subclass decides how to wait between them."""
 
     def __init__(
         self,
@@ -125,20 +125,20 @@ class AutomaticSaves(Reporting):
         self._thread, self._timeline, self._holds = thread, thread.timeline, holds
         super().__init__(f"thread {self._timeline.id!r}", every, keep, on_error)
         self._details: Details = {"kind": Kind.AUTOMATIC, "description": "Automatic checkpoint", **details}
-        if thread.step is None:  # what others save from now on is not to be covered up
+        if thread.step is None:  # from now on, other writers' saves must not be hidden
             thread.latest()
         claim(self._timeline.engine, [self._timeline.key], self)
 
     def _known(self) -> str | None:
-        """The head that the handle knows; ANY if it knows of none: it saved in a transaction."""
+        """The head that the handle knows; ANY if it knows none because it saved in a transaction."""
         return ANY if self._thread.step is None else self._thread.head
 
     def _head(self) -> str | None:
-        """The head that there is now."""
+        """The current head."""
         return self._timeline.head().id or None
 
     def _save(self, state: Any, expected: str | None) -> bool:
-        """Save a state that was taken when the head was `expected`. False if there is nothing left to save to."""
+        """Save a state taken when the head was `expected`. False if the thread or the vault is gone."""
         try:
             with self._timeline.engine.alone(self._timeline.key):
                 made = self._save_changed(state, expected)
@@ -147,17 +147,19 @@ class AutomaticSaves(Reporting):
         except (ClosedError, ThreadNotFound) as error:
             self._report(error)
             return False
-        except Exception as error:  # noqa: BLE001 - no caller could catch it: it is reported, and the loop goes on
+        except Exception as error:  # noqa: BLE001 - no caller can catch it: it is reported, and the loop continues
             self._report(error)
         return True
 
     def _save_changed(self, state: Any, expected: str | None) -> bool:
         known = self._known()
-        if known not in (expected, ANY):  # the handle saved or moved meanwhile: what is there is newer than `state`
+        if known not in (expected, ANY):  # the handle saved or moved meanwhile: the head is newer than `state`
             return False
         timeline, head = self._timeline, self._timeline.head()
         if not head.id and (known == ANY or expected is not None):
-            raise ThreadNotFound(f"thread {timeline.id!r} was deleted: its autosave ended; start another to begin it again")
+            raise ThreadNotFound(
+                f"thread {timeline.id!r} was deleted, which ended its autosave; start a new one to re-create it"
+            )
         if (head.id or None) == expected and self._holds(timeline.engine.codec, timeline.id, head.node, state):
             return False
         try:
@@ -171,7 +173,7 @@ class AutomaticSaves(Reporting):
 
 
 class Loop(Reporting, ABC):
-    """A background thread that saves at once and then every so often, until `stop()` or the end of its `with` block."""
+    """A background thread that saves at once and then at an interval, until `stop()` or the end of its `with` block."""
 
     def _begin(self) -> None:
         self._stopping = threading.Event()
@@ -197,13 +199,13 @@ class Loop(Reporting, ABC):
         return self._worker.is_alive()
 
     def stop(self) -> None:
-        """End it; a save that is under way is waited for, and nothing is saved afterwards. A second call does nothing."""
+        """End it: wait for a save that is under way; nothing is saved afterwards. A second call does nothing."""
         self._stopping.set()
         if threading.current_thread() is not self._worker:
             self._worker.join()
 
     def stop_by(self, deadline: float) -> None:
-        """End it, but wait for a save that is under way no longer than until a time of the monotonic clock."""
+        """End it, but wait for a save that is under way only until a time of the monotonic clock."""
         self._stopping.set()
         self._worker.join(max(0.0, deadline - time.monotonic()))
 
@@ -220,9 +222,9 @@ class Loop(Reporting, ABC):
 
 
 class Autosave(AutomaticSaves, Loop):
-    """A background thread that saves by itself: until `stop()`, the end of its `with` block, or the end of the program.
+    """A background thread that saves automatically until `stop()`, the end of its `with` block, or of the program.
 
-    A closed vault and a deleted thread end it too, at its next save; `last_error` says so then.
+    A closed vault or a deleted thread also ends it at its next save, and is its `last_error`.
     """
 
     def __init__(self, thread: Handle, holds: Holds, get_state: Callable[[], Any], **how: Any) -> None:
@@ -233,7 +235,7 @@ class Autosave(AutomaticSaves, Loop):
     def _tick(self) -> bool:
         try:
             known = self._known()
-            expected = self._head() if known == ANY else known  # first: what is saved after it must not be covered up
+            expected = self._head() if known == ANY else known  # first: later saves must not be hidden
             state = plain_result(self._get_state(), "get_state")
         except ClosedError as error:
             self._report(error)
@@ -245,7 +247,7 @@ class Autosave(AutomaticSaves, Loop):
 
 
 def prune_automatic(timeline: Timeline, keep: int) -> None:
-    """Remove automatic checkpoints of a thread but the newest; neither labelled ones nor the head."""
+    """Remove all but the newest automatic checkpoints of a thread; labelled ones and the head stay."""
     row = timeline.row()
     frames = list(timeline.everything())
     drop = {frame.seq for frame in list(filter(_automatic, frames))[keep:]}
@@ -258,21 +260,21 @@ def prune_automatic(timeline: Timeline, keep: int) -> None:
 
 
 def claim(engine: Engine, keys: Sequence[ThreadKey], loop: Reporting) -> None:
-    """Let nobody else save these threads by itself until `release`. Raises AlreadyExistsError."""
+    """Reserve the automatic saves of these threads until `release`. Raises AlreadyExistsError."""
     for key in keys:
         if _loops.setdefault((id(engine), key), loop) is not loop:
             release(loop)
-            raise AlreadyExistsError(f"thread {key.id!r} has a running autosave and takes no second one; stop that one first")
+            raise AlreadyExistsError(f"thread {key.id!r} already has a running autosave; stop that one first")
 
 
 def release(loop: Reporting) -> None:
-    """Let another autosave of its threads begin."""
+    """Allow another autosave of its threads."""
     for place in [place for place, owner in list(_loops.items()) if owner is loop]:
         _loops.pop(place, None)
 
 
 _loops: dict[tuple[int, ThreadKey], Reporting] = {}
-"""Those that run, by engine and thread: one for each."""
+"""The running ones, by engine and thread: one each."""
 
 
 def _automatic(frame: Frame) -> bool:
@@ -281,7 +283,7 @@ def _automatic(frame: Frame) -> bool:
 
 @atexit.register
 def _end_all() -> None:
-    """Wait for saves that are under way, but for nobody who hangs."""
+    """Wait for saves that are under way, but not for one that hangs."""
     running = {loop for loop in _loops.values() if isinstance(loop, Loop)}
     deadline = time.monotonic() + EXIT_WAIT_S
     for loop in running:

@@ -1,9 +1,9 @@
-"""Records beside a thread: what they say, and what becomes of them when the thread is forked, copied or removed.
+"""Records beside a thread: their shapes, and what happens to them when the thread is forked, copied or removed.
 
-A store keeps records as bytes, and its checksums say only that these are the bytes that were written. Code that acts on a
-record reads it here: a wrong shape raises CorruptionError with the thread, the kind and the name. Unknown kinds are decoded
-without a check. `policy_of` is the only place that decides, by its kind, what happens to a record. Records of runs have
-policies here too; what their entries mean is for `Engine.above.ledger`. Touches engine, frames, model, errors.
+A store keeps records as bytes, and its checksums only prove that these bytes were written. Code that acts on a record reads
+it here: a wrong shape raises CorruptionError with the thread, the kind and the name. Unknown kinds are decoded without a
+check. `policy_of` alone decides, by its kind, what happens to a record. Records of runs have policies here too; their entries
+are read by `Engine.above.ledger`. Touches engine, frames, model, errors.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from savegame.model import Record, ThreadKey
 from savegame.timeline.engine import Engine
 
 COPIED: Final = "copied"
-"""The kind of records by which a copy knows what it has; they belong to that one copy."""
+"""The kind of records that say how far a copy has got; each belongs to one copy."""
 
 ASIDE: Final = "set aside"
 """The kind to which a repair moves records of the wrong shape."""
 
 SPENT: Final = "spent"
-"""The kind of the record that keeps what removed checkpoints cost."""
+"""The kind of the record with the cost of removed checkpoints."""
 
 WRITES: Final = "writes "
 """The start of the kinds of the LangGraph adapter's pending writes; the checkpoint's id follows."""
@@ -43,33 +43,33 @@ FORK: Final = "forked as"
 PARENT: Final = "child of"
 CHILD: Final = "parent of"
 DELETED: Final = "deleted"
-"""The kind of records by which threads that were deleted are kept for agents, see `graveyard.py`."""
+"""The kind of records that keep deleted threads for agents, see `graveyard.py`."""
 RESTORED: Final = "restored"
-"""The kind of records that name the checkpoint by which the restore of a deleted thread is undone."""
+"""The kind of records that name the checkpoint that undoes the restore of a deleted thread."""
 
 MARK: Final = PLAIN + b"\xc3"
 """The value of a subject or link: only its name matters."""
 
 
 class Way(Enum):
-    """What a fork or a copy gets of a kind of records."""
+    """Which records of a kind a fork or a copy gets."""
 
     DROP = auto()
     """Nothing."""
     CARRY = auto()
-    """What the source has; a copy that is brought up to date also loses what the source has lost."""
+    """Those of the source; updating a copy also removes what the source no longer has."""
     ADD = auto()
-    """What the source has, besides its own."""
+    """Those of the source, in addition to its own."""
     SETTLED = auto()
-    """Answers to calls that are settled there."""
+    """Answers to calls that are settled in the copy."""
     LEDGER = auto()
-    """What its ledger needs, or does not know better."""
+    """Those that its ledger needs and has no newer version of."""
     SUM = auto()
-    """Sums, which `spending` joins."""
+    """Sums, which `spending` merges."""
 
 
 class Follow(Enum):
-    """Which removals of a thread also take the threads that it names."""
+    """Which removals of a thread also remove the threads that it names."""
 
     NEVER = auto()
     ERASE = auto()
@@ -102,7 +102,7 @@ _POLICIES: Final = {
     DELETED: Policy(copy=Way.DROP),
     RESTORED: Policy(copy=Way.DROP),
 }
-"""Every kind but those of users and adapters, whose records are dropped by forks and carried by copies."""
+"""All kinds but those of users and adapters, which forks drop and copies carry."""
 
 
 WITH_DELETE: Final = frozenset(kind for kind, policy in _POLICIES.items() if policy.follow is Follow.ALWAYS)

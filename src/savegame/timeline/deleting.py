@@ -1,9 +1,9 @@
-"""Deleting threads: what goes along, what is only moved out of sight, and what becomes of their links.
+"""Deleting threads: which threads go along, which are only hidden, and what happens to their links.
 
-A delete takes child threads along. A thread that a checkpoint of an agent names is kept for it, see `graveyard.py`; the
-others are freed. A thread that is deleted hands its links on: what was forked from it counts as forked from what it derived
-from itself; one that moves keeps its links. All of that is one commit, which fails, and is planned again, if one of the
-threads is not what it was when it was read. Touches derived, graveyard, removal, engine and below.
+A delete includes child threads. A thread that an agent checkpoint names is kept for it, see `graveyard.py`; the others are
+freed. A deleted thread passes its links on: its forks count as forks of its own source; a thread that moves keeps its links.
+All of this is one commit; if one of the threads changed since it was read, the commit fails and is planned again. Touches
+derived, graveyard, removal, engine and below.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ logger = logging.getLogger("savegame")
 
 
 class Deleted(NamedTuple):
-    """How many threads with checkpoints were deleted, and what could not be reached."""
+    """The number of deleted threads with checkpoints, and messages about what could not be reached."""
 
     threads: int
     left: tuple[str, ...]
 
 
 def delete(engine: Engine, keys: Collection[ThreadKey]) -> Deleted:
-    """Delete threads with everything beside them and their child threads, all or none.
+    """Delete threads with their records and child threads, all or none.
 
-    Those that a checkpoint of an agent names, and their child threads, are kept for it.
+    Those that an agent checkpoint names, and their child threads, are kept for it.
     """
 
     def attempt() -> Deleted:
@@ -49,19 +49,19 @@ def delete(engine: Engine, keys: Collection[ThreadKey]) -> Deleted:
 
 
 def _with_children(engine: Engine, keys: Collection[ThreadKey], lost: list[str]) -> frozenset[ThreadKey]:
-    """Threads and their child threads; `lost` gets what cannot be read of that."""
+    """Threads and their child threads; unreadable parts are reported to `lost`."""
     found: set[ThreadKey] = set()
     for key in keys:
         try:
             found |= derived.with_children(engine, [key]).keys()
-        except CorruptionError as error:  # the damaged thread can be deleted nevertheless
+        except CorruptionError as error:  # a damaged thread can still be deleted
             found.add(key)
-            lost.append(f"thread {key.id!r}: its child threads cannot be read and may be left, look for them: {error}")
+            lost.append(f"thread {key.id!r}: its child threads cannot be read and may remain, look for them: {error}")
     return frozenset(found)
 
 
 def _kept(engine: Engine, gone: frozenset[ThreadKey], lost: list[str]) -> dict[ThreadKey, frozenset[str]]:
-    """Those of the threads that agents' checkpoints name, with these agents, and their child threads."""
+    """Those of the threads that agent checkpoints name, and their child threads, each with these agents."""
     found: dict[ThreadKey, frozenset[str]] = {}
     for key in gone:
         try:
@@ -76,14 +76,14 @@ def _kept(engine: Engine, gone: frozenset[ThreadKey], lost: list[str]) -> dict[T
 
 
 def namings(engine: Engine, key: ThreadKey, *, but: Collection[ThreadKey] = ()) -> frozenset[Naming]:
-    """The checkpoints of agents that name one of a thread, `but` those in these threads; whichever agents it had."""
+    """The agent checkpoints that name a checkpoint of a thread, except those in the threads `but`."""
     named = engine.above.named(_agents(engine, key), but)
     frames = Lineage(engine, key).everything() if named else ()
     return frozenset(naming for frame in frames for naming in named.get(frame.id, ()))
 
 
 def _agents(engine: Engine, key: ThreadKey) -> Collection[str | None]:
-    """The agents whose checkpoints may name a thread: those that it had, or is kept for."""
+    """The agents whose checkpoints may name a thread: those that it belonged to or is kept for."""
     if graveyard.is_kept(key):
         return Lineage(engine, key).names(DELETED)
     row = engine.store.thread(key)
@@ -95,7 +95,7 @@ def _agents(engine: Engine, key: ThreadKey) -> Collection[str | None]:
 def take_out(
     engine: Engine, gone: frozenset[ThreadKey], lost: list[str], *, kept: Mapping[ThreadKey, frozenset[str]] | None = None
 ) -> Deleted:
-    """Delete exactly these threads, but move those of `kept` to where they are kept for these agents."""
+    """Delete exactly these threads; those of `kept` move to a yard, where they are kept for these agents."""
     kept = kept or {}
     found = sum(row is not None and row.frames > 0 for row in map(engine.store.thread, gone))
     gone = gone.union(removal.deleted_by(engine.above.let_go(dict.fromkeys(gone))))
@@ -106,7 +106,7 @@ def take_out(
         try:
             engine.store.commit(planned(engine, gone, moves, kept, lost).changes)
             break
-        except AlreadyExistsError:  # a user chose an id that a checkpoint in that yard has: to the next one
+        except AlreadyExistsError:  # a checkpoint in that yard has an id that a user chose: take the next yard
             if not kept:
                 raise
     for key in gone:
@@ -121,7 +121,7 @@ def take_out(
 
 
 class Plan(NamedTuple):
-    """What deletes and moves threads; `numbers` are those that the checkpoints of each thread that moves get."""
+    """Changes that delete and move threads; `numbers` are the new numbers of the checkpoints of each moved thread."""
 
     changes: list[StoreChange]
     numbers: dict[ThreadKey, dict[int, int]]
@@ -134,9 +134,9 @@ def planned(
     kept: Mapping[ThreadKey, frozenset[str]],
     lost: list[str],
 ) -> Plan:
-    """Deletes threads and moves others, to where nothing is by then; those that go to a yard are kept for these agents.
+    """Plan to delete threads and to move others to keys that are free by then; those moved to a yard are kept for agents.
 
-    One that is in both is deleted only if it is too damaged to be moved. `lost` gets what could not be read.
+    A thread in both is deleted only if it is too damaged to be moved. `lost` gets messages about unreadable parts.
     """
     going: dict[ThreadKey, Move] = {}
     for key, to in moves.items():
@@ -163,13 +163,13 @@ def planned(
 
 
 class Links(NamedTuple):
-    """What becomes of links: records that go, by thread, kind and name, and records that come."""
+    """Changes of links: records to remove, by thread, kind and name, and records to put."""
 
     drop: list[tuple[ThreadKey, str, str]]
     put: list[PutRecord]
 
     def changes(self) -> list[PutRecord]:
-        """Both; an id may be that of a thread that goes and of one that comes."""
+        """Both as changes. A put wins: an id may belong to a thread that goes and to one that comes."""
         found = {place: PutRecord(*place, None) for place in self.drop}
         return list((found | {(record.key, record.kind, record.name): record for record in self.put}).values())
 
@@ -177,7 +177,7 @@ class Links(NamedTuple):
 def _relinked(
     engine: Engine, gone: frozenset[ThreadKey], moves: Mapping[ThreadKey, ThreadKey], lost: list[str]
 ) -> tuple[list[StoreChange], Links]:
-    """What must not have changed, and what becomes of the links of threads that go or move."""
+    """Expectations for the commit, and the changes of links of threads that go or move."""
     same: dict[ThreadKey, Sequence[StoreChange]] = {}
     links = Links([], [])
     for key in (*gone, *moves):
@@ -188,10 +188,10 @@ def _relinked(
             near += derived.above(thread) if key in moves else _outside(thread, gone)
             touched = {other: [Expect(other, derived.a_frame(thread.at(other)))] for _, other in near}
             halves = _halves(thread, near) if key in moves else []
-        except CorruptionError as error:  # the damaged thread can be deleted nevertheless
+        except CorruptionError as error:  # a damaged thread can still be deleted
             if key in moves:
                 raise
-            lost.append(f"thread {key.id!r}: which threads were forked from it cannot be read, look at them: {error}")
+            lost.append(f"thread {key.id!r}: the list of its forks cannot be read, look for them: {error}")
             continue
         same = {**touched, **same, key: derived.unchanged(key, named)}
         near = [(kind, moves.get(other, other)) for kind, other in near if other not in gone]
@@ -205,7 +205,7 @@ def _relinked(
 
 
 def _hand_on(key: ThreadKey, near: list[tuple[str, ThreadKey]], links: Links) -> None:
-    """Link what derives from a thread that goes to what that derives from; nothing names it any more."""
+    """Link what derives from a deleted thread to that thread's own origins, and remove every link to it."""
     below = [other for kind, other in near if kind in DOWN]
     above = [other for kind, other in near if kind in UP]
     links.drop.extend((origin, kind, name_of(key)) for origin in above for kind in DOWN)
@@ -214,14 +214,14 @@ def _hand_on(key: ThreadKey, near: list[tuple[str, ThreadKey]], links: Links) ->
 
 
 def _halves(thread: Lineage, near: list[tuple[str, ThreadKey]]) -> list[tuple[str, str]]:
-    """What a thread names that does not name it: kind and name."""
+    """Kind and name of each half link: a thread that this one names, but that does not name it."""
     whole = {(kind, name_of(other)) for kind, other in near}
     named = [(kind, name) for kind in (*DOWN, *UP) for name in sorted(thread.names(kind))]
     return [half for half in named if half not in whole]
 
 
 def _outside(thread: Lineage, gone: frozenset[ThreadKey]) -> list[tuple[str, ThreadKey]]:
-    """The nearest threads that stay, among those that a thread derives from."""
+    """The nearest remaining threads that a thread derives from."""
     found, seen, waiting = [], {thread.key}, [thread.key]
     while waiting:
         for kind, origin in derived.above(thread.at(waiting.pop())):
@@ -234,4 +234,4 @@ def _outside(thread: Lineage, gone: frozenset[ThreadKey]) -> list[tuple[str, Thr
 
 
 def _not_kept(key: ThreadKey, error: CorruptionError) -> str:
-    return f"thread {key.id!r} was not kept for the checkpoints of its agents, since not all of it can be read: {error}"
+    return f"thread {key.id!r} was deleted without a copy for its agents' checkpoints, because it is damaged: {error}"

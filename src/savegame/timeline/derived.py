@@ -1,9 +1,8 @@
 """Which threads derive from which: forks, copies, and the child threads that a framework keeps for its subgraphs.
 
-A link is a pair of records, one beside each thread, that name each other. It is followed only if both are there, so that a
-thread that was deleted and made again is not mistaken for the former one. Links are data: following them needs nothing of
-the adapter that made them. They are written in the commit that makes the thread which derives.
-Touches graveyard, companions, lineage, engine and below.
+A link is a pair of records, one beside each thread, that name each other. It is followed only if both exist, so that a
+re-created thread is not mistaken for the deleted one. Links are data: following them does not need the adapter that made
+them. The commit that creates the deriving thread writes them. Touches graveyard, companions, lineage, engine and below.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ SEPARATOR: Final = "\u241f"
 """Stands between the id of a LangGraph thread and a namespace in it, in the id of the thread for that namespace."""
 
 NOTED: Final = "namespaces"
-"""The kind of records by which earlier versions noted the namespaces of a LangGraph thread, instead of links."""
+"""The kind of records that earlier versions wrote for the namespaces of a LangGraph thread, instead of links."""
 
 DOWN: Final = (FORK, CHILD)
 UP: Final = (SOURCE, PARENT)
 
 Named = Mapping[str, frozenset[str]]
-"""What a thread names as deriving from it, by the kind of link; halves of links too."""
+"""The names of the threads that a thread lists as deriving from it, by the kind of link; half links too."""
 
 
 def named(thread: Lineage) -> dict[str, frozenset[str]]:
-    """What a thread names as deriving from it."""
+    """The names that a thread lists as deriving from it."""
     return {kind: thread.names(kind) for kind in DOWN}
 
 
 def linked(thread: Lineage, kind: str, there: Collection[str] | None = None) -> list[ThreadKey]:
-    """The threads at the other ends of a thread's links of a kind; `there` are the names, if they are known."""
+    """The threads at the other ends of a thread's links of a kind; `there` are the names, if known."""
     found = thread.names(kind) if there is None else there
     others = (named_by(thread.key, name) for name in sorted(found))
     return [other for other in others if name_of(thread.key) in thread.at(other).names(twin_of(kind))]
@@ -77,9 +76,9 @@ def family(
     kinds: Collection[str],
     only: Callable[[ThreadKey], bool] = lambda key: True,
 ) -> dict[ThreadKey, Named]:
-    """Threads and all that derive from them by links of these kinds, each with what it names.
+    """Threads and all that derive from them by links of these kinds, each with the names that it lists.
 
-    Links to other threads than `only` says are not followed.
+    Only links to threads that satisfy `only` are followed.
     """
     found: dict[ThreadKey, Named] = {}
     waiting = list(keys)
@@ -93,12 +92,12 @@ def family(
 
 
 def unchanged(key: ThreadKey, there: Named, frame: tuple[int, str] | None = None) -> list[StoreChange]:
-    """Refuses a commit that was planned for a thread if something else derives from it by now, or it was begun again."""
+    """Expectations that fail a commit if other threads derive from this one by now, or it was re-created."""
     return [Expect(key, frame, kind, found) for kind, found in there.items()]
 
 
 def a_frame(thread: Lineage) -> tuple[int, str] | None:
-    """A frame that tells a thread from one that is begun again under its id; None if it has none."""
+    """A frame that distinguishes a thread from one re-created under its id; None if it has no frames."""
     row = thread.row()
     if row is not None and row.head_id is not None:
         return row.head, row.head_id
@@ -107,7 +106,7 @@ def a_frame(thread: Lineage) -> tuple[int, str] | None:
 
 
 def with_children(engine: Engine, keys: Collection[ThreadKey], *, kept: bool = False) -> dict[ThreadKey, Named]:
-    """Threads and their child threads: those that are there, or those that were deleted and are `kept`."""
+    """Threads and their child threads: the live ones, or those that were deleted and are `kept`."""
     return family(engine, keys, WITH_DELETE, lambda child: is_kept(child) == kept)
 
 
@@ -120,12 +119,12 @@ def link(key: ThreadKey, kind: str, other: ThreadKey) -> list[PutRecord]:
 
 
 def inherited(source: Lineage, at: Frame, key: ThreadKey) -> list[StoreChange]:
-    """What makes `key` a fork of `source` at a frame: the link, and the records that go along."""
+    """Changes that make `key` a fork of `source` at a frame: the link, and the records that go along."""
     return _derives(key, SOURCE, source, (at.seq, at.id))
 
 
 def ties(thread: Lineage, origins: Mapping[str, ThreadKey]) -> list[StoreChange]:
-    """What makes a thread derive from others, given by the kind of its half of the link; nothing where it does already.
+    """Changes that make a thread derive from others, by the kind of its half of the link; existing links are skipped.
 
     A parent need not have checkpoints yet. Raises ThreadNotFound for a source without any.
     """
@@ -136,20 +135,20 @@ def ties(thread: Lineage, origins: Mapping[str, ThreadKey]) -> list[StoreChange]
             frame = a_frame(source)
             if frame is None and kind == SOURCE:
                 raise ThreadNotFound(
-                    f"thread not found: {origin.id!r}, which {thread.id!r} is to be a copy of, has no checkpoints"
+                    f"thread not found: {origin.id!r}, the source to record for {thread.id!r}, has no checkpoints"
                 )
             changes += _derives(thread.key, kind, source, frame)
     return changes
 
 
 def held(thread: Lineage, origins: Mapping[str, ThreadKey]) -> list[StoreChange]:
-    """`ties`, where the rest of the commit adds no checkpoint: refuses it if links that are there are gone by then."""
+    """Like `ties`, for a commit that adds no checkpoint: it fails if the existing links are gone by then."""
     there = {kind: thread.names(kind) for kind in origins}
     return [*unchanged(thread.key, there), *ties(thread, origins)]
 
 
 def _derives(key: ThreadKey, kind: str, origin: Lineage, frame: tuple[int, str] | None) -> list[StoreChange]:
-    """The link, and what goes along; refused if the origin is not what it was, or gets other subjects meanwhile."""
+    """The link, and what goes along; fails if the origin was re-created or its subjects changed meanwhile."""
     kinds = [its for its in origin.kinds() if policy_of(its).fork is Way.CARRY]
     carried = [record for its in kinds for record in origin.records(its)]
     subjects = frozenset(record.name for record in carried if record.kind == SUBJECT)
@@ -161,24 +160,24 @@ def _derives(key: ThreadKey, kind: str, origin: Lineage, frame: tuple[int, str] 
 
 
 def framework_id(thread_id: str, namespace: str, external_id: str) -> str:
-    """The id of the checkpoint that LangGraph calls `external_id`, in a namespace of a thread of LangGraph's."""
+    """The id of the checkpoint that LangGraph calls `external_id`, in a namespace of a LangGraph thread."""
     return blake3.blake3("\0".join((thread_id, namespace, external_id)).encode()).hexdigest(length=16)
 
 
 def unescaped(root: str) -> str:
-    """LangGraph's id of a thread, from that of ours, in which the separator stands for nothing else."""
+    """LangGraph's id of a thread, from our id, in which literal separators are escaped."""
     return root.replace("\u241b1", SEPARATOR).replace("\u241b0", "\u241b")
 
 
 def _noted_children(thread: Lineage) -> list[ThreadKey]:
-    """The children that an earlier version noted beside a thread, and that are certain to be what the notes say."""
+    """The children that an earlier version noted beside a thread, if they certainly are its children."""
     names = sorted(thread.names(NOTED))
     noted = (ThreadKey(thread.key.namespace, f"{thread.id}{SEPARATOR}{name}") for name in names)
     return [child for child in noted if _is_namespace(thread.at(child))]
 
 
 def _noting_parents(thread: Lineage) -> list[ThreadKey]:
-    """The thread that an earlier version noted this one beside, if it is certain to be what the note says."""
+    """The thread beside which an earlier version noted this one, if it certainly is its parent."""
     root, _, namespace = thread.id.partition(SEPARATOR)
     parent = ThreadKey(thread.key.namespace, root)
     noted = bool(namespace) and namespace in thread.at(parent).names(NOTED)
@@ -186,9 +185,9 @@ def _noting_parents(thread: Lineage) -> list[ThreadKey]:
 
 
 def _is_namespace(thread: Lineage) -> bool:
-    """Whether LangGraph saved a thread: by the id of a checkpoint, which tells its place, or by writes and nothing else.
+    """Whether LangGraph saved a thread: a checkpoint id encodes its place, or it has nothing but pending writes.
 
-    One that has links does not need this.
+    Threads with links do not need this.
     """
     root, _, namespace = thread.id.partition(SEPARATOR)
     kinds = thread.kinds()
@@ -201,7 +200,7 @@ def _is_namespace(thread: Lineage) -> bool:
 
 
 def external_ids(thread: Lineage) -> Iterator[str]:
-    """A framework's ids of a thread's checkpoints, newest first; nothing if the oldest has none."""
+    """A framework's ids of a thread's checkpoints, newest first; empty if the oldest has none."""
     oldest = thread.store.frames(thread.key, limit=1)
     if oldest and load_meta(oldest[0].meta).external_id is not None:
         found = (load_meta(frame.meta).external_id for frame in thread.everything())

@@ -1,7 +1,7 @@
 """What the timelines of one store share: its codec and retention, the cache of newest states, the locks of their writers.
 
-Also what the rooms above tell the timelines, without being imported by them: what listings show of a state, which
-checkpoints agents name, and what becomes of the records that runs keep. Touches store, policy, frames, delta, tree, model.
+Also the decisions that upper rooms make for timelines without being imported by them: what listings show of a state, which
+checkpoints agents name, and what happens to the records of runs. Touches store, policy, frames, delta, tree, model.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from savegame.timeline.lineage import Lineage
 
 ENTRY_OVERHEAD: Final = 2048
-"""What an entry of the cache takes besides its encoded state."""
+"""Bytes that an entry of the cache takes besides its encoded state."""
 
 STRIPES: Final = 4096
-"""How many locks the threads of a store share."""
+"""Number of locks that the threads of a store share."""
 
 RECORD_COMPRESS_FROM: Final = 512
 """Values of records are compressed from this size on."""
@@ -43,15 +43,15 @@ class Point(NamedTuple):
     id: str
     step: int
     meta: bytes
-    """As it is stored: the digest, then the packed fields."""
+    """As stored: the digest, then the packed fields."""
     node: Node | None
     rows: int
     bytes: int
     agent: str | None = None
     chosen: bool = False
-    """Whether a user chose the id, which another checkpoint may get once this one is gone."""
+    """Whether a user chose the id, which may be reused once this checkpoint is gone."""
     about: bool = False
-    """Whether it says what listings show of its state; then so does what is saved on top of it."""
+    """Whether it says what listings show of its state; then so do the checkpoints that follow it."""
 
     @classmethod
     def at(cls, frame: Frame, meta: Meta, node: Node | None, rows: int, read: int) -> Point:
@@ -65,7 +65,7 @@ EMPTY = Point(0, "", 0, b"", None, 0, 0)
 
 
 class Cache:
-    """The newest point of each thread, least recently put first out, bounded in bytes. May be shared between threads."""
+    """The newest point of each thread, bounded in bytes; evicts the least recently put. May be shared between threads."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -80,7 +80,7 @@ class Cache:
         self.get: Callable[[ThreadKey], Point | None] = self._points.get  # the point kept for a thread
 
     def put(self, key: ThreadKey, point: Point) -> None:
-        """Keep a point instead of the thread's former one; forget others until all fit."""
+        """Keep a point instead of the thread's previous one; evict others until all fit."""
         size = ENTRY_OVERHEAD + (0 if point.node is None else size_of(point.node) * 5 // 4)
         if size > self.limit:
             return self.forget(key)
@@ -94,7 +94,7 @@ class Cache:
                     oldest, former = self._sizes.popitem(last=False)
                     self.bytes -= former
                     self._points.pop(oldest, None)
-            except BaseException:  # Ctrl-C
+            except BaseException:  # Ctrl-C in the middle: sizes and points would no longer agree
                 self.clear()
                 raise
 
@@ -114,7 +114,7 @@ class Cache:
 
 
 class Naming(NamedTuple):
-    """A checkpoint of an agent that names another one."""
+    """An agent checkpoint that names another checkpoint."""
 
     agent_id: str
     checkpoint_id: str
@@ -125,7 +125,7 @@ Records = Mapping[tuple[str, str], Any]
 
 
 class Ledger:
-    """What becomes of the records that runs keep beside a thread. This one knows no runs, and decides nothing."""
+    """What happens to the records that runs keep beside a thread. The base class knows no runs and changes nothing."""
 
     kinds: frozenset[str] = frozenset()
     """The kinds that are its own."""
@@ -142,37 +142,37 @@ class Ledger:
         return {}
 
     def yields(self, timeline: Lineage, record: Record, given: bytes | None) -> bool:
-        """Whether a record may become what a copy of its thread says of it (None: nothing)."""
+        """Whether a record may be replaced by that of a copy of its thread (None: removed)."""
         return True
 
     def settled_answers(self, timeline: Lineage, answers: Mapping[str, bytes], batch: Sequence[StoreChange]) -> list[PutRecord]:
-        """The answers to put into a copy: those to calls that are settled there once `batch` is written."""
+        """The answers to put into a copy: those to calls that are settled in it once `batch` is written."""
         return []
 
     def unneeded(self, timeline: Lineage, frames: list[Frame], drop: set[int], *, drop_newer: bool) -> list[PutRecord]:
-        """Removes the records that no checkpoint needs once these frames are gone."""
+        """Changes that remove the records that no checkpoint needs once these frames are gone."""
         return []
 
     def mend(self, timeline: Lineage) -> list[str]:
-        """After damage: record that the outcome of calls is unknown where an entry was lost; says what was done."""
+        """After damage: record an unknown outcome for calls whose entry was lost; returns what was done."""
         return []
 
 
 class Above:
-    """What the rooms above tell the timelines: this one, nothing. A vault puts its own in the place of it."""
+    """What upper rooms decide for timelines. The base class decides nothing; a vault sets its own."""
 
     ledger: Ledger = Ledger()
 
     def about(self, base_meta: bytes, node: Node) -> bytes:
-        """What listings show of a state, encoded, on top of a checkpoint with this metadata."""
+        """What listings show of a state saved on top of a checkpoint with this metadata, encoded."""
         return b""
 
     def named(self, agents: Collection[str | None], but: Collection[ThreadKey] = ()) -> Mapping[str, frozenset[Naming]]:
-        """What the checkpoints of these agents name, by id, and by which; `but` those whose own thread is among these."""
+        """The checkpoints that agent checkpoints name, by id, each with its namings, except those in the threads `but`."""
         return {}
 
     def let_go(self, gone: Mapping[ThreadKey, Collection[int] | None]) -> list[StoreChange]:
-        """Frees the deleted threads that nothing names any more once these checkpoints (None: all) of these threads go."""
+        """Changes that free deleted threads that nothing names once these checkpoints (None: all) of these threads go."""
         return []
 
 
@@ -210,9 +210,9 @@ class Engine:
         self.cache.reset()
 
     def alone(self, key: ThreadKey) -> AbstractContextManager[bool]:
-        """Saves of one process to one thread go one after the other: they would only conflict.
+        """Serialise the saves of this process to one thread: in parallel they would only conflict.
 
-        Inside `connection()` it returns False and locks nothing: whoever holds the lock may be waiting for us.
+        Inside `connection()` it returns False and locks nothing: the holder of the lock may be waiting for us.
         """
         if self.store.borrowed():
             return nullcontext(enter_result=False)
@@ -220,14 +220,14 @@ class Engine:
         return self._locks.get(stripe) or self._locks.setdefault(stripe, threading.RLock())
 
     def find(self, namespace: str, checkpoint_id: str) -> tuple[ThreadKey, Frame] | None:
-        """The frame of the checkpoint with an id. The store's index is not trusted: what it names must have that id."""
+        """The frame of the checkpoint with an id. The store's index is not trusted: the frame it names must have that id."""
         found = self.store.find(namespace, checkpoint_id)
         frames = self.store.frames(found[0], low=found[1], high=found[1]) if found else []
         if found is None or not frames:
             return None
         if frames[0].id != checkpoint_id:
             raise CorruptionError(
-                f"the index is damaged: {checkpoint_id} leads to {frames[0].id}; run verify", place="index of ids"
+                f"the index is damaged: {checkpoint_id} points to {frames[0].id}; run verify", place="index of ids"
             )
         return found[0], frames[0]
 

@@ -1,8 +1,8 @@
-"""Threads that were deleted while a checkpoint of an agent names them: out of sight until the last such checkpoint goes.
+"""Threads that were deleted while an agent checkpoint names them: hidden until the last such checkpoint goes.
 
-Such a thread is moved, checkpoints and records, to a *yard*: a namespace beside its own. So nothing that lists, searches,
-counts, exports or finds anything in a namespace meets it, and its id is free. A second thread of that id that is deleted while
-the first is still kept goes to the next yard. A restore of the agent moves it back. Touches companions, lineage and below.
+Such a thread moves, with checkpoints and records, to a *yard*: a namespace beside its own. So listing, searching, counting
+and exporting a namespace never meet it, and its id is free. If a second thread with that id is deleted while the first is
+still kept, it goes to the next yard. A restore of the agent moves it back. Touches companions, lineage and below.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from savegame.timeline.engine import Engine
 from savegame.timeline.lineage import PAGE, Lineage
 
 YARD: Final = "\u241fdeleted\u241f"
-"""Stands between a namespace and the number of a yard of it; begins what stands for a thread there in links."""
+"""Separates a namespace from the number of one of its yards; also starts the name in links of a thread in a yard."""
 
 YARDS: Final = "savegame:deleted"
-"""The thread beside which the numbers of the yards in use are kept; it has no checkpoints, so that no listing shows it."""
+"""The thread beside which the numbers of used yards are recorded; without checkpoints, so that no listing shows it."""
 
 
 def check_namespace(namespace: str) -> None:
     """Refuse the name of a yard. Raises InvalidInputError."""
     if YARD in namespace:
-        raise InvalidInputError(f"a namespace must not contain {YARD!r}, which deleted threads are kept under; choose another")
+        raise InvalidInputError(f"a namespace must not contain {YARD!r}, which is reserved for deleted threads; choose another")
 
 
 def is_kept(key: ThreadKey) -> bool:
-    """Whether this is where a thread is that was deleted."""
+    """Whether this is the key of a deleted thread that is kept in a yard."""
     return YARD in key.namespace
 
 
 def home(key: ThreadKey) -> ThreadKey:
-    """Where a thread is, or was before it was deleted."""
+    """The key of a thread outside any yard, as it was before it was deleted."""
     return key._replace(namespace=key.namespace.partition(YARD)[0])
 
 
 def in_yard(key: ThreadKey, number: int) -> ThreadKey:
-    """Where a thread is in a yard of its namespace."""
+    """The key of a thread in a yard of its namespace."""
     return key._replace(namespace=f"{key.namespace}{YARD}{number}")
 
 
 def name_of(key: ThreadKey) -> str:
-    """What stands for a thread in the links of others: its id, or where it is kept."""
+    """The name of a thread in the links of others: its id, with its yard if it is in one."""
     _, deleted, number = key.namespace.partition(YARD)
     return f"{YARD}{number} {key.id}" if deleted else key.id
 
@@ -62,13 +62,13 @@ def named_by(key: ThreadKey, name: str) -> ThreadKey:
 
 
 def yards(engine: Engine, namespace: str) -> list[str]:
-    """The namespaces in which threads of this one may be kept."""
+    """The namespaces of the yards of a namespace."""
     numbers = (record.name for record in Lineage(engine, ThreadKey(namespace, YARDS)).records(DELETED))
     return [f"{namespace}{YARD}{number}" for number in sorted(numbers, key=int)]
 
 
 def free_yard(engine: Engine, keys: Collection[ThreadKey], after: int = 0) -> int:
-    """The number of the first yard, after one, that has room for all of these threads."""
+    """The number of the first yard after `after` in which all of these keys are free."""
     number = after + 1
     while any(engine.store.thread(in_yard(key, number)) is not None for key in keys):
         number += 1
@@ -76,7 +76,7 @@ def free_yard(engine: Engine, keys: Collection[ThreadKey], after: int = 0) -> in
 
 
 def opened(keys: Collection[ThreadKey]) -> list[PutRecord]:
-    """Notes which yards are in use, for threads that come to be there."""
+    """Records that mark the yards of these keys as used."""
     numbers = {(home(key).namespace, key.namespace.partition(YARD)[2]) for key in keys if is_kept(key)}
     return [PutRecord(ThreadKey(namespace, YARDS), DELETED, number, MARK) for namespace, number in sorted(numbers)]
 
@@ -85,9 +85,9 @@ def opened(keys: Collection[ThreadKey]) -> list[PutRecord]:
 
 
 class Move(NamedTuple):
-    """What moves a thread, in two parts: everything that goes, of all threads that move, goes before anything comes.
+    """Changes that move a thread, in two parts: with several threads, all of them leave before any of them comes.
 
-    `numbers` are those that the checkpoints get.
+    `numbers` maps old numbers of checkpoints to new ones.
     """
 
     leave: list[StoreChange]
@@ -96,9 +96,9 @@ class Move(NamedTuple):
 
 
 def moved(thread: Lineage, row: ThreadRow, to: ThreadKey, links: Collection[str]) -> Move:
-    """Moves a thread with everything beside it but keyframes and records of the kinds `links`, as it is now.
+    """Plan to move a thread as it is now, with its records except those of the kinds `links`, without keyframes.
 
-    Refused, as a conflict, if checkpoints come meanwhile. Raises CorruptionError if not all of it can be read.
+    The commit raises ConflictError if checkpoints are added meanwhile. Raises CorruptionError for a damaged thread.
     """
     frames = list(_frames(thread, row))
     numbers = {0: 0} | {frame.seq: number for number, frame in enumerate(frames, 1)}

@@ -37,9 +37,9 @@ class Lineage(Reader):
         return Lineage(self.engine, key)
 
     def line(self, seq: int, *, page: int = PAGE, tries: int = PLANS) -> Iterator[Frame]:
-        """The frame with a sequence number and its ancestors, newest first; pages underneath.
+        """The frame with a sequence number and its ancestors, newest first, read in pages.
 
-        Raises ConflictError if frames on the way are removed over and over while it is read.
+        Raises ConflictError if other writers keep removing frames while it is read.
         """
         if not tries:
             raise ConflictError(f"thread {self.id!r} keeps being pruned while it is read; try again later")
@@ -60,7 +60,7 @@ class Lineage(Reader):
                 return
 
     def everything(self, *, low: int = 0, high: int | None = None, newest_first: bool = True) -> Iterator[Frame]:
-        """Every frame of the thread, branches too, in order; pages underneath."""
+        """Every frame of the thread, including branches, in order of numbers, read in pages."""
         while True:
             frames = self.store.frames(self.key, low=low, high=high, limit=PAGE, newest_first=newest_first)
             yield from frames
@@ -87,9 +87,9 @@ class Lineage(Reader):
         )
 
     def count_visible(self, row: ThreadRow) -> int:
-        """How many checkpoints retention still shows, on all branches. Reads only those that it may hide.
+        """Number of checkpoints that retention still shows, on all branches. Reads only those that it may hide.
 
-        Where one of these is damaged, all are counted.
+        If one of these is damaged, all are counted.
         """
         if self.engine.retention.keeps_all:
             return row.frames
@@ -101,7 +101,7 @@ class Lineage(Reader):
             return row.frames
 
     def _chosen(self, row: ThreadRow, meta: Meta) -> bool:
-        """Whether the strategy of a run chose a checkpoint, and it is among the newest chosen ones that are kept."""
+        """Whether a checkpoint was chosen by a run's strategy and is among the newest chosen ones."""
         mark, most = self._mark(meta), self.engine.retention.max_checkpoints
         if mark is None or not mark[1] or most is None:
             return False
@@ -109,12 +109,12 @@ class Lineage(Reader):
         return newest is not None and bool(newest[0] - mark[0] < most)
 
     def newest_mark(self, seq: int) -> list[Any] | None:
-        """The mark of the newest checkpoint on a line that a run made: others may have saved since."""
+        """The mark of the newest checkpoint on a line that a run saved; other writers may have saved since."""
         marks = (self._mark(load_meta(frame.meta)) for frame in self.line(seq, page=8))
         return next((mark for mark in marks if mark is not None), None)
 
     def _mark(self, meta: Meta) -> list[Any] | None:
-        """How many checkpoints the strategy of a run had chosen up to one, and whether that is one of them."""
+        """Number of checkpoints chosen by a run's strategy so far, and whether this is one of them."""
         found: list[Any] | None = self.about(meta).get(CHOSEN)
         return found
 
@@ -145,7 +145,7 @@ class Lineage(Reader):
             return self._at_step(row, ref)
         try:
             ref.encode()
-        except UnicodeEncodeError:  # no id, label or prefix can be like that
+        except UnicodeEncodeError:  # no id, label or prefix has lone surrogates
             return None
         found = self.engine.find(self.key.namespace, ref)
         if found is not None and found[0] == self.key:
@@ -163,7 +163,7 @@ class Lineage(Reader):
 
     def _at_time(self, row: ThreadRow, ref: Any, at: dt.datetime) -> Frame | None:
         if ref is not None:
-            raise InvalidInputError("give a reference or at=, not both")
+            raise InvalidInputError("pass a reference or at=, not both")
         if not isinstance(at, dt.datetime) or at.tzinfo is None:
             raise InvalidInputError("at= needs a time with a zone, for example datetime.now(timezone.utc)")
         return next((frame for frame in self.line(row.head) if load_meta(frame.meta).created_at <= at), None)
@@ -207,7 +207,7 @@ class Lineage(Reader):
         return found if load_meta(found.meta).step == step else None
 
     def fitting(self, row: ThreadRow, fits: Callable[[Frame], bool], *, noted: bool = False) -> list[Frame]:
-        """The frames that fit, newest first. Damaged ones are passed over if others fit; else CorruptionError."""
+        """The frames that fit, newest first. Skips damaged ones if others fit; otherwise raises CorruptionError."""
         try:
             frames = self.store.frames(self.key, newest_first=True, noted=True) if noted else self.everything()
             return [frame for frame in frames if fits(frame)]
@@ -229,12 +229,12 @@ class Lineage(Reader):
         matches = self.fitting(row, lambda frame: frame.id.startswith(prefix))
         if len(matches) > 1:
             ids = ", ".join(frame.id for frame in matches[:5])
-            raise InvalidInputError(f"{prefix!r} is ambiguous: {ids}; give more of the id")
+            raise InvalidInputError(f"{prefix!r} is ambiguous: {ids}; use more digits of the id")
         return matches[0] if matches else None
 
 
 def by_text(text: str, verb: Callable[[Ref], T]) -> T:
-    """What a verb returns for what people and models write: an id, label or `head~n`, else a step, `latest` like `head`.
+    """Call a verb with a reference written by a person or a model: an id, label or `head~n`, else a step; `latest` is `head`.
 
     Raises CheckpointNotFound.
     """

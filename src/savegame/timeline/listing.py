@@ -12,7 +12,7 @@ from savegame.timeline.lineage import PAGE
 
 
 class Listed(NamedTuple):
-    """A thread as a listing meets it: its row and the frame of its head, or what is wrong with them."""
+    """A thread in a listing: its row and the frame of its head, or the damage found there."""
 
     id: str
     row: ThreadRow | None
@@ -23,7 +23,7 @@ class Listed(NamedTuple):
 def listed(
     engine: Engine, namespace: str, *, agent: str | None = None, after: str | None = None, page: int = PAGE
 ) -> Iterator[Listed]:
-    """Threads that have a head, by id; pages underneath. One that is damaged does not stop the listing of the others."""
+    """Threads that have a head, by id, read in pages. A damaged thread does not hide the others."""
     store = engine.store
     while True:
         try:
@@ -55,7 +55,7 @@ def _one_by_one(engine: Engine, namespace: str, agent: str | None, after: str | 
 
 
 def thread_keys(engine: Engine, namespace: str, thread_id: str | None = None) -> list[ThreadKey]:
-    """Every thread of a namespace, or one alone. Raises CorruptionError if they cannot be listed."""
+    """The keys of all threads of a namespace, or of one. Raises CorruptionError if they cannot be listed."""
     if thread_id is not None:
         return [ThreadKey(namespace, thread_id)]
     return [ThreadKey(namespace, name) for name, _ in engine.store.heads(namespace)]
@@ -64,9 +64,9 @@ def thread_keys(engine: Engine, namespace: str, thread_id: str | None = None) ->
 def thread_rows(
     engine: Engine, namespace: str, damaged: set[str] | None = None, *, thread_id: str | None = None
 ) -> Iterator[ThreadRow]:
-    """Every thread of a namespace that has a checkpoint, those without a head too; or one alone.
+    """The rows of all threads of a namespace that have a checkpoint, even without a head; or of one thread.
 
-    Raises CorruptionError for one whose row is damaged; with `damaged`, its id is added there, and the others follow.
+    Raises CorruptionError for a damaged row; with `damaged`, adds its id to that set and continues instead.
     """
     for key in thread_keys(engine, namespace, thread_id):
         try:

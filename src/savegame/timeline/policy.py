@@ -15,7 +15,7 @@ from savegame.model import checked_duration
 
 
 class Event(StrEnum):
-    """What an agent's loop has just done. Its text is also the kind of a checkpoint that is saved because of it."""
+    """What an agent's loop has just done. Its value is also the kind of a checkpoint saved because of it."""
 
     TOOL_CALL = "tool_call"
     LLM_RESPONSE = "llm_response"
@@ -63,7 +63,7 @@ class Strategy:
 
     @classmethod
     def interval(cls, seconds: float) -> Strategy:
-        """Save at the first event, and at each that comes that long after the last save."""
+        """Save at the first event, and at each event at least that long after the last save."""
         return cls("interval", seconds)
 
     def should_save(self, iteration: int, event: str, *, since_last: dt.timedelta | None = None) -> bool:
@@ -104,7 +104,7 @@ def _event(text: str) -> Event:
 class Retention:
     """How much of each thread to keep: the newest `max_checkpoints`, nothing older than `ttl`; the head always stays.
 
-    The default keeps everything. Labelled checkpoints are kept besides, unless `keep_labelled=False`.
+    The default keeps everything. Labelled checkpoints are kept in addition, unless `keep_labelled=False`.
     """
 
     max_checkpoints: int | None = None
@@ -134,7 +134,7 @@ class Retention:
 def spared_by_prune(
     rank: int, created_us: int, *, labelled: bool, keep: int | None, cutoff_us: int | None, include_labelled: bool
 ) -> bool:
-    """Whether an explicit prune leaves a checkpoint: every rule that was given must want it gone. `rank` 0 is the newest."""
+    """Whether an explicit prune spares a checkpoint: it removes one only if every given rule does. `rank` 0 is the newest."""
     if labelled and not include_labelled:
         return True
     return (keep is not None and rank < keep) or (cutoff_us is not None and created_us >= cutoff_us)

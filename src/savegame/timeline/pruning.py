@@ -1,7 +1,7 @@
-"""Which checkpoints of a thread go on request; `removal` takes them out. Touches removal, lineage, policy.
+"""Which checkpoints of a thread to remove on request; `removal` removes them. Touches removal, lineage, policy.
 
-Each verb reads the thread once and plans by what it read. Appends meanwhile do not disturb the plan; it is made again only if
-another writer labelled, removed, built upon or went back to a checkpoint that was to go.
+Each verb reads the thread once and plans from that. Appends meanwhile do not disturb the plan; it is made again only if
+another writer labelled, removed, built upon or went back to a checkpoint that was about to go.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from savegame.waiting.retrying import PLANS, retried
 
 
 class Rule(NamedTuple):
-    """What an explicit prune leaves."""
+    """What an explicit prune keeps."""
 
     keep: int | None
     older_than: dt.timedelta | None
@@ -29,7 +29,7 @@ class Rule(NamedTuple):
 
     @classmethod
     def checked(cls, keep: int | None, older_than: dt.timedelta | None, *, include_labelled: bool) -> Rule:
-        """A rule that can be followed. Raises InvalidInputError for any other."""
+        """A valid rule. Raises InvalidInputError."""
         if keep is None and older_than is None:
             raise InvalidInputError("prune needs keep=, older_than= or both")
         if keep is not None and (type(keep) is not int or keep < 1):
@@ -79,7 +79,7 @@ def prunable(thread: Lineage, rule: Rule) -> list[Frame]:
 
 
 def _choose(thread: Lineage, rule: Rule) -> tuple[ThreadRow | None, list[Frame], set[int]]:
-    """A thread as it is, all its frames newest first, and which of them go."""
+    """The thread's row, all its frames newest first, and which of them go."""
     row = thread.row()
     if row is None or not row.frames:
         return None, [], set()
@@ -103,9 +103,9 @@ def _choose(thread: Lineage, rule: Rule) -> tuple[ThreadRow | None, list[Frame],
 
 
 def discard_all_but(thread: Lineage, head: Frame, *, expect: str | None) -> bool:
-    """Make a checkpoint the head and remove what is not among its ancestors, whatever is appended meanwhile.
+    """Make a checkpoint the head and remove all but its ancestors, including what is appended meanwhile.
 
-    False, and nothing done, if there is nothing else.
+    Returns False and does nothing if there is nothing to remove.
     """
     frames = list(thread.everything())
     drop = {frame.seq for frame in frames} - {frame.seq for frame in thread.line(head.seq)}
@@ -115,7 +115,7 @@ def discard_all_but(thread: Lineage, head: Frame, *, expect: str | None) -> bool
 
 
 def _head_without(head: int, frames: list[Frame], drop: set[int]) -> int:
-    """Where the head of a thread is once some of its frames are gone; 0 if there was none, or nothing is left."""
+    """The head of a thread once some of its frames are gone; 0 if it had none, or nothing is left."""
     bases = {frame.seq: frame.base for frame in frames}
     nearest = head
     while nearest in drop:

@@ -1,7 +1,7 @@
 """From frames to states: one thread's frames by number, the state at each, its large values and records.
 
-A state is the nearest sound keyframe with the deltas after it, or what the cache has with the deltas since. Everything read
-is checked against its sums by the store. Touches engine, companions, frames, delta, tree, model.
+A state is the nearest sound keyframe plus the deltas after it, or a cached state plus the deltas since. The store verifies
+the checksums of everything that is read. Touches engine, companions, frames, delta, tree, model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from savegame.timeline.engine import EMPTY, Engine, Point
 from savegame.waiting.retrying import TRIES
 
 STRETCH: Final = 64
-"""Maximum number of neighbouring frames in one read, where one state after the other is wanted."""
+"""Maximum number of neighbouring frames in one read when states are read one after the other."""
 
 STRETCH_BYTES: Final = 1 << 20
 """After a stretch with more than this, frames are read one by one again."""
@@ -45,7 +45,7 @@ class Reader:
     # -- rows and records --------------------------------------------------------------------------
 
     def row(self) -> ThreadRow | None:
-        """The thread's row; None if nothing was ever written to it."""
+        """The thread's row; None if nothing was written to it."""
         return self.store.thread(self.key)
 
     def existing(self) -> ThreadRow:
@@ -60,7 +60,7 @@ class Reader:
         return self.store.kinds(self.key)
 
     def records(self, kind: str) -> Iterator[Record]:
-        """Every record of a kind; pages underneath."""
+        """Every record of a kind, read in pages."""
         page = self.store.records(self.key, kind)
         while True:
             yield from page.items
@@ -109,7 +109,7 @@ class Reader:
             yield read[seq]
 
     def _stretch(self, low: int, high: int, *, with_deltas: bool = False) -> dict[int, Frame]:
-        """Neighbouring frames by their numbers; only the first if one of them is damaged, which the others are not."""
+        """Neighbouring frames by number; only the first if one of them is damaged."""
         try:
             found = self.store.frames(self.key, low=low, high=high, deltas=with_deltas)
         except CorruptionError:
@@ -119,7 +119,7 @@ class Reader:
     # -- states ------------------------------------------------------------------------------------
 
     def head(self) -> Point:
-        """The head as it is now, with its state; EMPTY if there is none."""
+        """The current head with its state; EMPTY if there is none."""
         seen: ThreadRow | None = None
         for _ in range(TRIES):
             row = self.row()
@@ -141,7 +141,7 @@ class Reader:
         if frame is None:
             frame = self.frame(seq)
         meta = load_meta(frame.meta)
-        if cached is not None and cached.meta == frame.meta:  # its number may be another: deleted, and brought back since
+        if cached is not None and cached.meta == frame.meta:  # the number differs after a delete and a restore
             return cached if cached.seq == seq else cached._replace(seq=seq)
         if cached is not None and not self._still_there(cached, below=seq):
             cached = None
@@ -155,14 +155,14 @@ class Reader:
         return Point.at(frame, meta, node, rows, read)
 
     def remember(self, seq: int, frame: Frame | None = None) -> Node:
-        """The state of a checkpoint, put into the cache even if it is not the head: for `Engine.with_own_cache`."""
+        """The state of a checkpoint, cached even if it is not the head: for `Engine.with_own_cache`."""
         point = self.point(seq, frame)
         self.engine.cache.put(self.key, point)
         assert point.node is not None
         return point.node
 
     def points(self, frames: list[Frame]) -> Iterator[tuple[Frame, Point]]:
-        """Checkpoints with their states, in the order given (oldest first); each found from one before where that helps."""
+        """Checkpoints with their states, in the given order (oldest first); each is derived from an earlier one if possible."""
         node: Node | None = None
         before = 0
         read: dict[int, Frame] = {}
@@ -191,7 +191,7 @@ class Reader:
             yield frame, point
 
     def _still_there(self, cached: Point, *, below: int) -> bool:
-        """Whether loading may begin at a cached point: its thread was not deleted and begun again meanwhile."""
+        """Whether loading may start at a cached point: its thread was not re-created meanwhile."""
         found = self.store.frames(self.key, low=cached.seq, high=cached.seq) if 0 < cached.seq < below else []
         return bool(found) and found[0].meta == cached.meta
 
@@ -205,7 +205,7 @@ class Reader:
                 deltas.refuse_large(0 if editing.node is None else size_of(editing.node), largest)
             return editing.node
         bodies = chain.deltas if chain.keyframe is None else [chain.keyframe, *chain.deltas]
-        if all(body.startswith(PLAIN) for body in bodies):  # then it becomes no more than was read
+        if all(body.startswith(PLAIN) for body in bodies):  # nothing compressed: it cannot grow beyond what was read
             return deltas.replay(bodies, skip=len(PLAIN))
         plain = (body if body.startswith(PLAIN) else PLAIN + self._payload(body) for body in bodies)
         return deltas.replay(plain, skip=len(PLAIN), most=largest)
@@ -224,7 +224,7 @@ class Reader:
             if content is None:
                 content = contents[name] = self.large_value(name)
             size += len(content)
-            deltas.refuse_large(size, self.engine.largest)  # one of them may stand in many places
+            deltas.refuse_large(size, self.engine.largest)  # one value may be used in many places
             return content
 
         return deltas.dump(put_back_ops(deltas.parse(payload), fetch))
@@ -242,7 +242,7 @@ class Reader:
 
 
 def refuse_missing_head(row: ThreadRow, seen: ThreadRow | None, error: CheckpointNotFound) -> None:
-    """Between two looks a head may move on and be pruned; if it is still the head and is missing, it is damage."""
+    """Raise CorruptionError if a missing head is still the head at the second look; before that it may have been pruned."""
     if seen is not None and row.head_id == seen.head_id:
         place = f"frame {row.head} is missing"
         message = f"thread {row.key.id!r}: its head {row.head_id} is missing; run verify, then repair or restore a backup"

@@ -1,6 +1,6 @@
-"""Taking checkpoints out of a thread, so that every one that stays keeps its id, its metadata and its whole state.
+"""Removing checkpoints from a thread, so that each remaining one keeps its id, its metadata and its whole state.
 
-If the frame that a checkpoint builds on goes, its delta is written again, against the nearest ancestor that stays. Touches
+If the frame that a checkpoint builds on goes, its delta is rewritten against the nearest remaining ancestor. Touches
 spending, lineage, engine, delta, diff, tree, store.
 """
 
@@ -29,11 +29,11 @@ Along = Callable[[Sequence[bytes]], Sequence[PutRecord | Expect]]
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """How frames are removed.
+    """How to remove frames.
 
-    `expect` and `head` are those of a Rewrite. `with_ledger`: what runs recorded about these frames goes too, where no
-    remaining checkpoint can need it. `drop_newer`: frames appended meanwhile go too. `along`: what goes into the same
-    commit, instead of the record of what the frames cost.
+    `expect` and `head` are those of a Rewrite. `with_ledger`: also remove what runs recorded about these frames, unless a
+    remaining checkpoint may need it. `drop_newer`: also remove frames appended meanwhile. `along`: changes for the same
+    commit, instead of recording what the frames cost.
     """
 
     expect: str | None = ANY
@@ -45,10 +45,10 @@ class Removal:
 
 
 def remove(thread: Lineage, frames: list[Frame], drop: set[int], terms: Removal = Removal()) -> int:
-    """Remove frames so that the others keep their states; free their bytes. Returns how many there were.
+    """Remove frames so that the others keep their states; free their bytes. Returns the number of removed frames.
 
-    `frames` are all of the thread as they were when `drop` was chosen; what was appended since stays. ConflictError if a
-    frame that goes was removed, labelled or built upon meanwhile.
+    `frames` are all frames of the thread at the time `drop` was chosen; later ones stay. Raises ConflictError if a frame of
+    `drop` was removed, labelled or built upon meanwhile.
     """
     if not drop:
         return 0
@@ -71,7 +71,7 @@ def remove(thread: Lineage, frames: list[Frame], drop: set[int], terms: Removal 
 
 
 def remove_hidden(thread: Lineage, epoch: int | None) -> None:
-    """Remove what retention hides: done at a natural keyframe, when the deltas outweigh the state."""
+    """Remove what retention hides. Called at a natural keyframe, when the deltas outweigh the state."""
     row = thread.row()
     if row is not None and row.head:
         frames = list(thread.everything())
@@ -80,14 +80,14 @@ def remove_hidden(thread: Lineage, epoch: int | None) -> None:
 
 
 def unpinned(thread: Lineage, row: ThreadRow, frames: list[Frame], drop: set[int]) -> set[int]:
-    """What of `drop` no agent's checkpoint names, whichever agent the thread had."""
+    """Those of `drop` that no agent checkpoint names, of any agent that the thread belonged to."""
     agents = {load_meta(frame.meta).agent_id for frame in frames if frame.seq in drop} | {row.agent}
     pinned = thread.engine.above.named(agents, but=[row.key]) if drop else {}
     return {frame.seq for frame in frames if frame.seq in drop and frame.id not in pinned}
 
 
 def deleted_by(changes: Iterable[StoreChange]) -> list[ThreadKey]:
-    """The threads that changes delete."""
+    """The threads that these changes delete."""
     return [change.key for change in changes if isinstance(change, DeleteThread)]
 
 
@@ -95,7 +95,7 @@ def deleted_by(changes: Iterable[StoreChange]) -> list[ThreadKey]:
 
 
 def _rewrite(thread: Lineage, frames: list[Frame], drop: set[int]) -> Rewrite:
-    """Removes frames and rebases what is built on them. Depends on nothing but those frames."""
+    """A rewrite that removes frames and rebases what builds on them. Depends only on these frames."""
     bases = {frame.seq: frame.base for frame in frames}
     for frame in frames:
         if frame.base and frame.base not in bases and thread.frame(frame.seq).base != frame.base:
@@ -166,11 +166,11 @@ def _is_rebased(thread: Lineage, frame: Frame, parent_id: str) -> bool:
 
 
 def free(engine: Engine, keys: Sequence[ThreadKey]) -> tuple[str, ...]:
-    """After something of these threads was removed: make its bytes leave the files. Returns what could not be reached."""
+    """Free the bytes of what was removed from these threads. Returns messages about what could not be reached."""
     left = (
         []
         if engine.store.purge()
-        else ["a reader is still active, or the disk is full; the removed bytes leave the files once that is over"]
+        else ["a reader is still active, or the disk is full; the removed bytes leave the files later"]
     )
     left += _forget_words(engine, keys)
     names = ", ".join(repr(key.id) for key in keys[:3]) + (", ..." if len(keys) > 3 else "")
@@ -180,12 +180,12 @@ def free(engine: Engine, keys: Sequence[ThreadKey]) -> tuple[str, ...]:
 
 
 def _forget_words(engine: Engine, keys: Sequence[ThreadKey]) -> list[str]:
-    """Take threads out of the search index, unless only their heads are in it; returns what could not be reached."""
+    """Remove threads from the search index, unless only their heads are in it; returns what could not be reached."""
     if Capability.SEARCH not in engine.store.capabilities:
         return []
     rows = {key: engine.store.thread(key) for key in keys}
     try:
         engine.store.index().forget({key: row.head_id if row else None for key, row in rows.items()})
-    except SavegameError as error:  # what was asked for is done: only the derived words are left
+    except SavegameError as error:  # the removal is done: only derived words remain
         return [f"removed words stay in the search index until the next search: {error}"]
     return []

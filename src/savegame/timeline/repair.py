@@ -1,4 +1,4 @@
-"""Putting right what `verify` finds: damaged rows are set aside, never deleted; whatever still comes back is kept.
+"""Repairing what `verify` finds: damaged rows are set aside, never deleted; every state that can be recovered is kept.
 
 Touches verify, removal, companions, listing, lineage and below.
 """
@@ -18,7 +18,7 @@ from savegame.timeline.verify import Progress, check, ignore, misshapen, sequenc
 
 
 def repair(engine: Engine, namespace: str, progress: Progress) -> Report:
-    """Set damaged rows aside, keep whatever a keyframe still brings back, move heads to sound checkpoints."""
+    """Set damaged rows aside, keep the states that a keyframe can still recover, move heads to sound checkpoints."""
     return with_yards(_repair, engine, namespace, progress)
 
 
@@ -40,15 +40,15 @@ def _repair(engine: Engine, namespace: str, progress: Progress) -> Report:
             done += _mend_thread(thread, row)
             if beside & {row.key.id, None}:  # a record may have been lost, and it is unknown which
                 done += engine.above.ledger.mend(thread)
-        except CorruptionError as error:  # its frames cannot even be listed: the others are put right nevertheless
-            done.append(f"thread {row.key.id!r}: left as it is: {error}")
+        except CorruptionError as error:  # its frames cannot even be listed; repair the other threads
+            done.append(f"thread {row.key.id!r}: not repaired: {error}")
         progress(number, len(rows))
     after = check(engine, namespace, ignore)
     return Report(after.problems, after.threads, after.checkpoints, tuple(done))
 
 
 def _mend_thread(thread: Lineage, row: ThreadRow) -> list[str]:
-    """Set aside what does not load; keep what loads although the frame that it builds on is damaged."""
+    """Set aside what does not load; keep what loads although its base is damaged."""
     frames: dict[int, Frame] = {}
     rebase: list[tuple[int, int, bytes]] = []
     lost: list[int] = []
@@ -87,5 +87,5 @@ def _grandparent(frames: dict[int, Frame], orphan: Frame) -> int:
 
 
 def _newest_sound(row: ThreadRow, frames: dict[int, Frame]) -> int:
-    """The newest sound checkpoint before a lost head, else the newest at all; 0 if there is none."""
+    """The newest sound checkpoint before a lost head, else the newest of all; 0 if there is none."""
     return max((seq for seq in frames if seq < row.head), default=max(frames, default=0))

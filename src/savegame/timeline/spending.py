@@ -1,7 +1,7 @@
 """What removed checkpoints cost: a record beside the thread keeps their tokens and money. Touches lineage, companions, store.
 
-Every removal adds what it takes away to the record, in the same commit; `usage` adds the record to what the checkpoints say.
-Each change gives the record a new name, so that a commit that was planned from an older one is a conflict (`Expect`).
+Every removal adds the cost of the removed checkpoints to the record, in the same commit; `usage` adds the record to the
+remaining checkpoints. Each change renames the record, so that a commit planned from an older one conflicts (`Expect`).
 Forks do not get the record. Copies do: see `Carrying`.
 """
 
@@ -25,14 +25,14 @@ RecordChange = PutRecord | Expect
 
 
 class Slot(NamedTuple):
-    """What spending is summed up by: an agent's id, and a day in UTC."""
+    """The key of a sum: an agent's id, and a day in UTC."""
 
     agent: str | None
     day: dt.date
 
 
 class Spent(NamedTuple):
-    """Tokens and money, and when the first and the last of it was spent, in microseconds since 1970."""
+    """Tokens and money, and the times of the first and the last spending, in microseconds since 1970."""
 
     tokens: int
     cost: float
@@ -44,7 +44,7 @@ Spending = dict[Slot, Spent]
 
 
 class Kept(NamedTuple):
-    """What the record of a thread says, and its name; none if nothing was removed that cost anything."""
+    """The content and name of a thread's record; empty if no removed checkpoint had a cost."""
 
     spending: Spending
     names: frozenset[str]
@@ -54,7 +54,7 @@ NOTHING_KEPT: Final = Kept({}, frozenset())
 
 
 def spent_by(metas: Iterable[Meta]) -> Spending:
-    """What checkpoints say they cost. What a fork begins with is a copy: it was paid for where it was copied from."""
+    """The cost of checkpoints. The first one of a fork is a copy: its cost counts in the source."""
     found: Spending = {}
     for meta in metas:
         if meta.forked_from is None and (meta.tokens_used or meta.cost):
@@ -74,7 +74,7 @@ def _sum(a: Spent, b: Spent) -> Spent:
 
 
 def _most(a: Spending, b: Spending) -> Spending:
-    """For each slot the larger amounts of both."""
+    """The larger amounts of both, for each slot."""
     return a | {slot: _larger(a[slot], one) if slot in a else one for slot, one in b.items()}
 
 
@@ -83,7 +83,7 @@ def _larger(a: Spent, b: Spent) -> Spent:
 
 
 def _without(a: Spending, b: Spending) -> Spending:
-    """What of `a`, which has at least as much, is not in `b`."""
+    """`a` minus `b`; `a` is at least as large."""
     rest = {
         slot: one._replace(tokens=one.tokens - b[slot].tokens, cost=one.cost - b[slot].cost) if slot in b else one
         for slot, one in a.items()
@@ -106,7 +106,7 @@ def kept(thread: Lineage) -> Kept:
 
 
 def of_record(thread: Lineage, record: Record) -> Spending:
-    """What a record says. Raises CorruptionError."""
+    """The spending that a record holds. Raises CorruptionError."""
     rows = thread.read(record)
     return {Slot(agent, dt.date.fromisoformat(day)): Spent(*amounts) for agent, day, *amounts in rows}
 
@@ -114,12 +114,12 @@ def of_record(thread: Lineage, record: Record) -> Spending:
 def removal(
     thread: Lineage, frames: Sequence[Frame], drop: set[int], *, drop_newer: bool
 ) -> Callable[[Sequence[bytes]], list[RecordChange]]:
-    """For `Rewrite.along`: what adds the cost of frames that go to the record, with that of newer ones by their metadata."""
+    """For `Rewrite.along`: changes that add the cost of removed frames to the record, including newer ones by metadata."""
     gone = spent_by(load_meta(frame.meta) for frame in frames if frame.seq in drop)
     if not gone and not drop_newer:
         return lambda _: []
-    before = kept(thread)  # read after the frames: what another removal moves into it meanwhile is a conflict
-    same = Expect(thread.key, (frames[0].seq, frames[0].id))  # not a thread that was begun again under this id
+    before = kept(thread)  # read after the frames: another removal meanwhile is a conflict
+    same = Expect(thread.key, (frames[0].seq, frames[0].id))  # not a thread re-created under this id
 
     def changes(newer: Sequence[bytes]) -> list[RecordChange]:
         spent = together(gone, spent_by(map(load_meta, newer)))
@@ -129,7 +129,7 @@ def removal(
 
 
 def change(thread: Lineage, before: Kept, new: Spending) -> tuple[list[RecordChange], Kept]:
-    """What makes the record say something else, unless another writer has changed it since; and what is kept then."""
+    """Changes that replace the record, failing if another writer changed it; and the record afterwards."""
     if new == before.spending:
         return [], before
     in_order = sorted(new.items(), key=lambda item: (item[0].day, item[0].agent or ""))
@@ -144,9 +144,9 @@ def change(thread: Lineage, before: Kept, new: Spending) -> tuple[list[RecordCha
 
 
 def steadily(thread: Lineage, read: Callable[[], T]) -> tuple[Spending, T]:
-    """The record, and what `read` reads of the thread's checkpoints: no cost moved from these into that meanwhile.
+    """The record, and what `read` returns for the thread's checkpoints, consistently: no removal happened in between.
 
-    Raises ConflictError if that happens over and over.
+    Raises ConflictError if other writers keep removing checkpoints.
     """
     before = kept(thread)
     for _ in range(PLANS):
@@ -159,7 +159,7 @@ def steadily(thread: Lineage, read: Callable[[], T]) -> tuple[Spending, T]:
 
 
 def _total(thread: Lineage, high: int | None = None) -> Spending:
-    """What a thread has cost, including removed checkpoints, but not those after `high`."""
+    """The cost of a thread, including removed checkpoints, but not those after `high`."""
     return together(*steadily(thread, lambda: _of_frames(thread, high)))
 
 
@@ -171,11 +171,11 @@ def _of_frames(thread: Lineage, high: int | None = None) -> Spending:
 
 
 class Carrying:
-    """Keeps the record of a copy right while checkpoints are brought to it.
+    """Keeps the record of a copy right while checkpoints are copied to it.
 
-    In the end the copy has spent, by agent and day, at least what the source has, and what it had itself with what is
-    new, and what its checkpoints say. So a checkpoint that was removed on either side counts once, and copying again
-    changes nothing. Every batch that brings checkpoints has to take `changes` along.
+    In the end the spending of the copy, by agent and day, is at least that of the source, that of the copy before plus new
+    checkpoints, and that of its checkpoints. So a checkpoint removed on either side counts once, and copying again changes
+    nothing. Every batch that adds checkpoints must include `changes`.
     """
 
     def __init__(self, thread: Lineage, source: Callable[[], Spending], *, needed: bool) -> None:
@@ -192,14 +192,14 @@ class Carrying:
         return cls(thread, lambda: _total(source, last), needed=bool(kept(source).spending))
 
     def bring(self, meta: bytes, *, is_new: bool) -> None:
-        """Count a checkpoint that the next batch brings; `is_new` if the copy cannot have had it before."""
+        """Count a checkpoint of the next batch; `is_new` if the copy cannot have had it before."""
         if self._needed:
             spent = spent_by([load_meta(meta)])
             self._there = together(self._there, spent)
             self._spent = together(self._spent, spent) if is_new else self._spent
 
     def changes(self, *, is_last: bool = False) -> list[RecordChange]:
-        """What the next batch has to take along; with the last one comes what the source has spent besides."""
+        """Changes for the next batch; the last one includes what else the source has spent."""
         if not self._needed:
             return []
         self._spent = _most(self._spent, self._there)
@@ -207,7 +207,7 @@ class Carrying:
         return self._become(_without(total, self._there))
 
     def undo(self) -> list[RecordChange]:
-        """What has to go along when all that was brought is removed again."""
+        """Changes for the commit that removes again everything that was copied."""
         return self._become(self._first.spending)
 
     def _become(self, new: Spending) -> list[RecordChange]:

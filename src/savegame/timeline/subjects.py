@@ -1,8 +1,7 @@
 """Whose data a thread holds, and erasing it. Touches deleting, derived, removal, companions, engine and below.
 
-A subject is a record beside a thread. What derives from a thread gets its subjects, those of now and those that are
-attached later. An erase takes child threads, forks and copies, at any depth, and what was deleted but is kept for a
-checkpoint of an agent.
+A subject is a record beside a thread. Threads that derive from it get its subjects, including those attached later. An erase
+includes child threads, forks and copies, at any depth, and deleted threads that are kept for an agent checkpoint.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from savegame.waiting.retrying import PLANS, retried
 logger = logging.getLogger("savegame")
 
 ROUNDS: Final = 20
-"""How often `erase` looks for threads of the subject that were begun while it deleted the others."""
+"""Maximum number of rounds in which `erase` looks for threads of the subject that were created meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Erased:
     """What `erase` removed, and what it could not reach.
 
-    `emptied` are the checkpoints of agents that name something of it: a restore cannot bring that back.
+    `emptied` lists the agent checkpoints that name erased data: restoring them cannot bring it back.
     """
 
     threads: tuple[str, ...]
@@ -42,12 +41,12 @@ class Erased:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing was left that the store can reach."""
+        """Whether everything within reach of the store was erased."""
         return not self.unreached
 
 
 def attach(thread: Lineage, subjects: tuple[str, ...]) -> None:
-    """Say that a thread holds data of these subjects, and so does everything that derives from it."""
+    """Record that a thread, and everything that derives from it, holds data of these subjects."""
     if not subjects:
         raise InvalidInputError("name at least one subject")
     wanted = [checked_id(subject, "a subject") for subject in subjects]
@@ -63,7 +62,7 @@ def attach(thread: Lineage, subjects: tuple[str, ...]) -> None:
 
 
 def subjects_of(thread: Lineage) -> list[str]:
-    """The subjects of a thread, by name."""
+    """The subjects of a thread, sorted."""
     return sorted(thread.names(SUBJECT))
 
 
@@ -71,7 +70,7 @@ def subjects_of(thread: Lineage) -> list[str]:
 
 
 def erase(engine: Engine, namespace: str, subject: str, *, dry_run: bool) -> Erased:
-    """Delete every thread of a subject and all that derive from them, all or none; what comes meanwhile too."""
+    """Delete every thread of a subject and all that derive from them, all or none; also those created meanwhile."""
     checked_id(subject, "a subject")
     gone: set[str] = set()
     emptied: set[str] = set()
@@ -92,31 +91,31 @@ def erase(engine: Engine, namespace: str, subject: str, *, dry_run: bool) -> Era
         if not retried(attempt, tries=PLANS):
             break
     else:
-        left.append(f"threads of {subject!r} keep being begun; stop what begins them, and erase again")
+        left.append(f"new threads of {subject!r} keep appearing; stop their writers, then erase again")
     if not dry_run:
         left.extend(_forget_the_deleted(engine, namespace))
         logger.info("erased %d threads of one subject", len(gone))
     return Erased(tuple(sorted(gone)), tuple(dict.fromkeys(left)), tuple(sorted(emptied)))
 
 
-def _naming(engine: Engine, family: Mapping[ThreadKey, Named], untold: list[str]) -> set[str]:
-    """The checkpoints of agents that name something of these threads, and are not in them; `untold` gets what is damaged."""
+def _naming(engine: Engine, family: Mapping[ThreadKey, Named], left: list[str]) -> set[str]:
+    """The agent checkpoints outside these threads that name one of their checkpoints; `left` gets messages about damage."""
     found: set[str] = set()
     for key in family:
         try:
             found |= {naming.checkpoint_id for naming in deleting.namings(engine, key, but=family)}
         except CorruptionError as error:
-            untold.append(f"thread {key.id!r}: which checkpoints of agents name it cannot be read: {error}")
+            left.append(f"thread {key.id!r}: the agent checkpoints that name it cannot be read: {error}")
     return found
 
 
 def _forget_the_deleted(engine: Engine, namespace: str) -> tuple[str, ...]:
-    """Free what a call that was killed after its commit has left of threads that are gone; what could not be reached."""
+    """Free what a killed call left of deleted threads in the search index; returns what could not be reached."""
     there = set(_every(engine, namespace))
     try:
         words = Capability.SEARCH in engine.store.capabilities
         indexed = engine.store.index().heads(namespace) if words else {}
-    except SavegameError as error:  # what was asked for is done: only derived words may be left
+    except SavegameError as error:  # the erase is done: only derived words may remain
         return (f"removed words may stay in the search index until the next search: {error}",)
     return removal.free(engine, [key for name in indexed if (key := ThreadKey(namespace, name)) not in there])
 
@@ -126,7 +125,7 @@ def _threads_of(engine: Engine, namespace: str, subject: str) -> list[ThreadKey]
 
 
 def _cut_off(engine: Engine, namespace: str, family: Mapping[ThreadKey, Named]) -> Iterator[str]:
-    """Threads that may derive from these although no link says so: parts of exports, and data of earlier versions."""
+    """Messages about threads that may derive from these without links: parts of exports, data of earlier versions."""
     if not family:
         return
     ids = {name_of(key) for key in family}
@@ -136,14 +135,14 @@ def _cut_off(engine: Engine, namespace: str, family: Mapping[ThreadKey, Named]) 
         try:
             shared.update(derived.external_ids(Lineage(engine, key)))
         except CorruptionError as error:
-            yield f"thread {key.id!r}: copies of it that an earlier version made cannot be found, it is damaged: {error}"
+            yield f"thread {key.id!r}: it is damaged, so copies made by an earlier version cannot be found: {error}"
     for key in _every(engine, namespace):
         if key not in family:
             yield from _suspicions(Lineage(engine, key), ids, named, shared)
 
 
 def _suspicions(thread: Lineage, ids: set[str], named: Named, shared: set[str]) -> Iterator[str]:
-    """Why a thread may derive from those with these ids, which name these and have these checkpoints of a framework."""
+    """Why a thread may derive from the threads with these ids, which list `named` and share these framework ids."""
     key = thread.key
     for source in sorted(named[FORK] & thread.names(SOURCE) if named[FORK] else ()):
         if name_of(key) not in thread.at(named_by(key, source)).names(FORK):
@@ -162,13 +161,10 @@ def _suspicions(thread: Lineage, ids: set[str], named: Named, shared: set[str]) 
 
 
 def _untold(key: ThreadKey, what: str) -> str:
-    return (
-        f"thread {key.id!r} {what}: whether it holds the same data cannot be told; look at it, and delete it or attach the "
-        f"subject to it"
-    )
+    return f"thread {key.id!r} {what}: it may hold the same data; look at it, and delete it or attach the subject to it"
 
 
 def _every(engine: Engine, namespace: str) -> list[ThreadKey]:
-    """Every thread, those that were deleted and are kept too."""
+    """Every thread, including deleted ones that are kept."""
     spaces = (namespace, *graveyard.yards(engine, namespace))
     return [ThreadKey(space, thread_id) for space in spaces for thread_id, _ in engine.store.heads(space)]

@@ -1,8 +1,8 @@
-"""One thread over a store: what it holds as checkpoints, and every change to it.
+"""One thread over a store: its checkpoints, and every change to it.
 
-A save finds the delta against the cached tree of the head, appends one frame with the head that it built on as the
-expected one, and only then changes the cache. Keyframes are written after the save was acknowledged; failing to write one
-costs time at the next load, nothing else. Touches removal, lineage, reading, engine and what is below them.
+A save computes the delta against the cached tree of the head, appends one frame that expects that head, and only then
+updates the cache. Keyframes are written after the save was acknowledged; failing to write one only costs time at the next
+load. Touches removal, lineage, reading, engine and what is below them.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ from savegame.waiting.retrying import TRIES
 logger = logging.getLogger("savegame")
 
 Restore = Callable[[Any, str, Meta], Any]
-"""What a decoded state becomes, given the id and the metadata of its checkpoint."""
+"""Converts a decoded state, given the id and the metadata of its checkpoint."""
 
 Edited = tuple[list[Op], Node]
 """What a save writes: operations, and the state after them."""
 
 Edit = Callable[[Node | None], Edited]
-"""From the state that a save builds on (None: there is none) to what it writes. May be called again."""
+"""From the state that a save builds on (None: no state) to what it writes. May be called more than once."""
 
 Revise = Callable[[Node | None], tuple[list[Op], Node, Mapping[str, Any]]]
 """An edit that also says what listings show of the new state."""
 
 
 class Terms(NamedTuple):
-    """Under which terms a checkpoint is appended.
+    """The terms on which a checkpoint is appended.
 
-    `expect` is the id of the head that must be there (None: no head, ANY: whichever). `base` is what it builds on instead
-    of the head. `epoch` is that of a lease, which is prolonged by `renew_us`. `beside` is written in the same commit.
+    `expect` is the id of the expected head (None: no head, ANY: any). `base` is what it builds on instead of the head.
+    `epoch` is that of a lease, which is renewed by `renew_us`. `beside` is written in the same commit.
     """
 
     expect: str | None = ANY
@@ -82,7 +82,7 @@ class Terms(NamedTuple):
 
 
 FREE: Final = Terms()
-"""On top of the head, whichever that is."""
+"""On top of any head."""
 
 
 class Newest(NamedTuple):
@@ -93,7 +93,7 @@ class Newest(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A checkpoint that was saved, with what can be known of it without working out its fields."""
+    """A saved checkpoint, with its id and step, which are known without computing its fields."""
 
     id: str
     step: int
@@ -116,7 +116,7 @@ class Timeline(Lineage):
     def checkpoint(
         self, frame: Frame, meta: Meta | None = None, *, node: Node | None = None, shared: Shared | None = None
     ) -> Checkpoint:
-        """What users see of a frame; with its state if `node` is given."""
+        """The public checkpoint of a frame; with its state if `node` is given."""
         known = load_meta(frame.meta) if meta is None else meta
         return Checkpoint.later(lambda: self._fields(frame, known, node, shared))
 
@@ -150,7 +150,7 @@ class Timeline(Lineage):
         return value if self._restore is None else self._restore(value, checkpoint_id, meta)
 
     def _load_again(self, listed: Frame) -> Checkpoint:
-        """An entry of a listing with its state, if it is still there: its thread may have been deleted and begun again."""
+        """An entry of a listing with its state, if it still exists: its thread may have been re-created."""
         frames = self.store.frames(self.key, low=listed.seq, high=listed.seq)
         if not frames or frames[0].id != listed.id:
             raise CheckpointNotFound(f"checkpoint not found: {listed.id!r} was deleted")
@@ -175,7 +175,7 @@ class Timeline(Lineage):
                 if not skip_damaged or error.newest_sound is None:
                     raise
                 return Newest(row.head_id, error.newest_sound)
-        raise ConflictError(f"thread {self.id!r}: {TRIES} times its head moved and was removed while it was loaded; try again")
+        raise ConflictError(f"thread {self.id!r}: its head was moved and removed {TRIES} times while it was loaded; try again")
 
     def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
         """A checkpoint with its state, by a reference or the newest `at` a time."""
@@ -184,7 +184,7 @@ class Timeline(Lineage):
             frame = self.resolve("head" if ref is None and at is None else ref, at=at, row=row)
             return self._load(frame, is_head=row.head == frame.seq)
         except CorruptionError as error:
-            with suppress(CorruptionError, ThreadNotFound):  # its row is damaged too, or it is gone: there is none
+            with suppress(CorruptionError, ThreadNotFound):  # its row is damaged too, or it is gone
                 error.newest_sound = self.newest_sound(self.existing())
             raise
 
@@ -198,12 +198,12 @@ class Timeline(Lineage):
         if is_head:
             self.engine.cache.put(self.key, point)
         found = self.checkpoint(frame, node=point.node)
-        _ = found.state  # decoded now: what does not decode is reported here, not at the first look
+        _ = found.state  # decoded now, so that errors are raised here and not at the first access
         logger.debug("loaded %s: thread %r step %d", frame.id, self.id, point.step)
         return found
 
     def newest_sound(self, row: ThreadRow, error: CorruptionError | None = None) -> Checkpoint | None:
-        """The newest checkpoint of the head's line that loads, passing over what damage of the head makes unreadable."""
+        """The newest checkpoint of the head's line that loads, skipping what the damage makes unreadable."""
         skipped: list[str] = []
         broken = None if error is None else error.seq
         try:
@@ -216,12 +216,12 @@ class Timeline(Lineage):
                 except CorruptionError as another:
                     skipped.append(frame.id)
                     broken = another.seq
-        except CorruptionError:  # metadata on the way is damaged: the line is lost, but not what is older
+        except CorruptionError:  # damaged metadata breaks the line, but older checkpoints may load
             return self._newest_up_to(row.head)
         return None
 
     def _newest_up_to(self, seq: int) -> Checkpoint | None:
-        """The newest checkpoint that loads, of whichever line."""
+        """The newest checkpoint that loads, of any line."""
         skipped: list[str] = []
         for older in range(seq, 0, -1):
             try:
@@ -247,17 +247,17 @@ class Timeline(Lineage):
             if fits(frame) and self.visible(row, frame):
                 yield self.checkpoint(frame)
                 found += 1
-                if found == limit:  # not one look later: that might read another page
+                if found == limit:  # before the next frame, which might read another page
                     return
 
     # -- saving ------------------------------------------------------------------------------------
 
     def save(self, edit: Edit, draft: Draft, terms: Terms = FREE) -> Point:
-        """Append what `edit` makes of the state that the checkpoint builds on. Its caller is `alone` with the thread."""
+        """Append what `edit` makes of the state that the checkpoint builds on. The caller holds `alone`."""
         cache, key = self.engine.cache, self.key
         base, expect = terms.base, terms.expect
         point = base or cache.get(key) or self.head()
-        if base is None and terms.epoch is None and point.chosen:  # its id may be that of a thread that was begun again
+        if base is None and terms.epoch is None and point.chosen:  # the id may be reused in a re-created thread
             point = self.head()
         for _ in range(TRIES):
             if expect != ANY and base is None and (point.id or None) != expect:
@@ -270,7 +270,7 @@ class Timeline(Lineage):
                 newest = point if base is not None else self.head()
                 if newest.id == point.id:
                     raise
-                point = newest  # what could not be done to the remembered state may fit the newest
+                point = newest  # an edit that failed on the cached state may fit the newest
                 continue
             wanted = expect if base is not None else (point.id or None)
             try:
@@ -279,12 +279,12 @@ class Timeline(Lineage):
                 newest = point if base is not None else self.head()
                 if newest.seq == point.seq:
                     raise
-                point = newest  # deleted, and brought back since: the same head has another number
+                point = newest  # deleted and restored since: the same head has another number
             except ConflictError as error:
                 if type(error) is not ConflictError or expect != ANY or base is not None:
                     raise
                 point = self.head()
-        raise ConflictError(f"thread {key.id!r}: others moved its head {TRIES} times in a row; try again")
+        raise ConflictError(f"thread {key.id!r}: other writers moved its head {TRIES} times in a row; try again")
 
     def append(self, base: Point, ops: list[Op], node: Node, draft: Draft, terms: Terms) -> Point:
         """Save one frame on top of `base`."""
@@ -296,10 +296,9 @@ class Timeline(Lineage):
         return self._append(base, payload, blobs, node, draft, terms)
 
     def append_items(self, append: Mapping[Any, list[Any]], draft: Draft) -> Point | None:
-        """What agents save most, items at the end of one list right inside the head's state: the short way to its payload.
+        """The fast path for what agents save most: items at the end of one top-level list of the head's state.
 
-        None, and nothing was written, where it is not as plain as that: then `save` does it, or says what is wrong.
-        Its caller is `alone` with the thread.
+        Returns None and writes nothing in any other case: then `save` does it, or raises. The caller holds `alone`.
         """
         engine = self.engine
         base = engine.cache.get(self.key)
@@ -311,7 +310,7 @@ class Timeline(Lineage):
         try:
             data = engine.codec.encode(items, depth=1)
             encoded_name, opening = deltas.append_opening(name)
-        except (InvalidState, TypeError):  # it cannot be kept; TypeError: neither can the name
+        except (InvalidState, TypeError):  # it cannot be saved; TypeError: the name cannot
             return None
         node, payload = base.node.with_longer(encoded_name, data), opening + data
         if node is None:
@@ -324,11 +323,11 @@ class Timeline(Lineage):
         except (ConflictError, CheckpointNotFound) as error:
             if isinstance(error, (Busy, Fenced)):
                 raise
-            self.head()  # which `save` goes on from
+            self.head()  # refreshes the cache for `save`
             return None
 
     def _append(self, base: Point, payload: bytes, blobs: dict[bytes, bytes], node: Node, draft: Draft, terms: Terms) -> Point:
-        """`append`, once its operations are bytes. Every save comes along here, so it unpacks what it needs once."""
+        """`append` with encoded operations. Every save runs through here, so it unpacks what it needs once."""
         engine, store, key = self.engine, self.store, self.key
         details, chosen_id, note = draft
         expect, _, epoch, renew_us, beside = terms
@@ -342,7 +341,7 @@ class Timeline(Lineage):
         step, size = base_step + 1, size_of(node)
         if size > STATE_TO:
             raise InvalidState(
-                f"the state would have about {size} bytes, and one may have {STATE_TO}; keep large parts in files",
+                f"the state would take about {size} bytes, and the limit is {STATE_TO}; keep large parts in files",
                 path="",
             )
         packed = metadata_of(base_id, step, store.clock(), size, details, blobs)
@@ -367,7 +366,7 @@ class Timeline(Lineage):
             point = point._replace(rows=0, bytes=0)
             if not self.engine.retention.keeps_all:
                 removal.remove_hidden(self, epoch)
-        except SavegameError as error:  # the save itself is done; only the next load will be slower, or space stays taken
+        except SavegameError as error:  # the save is done; only the next load is slower, or space stays in use
             logger.warning("thread %r: after the save of %s: %s", self.id, point.id, error)
         return point
 
@@ -397,9 +396,9 @@ class Timeline(Lineage):
         asked: Any = None,
         terms: Terms = FREE,
     ) -> Checkpoint:
-        """For the rooms above: save what `revise` makes of the head's state as it is.
+        """For upper rooms: save what `revise` makes of the current state of the head.
 
-        `asked` is what the caller wants, by which a retry with the same `id` is told from something else.
+        `asked` identifies the request, so that a retry with the same `id` is recognised.
         """
         drafted = draft(self.codec, agent, id, details or {})
         if id is not None:
@@ -408,7 +407,7 @@ class Timeline(Lineage):
             return self.write(self.with_about(revise, drafted), drafted, terms).checkpoint
 
     def with_about(self, revise: Revise, drafted: Draft) -> Edit:
-        """The edit of a revision; what listings show of it goes into the draft."""
+        """The edit of a revision; adds what listings show to the draft."""
 
         def edit(node: Node | None) -> Edited:
             ops, after, about = revise(node)
@@ -418,7 +417,7 @@ class Timeline(Lineage):
         return edit
 
     def _twin(self, edit: Edit, draft: Draft, given_id: str) -> Written | None:
-        """The checkpoint that has the id already, if it is what would be saved now; AlreadyExistsError if it is not."""
+        """The checkpoint that already has the id, if it equals what would be saved. Raises AlreadyExistsError if not."""
         found = self.engine.find(self.key.namespace, given_id)
         if found is None:
             return None
@@ -431,7 +430,7 @@ class Timeline(Lineage):
         same = all(getattr(meta, name) == getattr(asked, name) for name in _COMPARED)
         if meta.request is not None:
             same = same and meta.request == asked.request
-        elif same:  # it was saved without id=: what would be saved now is compared with what is there
+        elif same:  # it was saved without id=: compare the states
             _, node = edit(self._parent(meta.parent_id).node)
             same = there.node is not None and to_bytes(node) == to_bytes(there.node)
         if not same:
@@ -449,12 +448,12 @@ class Timeline(Lineage):
         return self.store.commit(changes)
 
     def put(self, kind: str, name: str, value: Any, *, epoch: int | None = None, absent: bool = False) -> PutRecord:
-        """Sets a record; removes it if the value is None."""
+        """The change that sets a record, or removes it if the value is None."""
         body = None if value is None else self.engine.wrap_record(value, kind, name)
         return PutRecord(self.key, kind, name, body, epoch, absent)
 
     def put_all(self, records: Records) -> list[PutRecord]:
-        """Sets records by kind and name; removes those whose value is None."""
+        """The changes that set records by kind and name, or remove those whose value is None."""
         return [self.put(kind, name, value) for (kind, name), value in records.items()]
 
 
@@ -462,8 +461,8 @@ _SAME: Final = (
     "parent_id", "agent_id", "step", "created_at", "size_bytes", "iteration", "description", "tokens_used", "cost",
     "resume_hint", "forked_from", "external_id",
 )  # fmt: skip
-"""The fields that a checkpoint has as its metadata has them."""
+"""The fields that a checkpoint takes unchanged from its metadata."""
 _COMPARED: Final = (
     "kind", "status", "reason", "description", "resume_hint", "iteration", "tokens_used", "cost", "metadata", "created_us",
 )  # fmt: skip
-"""What tells a retry of a save from another one, besides the state."""
+"""The fields that identify a retry of a save, besides the state."""

@@ -46,7 +46,7 @@ class Usage:
     first_at: dt.datetime
     last_at: dt.datetime
     state_bytes: int = 0
-    """What the states of these checkpoints would take if each were kept whole."""
+    """Bytes that the states of these checkpoints would take if each were stored whole."""
 
 
 def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
@@ -64,7 +64,7 @@ def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
         for one in used.values():
             _add(found, one)
     if damaged:
-        logger.warning("damaged threads are left out of the usage: %s; verify says more", ", ".join(sorted(damaged)))
+        logger.warning("the usage leaves out damaged threads: %s; run verify", ", ".join(sorted(damaged)))
     return sorted(found.values(), key=lambda usage: (usage.key is None, usage.key))
 
 

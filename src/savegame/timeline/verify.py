@@ -1,6 +1,6 @@
-"""Reading everything that is stored, and saying what is wrong: checksums, structure, digests, states, records.
+"""Reading everything that is stored, and reporting damage: checksums, structure, digests, states, records.
 
-Threads that were deleted and are kept for agents are checked too. Touches graveyard, companions, listing, lineage and below.
+Also checks deleted threads that are kept for agents. Touches graveyard, companions, listing, lineage and below.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Progress = Callable[[int, int], None]
 
 
 def ignore(done: int, total: int) -> None:
-    """Progress that is not shown."""
+    """Progress that is not reported."""
 
 
 def verify(engine: Engine, namespace: str, progress: Progress, thread_id: str | None = None) -> Report:
-    """Check one thread, or all of a namespace with those that are kept for agents, which are not counted.
+    """Check one thread, or all of a namespace and, without counting them, the deleted ones that are kept for agents.
 
-    Raises ThreadNotFound if there is no such thread.
+    Raises ThreadNotFound if the thread does not exist.
     """
     if thread_id is not None:
         _refuse_unknown(engine, ThreadKey(namespace, thread_id))
@@ -37,7 +37,7 @@ def verify(engine: Engine, namespace: str, progress: Progress, thread_id: str | 
 
 
 def with_yards(look: Callable[[Engine, str, Progress], Report], engine: Engine, namespace: str, progress: Progress) -> Report:
-    """What `look` reports of a namespace, and of the threads that were deleted there and are kept."""
+    """What `look` reports about a namespace and about its yards."""
     report = look(engine, namespace, progress)
     try:
         kept = graveyard.yards(engine, namespace)
@@ -51,12 +51,12 @@ def with_yards(look: Callable[[Engine, str, Progress], Report], engine: Engine, 
 
 
 def check(engine: Engine, namespace: str, progress: Progress, thread_id: str | None = None) -> Report:
-    """Read every byte: checksums, structure, digests, and that every state comes back; of one thread, or of all."""
-    engine = engine.without_cache()  # what is in memory says nothing about what is stored
+    """Read every byte of one thread or of all: checksums, structure, digests, and whether every state loads."""
+    engine = engine.without_cache()  # the cache would hide damage
     problems: list[Problem] = []
     try:
         problems.extend(engine.store.check(namespace, thread_id))
-    except CorruptionError as error:  # so badly damaged that not even the rest can be looked at
+    except CorruptionError as error:  # so badly damaged that the store cannot check the rest
         problems.append(Problem(error.thread_id, error.checkpoint_id, error.place or "store", str(error)))
     broken = {(problem.thread_id, problem.checkpoint_id) for problem in problems}
     rows = _sound_rows(engine, namespace, problems, thread_id)
@@ -75,14 +75,14 @@ def check(engine: Engine, namespace: str, progress: Progress, thread_id: str | N
 
 
 def _refuse_unknown(engine: Engine, key: ThreadKey) -> None:
-    """Raise ThreadNotFound if nothing was ever written to a thread; one that is damaged exists."""
+    """Raise ThreadNotFound if nothing was written to a thread. Damaged threads count as existing."""
     with suppress(CorruptionError):
         if engine.store.thread(key) is None:
             raise ThreadNotFound(f"thread not found: {key.id!r}; list threads with vault.threads()")
 
 
 def misshapen(engine: Engine, namespace: str, thread_id: str | None = None) -> dict[tuple[ThreadKey, Record], Problem]:
-    """Records with sound bytes and the wrong shape for their kind, also beside threads without checkpoints."""
+    """Records with sound bytes but the wrong shape for their kind, also beside threads without checkpoints."""
     found: dict[tuple[ThreadKey, Record], Problem] = {}
     try:
         keys = thread_keys(engine, namespace, thread_id)
@@ -103,11 +103,11 @@ def misshapen(engine: Engine, namespace: str, thread_id: str | None = None) -> d
 
 
 def _sound_rows(engine: Engine, namespace: str, problems: list[Problem], thread_id: str | None) -> list[ThreadRow]:
-    """The rows of threads that can be looked into; the others have a problem already, or get one."""
+    """The rows of threads that can be read; the others already have a problem, or get one."""
     damaged: set[str] = set()
     try:
         rows = list(thread_rows(engine, namespace, damaged, thread_id=thread_id))
-    except CorruptionError:  # it cannot even be told which threads there are
+    except CorruptionError:  # the threads cannot even be listed
         if problems:
             return []
         raise
@@ -140,7 +140,7 @@ def _check_history(thread: Lineage) -> Iterator[Problem]:
         yield from _check_large_values(thread, frame)
         packed = frame.meta[DIGEST_BYTES:]
         if whole and digest(parent, thread.id, frame.id, packed, payload) != meta.digest:
-            yield Problem(thread.id, frame.id, f"digest of frame {seq}", "its history does not add up to its digest")
+            yield Problem(thread.id, frame.id, f"digest of frame {seq}", "its history does not match its digest")
     for frame in ends.values():
         try:
             thread.point(frame.seq, frame)
@@ -161,7 +161,7 @@ def _check_large_values(thread: Lineage, frame: Frame) -> Iterator[Problem]:
 
 
 def sequence_numbers(thread: Lineage) -> Iterator[int]:
-    """Those of every frame, damaged ones too."""
+    """The sequence numbers of every frame, including damaged ones."""
     low = 1
     while True:
         try:

@@ -1,12 +1,12 @@
-"""Copying every thread of a vault to another one, whatever their stores. Touches importing, removal, lineage, engine, frames.
+"""Copying every thread of a vault to another one, between any stores. Touches importing, removal, lineage, engine, frames.
 
-A thread is brought in batches that leave its head where it was; the head moves last, so that a thread appears, or goes on,
-whole. Then the copy is read back and compared with the source. What was compared gets a *mark*, a record in the
-copy: the next call passes over threads whose fingerprint is still the marked one, and reads of the others what came since.
-A mark is also written with every head that is moved: a copy whose head is still that one has not gone its own way, so it
-follows the source, whatever was pruned there. A copy that was killed carries on, for what is there already is recognised
-by its id. Nothing is removed from the copy but labels, tags and records that the source does not have any more; what a ledger
-knows of effects stays known. A person's answer to an unsettled call is not copied: the copy asks again.
+A thread is copied in batches that leave its head where it was; the head moves last, so that a thread appears or advances
+whole. Then the copy is read back and compared with the source. After that it gets a *mark*, a record in the copy: the next
+call skips threads whose fingerprint is still the marked one, and reads only new parts of the others. A mark is also written
+with every move of the head: a copy that still has that head has not diverged, so it follows the source, even if that was
+pruned. A killed copy is continued, because existing checkpoints are recognised by id. Only labels, tags and records that the
+source no longer has are removed from the copy; outcomes known to a ledger stay. A person's answer to an unsettled call is not
+copied: the copy asks again.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from savegame.waiting.retrying import PLANS
 logger = logging.getLogger("savegame")
 
 COPIES: Final = "savegame:copied"
-"""The thread beside which marks are kept; it has no checkpoints, so that no listing shows it."""
+"""The thread beside which marks are stored; without checkpoints, so that no listing shows it."""
 
 
 class Mark(NamedTuple):
-    """How far a thread was copied. `seen` is the source's fingerprint of then, empty if it was not compared yet.
+    """How far a thread was copied. `seen` is the fingerprint of the source, empty if it was not compared yet.
 
-    `last` is the newest frame of the source, `copy_last` that of the copy; `head` is the head that the copy was left with.
-    `address` stands for where the source was; earlier versions did not write it.
+    `last` is the newest frame of the source, `copy_last` that of the copy; `head` is the head of the copy.
+    `address` identifies the place of the source; earlier versions did not write it.
     """
 
     seen: bytes
@@ -64,9 +64,9 @@ class Mark(NamedTuple):
 
 
 def copy(source: Engine, target: Engine, namespace: str, target_namespace: str, progress: Progress, *, full: bool) -> int:
-    """Copy every thread; with `full`, marks count for nothing. Gives the number of checkpoints that came.
+    """Copy every thread; with `full`, ignore marks. Returns the number of copied checkpoints.
 
-    A thread that is damaged, or went its own way, does not stop the others; the first such error is raised at the end.
+    A thread that is damaged or has diverged does not stop the others; the first such error is raised at the end.
     """
     copying = _Copying(source, target, namespace, target_namespace)
     copying.run(progress, full=full)
@@ -76,7 +76,7 @@ def copy(source: Engine, target: Engine, namespace: str, target_namespace: str, 
 
 
 class _Copying:
-    """One call: which threads have news, and their marks."""
+    """One call: which threads have changed, and their marks."""
 
     def __init__(self, source: Engine, target: Engine, namespace: str, target_namespace: str) -> None:
         self._source, self._target = source.without_cache(), target.without_cache()
@@ -103,7 +103,7 @@ class _Copying:
         self._write_marks()
 
     def _bring(self, key: ThreadKey, seen: bytes, mark: Mark | None) -> None:
-        """One thread that may have news. Its errors wait until the others are done."""
+        """Copy one thread that may have changed. Its errors are raised after the others are done."""
         copy_key = ThreadKey(self._to, key.id)
         try:
             made = self._steadily(key, copy_key, seen, mark)
@@ -117,7 +117,7 @@ class _Copying:
             self._cache.forget(copy_key)
 
     def _steadily(self, key: ThreadKey, copy_key: ThreadKey, seen: bytes, mark: Mark | None) -> Mark | None:
-        """Bring a thread as it is at one moment; begun again, without its mark, when frames are taken away meanwhile."""
+        """Copy a thread as it is at one moment; starts over, without its mark, if frames are removed meanwhile."""
         for _ in range(PLANS):
             row = self._source.store.thread(key)
             if row is None:
@@ -141,12 +141,12 @@ class _Copying:
 
 
 def _name(thread_id: str) -> str:
-    """What a thread's mark is found by: nothing of its id stays behind when it is erased."""
+    """The name of a thread's mark: a hash, so that nothing of its id remains after an erase."""
     return blake3.blake3(thread_id.encode()).hexdigest(length=16)
 
 
 def _address(store: Store, namespace: str) -> bytes:
-    """Stands for a place where threads are; a store in memory has none but itself."""
+    """Identifies a place of threads; a store in memory has only its own identity."""
     place = os.path.realpath(store.path) if os.path.exists(store.path) else store.path or hex(id(store))
     return blake3.blake3(f"{store.scheme}\0{place}\0{namespace}".encode()).digest(length=8)
 
@@ -156,7 +156,7 @@ def _marked(key: ThreadKey, mark: Mark) -> PutRecord:
 
 
 def _anew(mark: Mark) -> Mark:
-    """A mark by which all is read and compared again; that it came from the source is still known."""
+    """A mark after which everything is read and compared again, but that still identifies the source."""
     return mark._replace(seen=b"")
 
 
@@ -168,7 +168,7 @@ def _read_mark(value: list[Any] | None) -> Mark | None:
 
 
 class _Bringing:
-    """Brings what is new of one thread, as its row says; `head` is that of the copy, `brought` counts checkpoints."""
+    """Copies what is new in one thread, up to its row; `head` is that of the copy, `brought` counts checkpoints."""
 
     def __init__(self, source: Lineage, row: ThreadRow, target: Lineage, mark: Mark | None) -> None:
         self._source, self._target, self._row, self._key = source, target, row, target.key
@@ -210,7 +210,7 @@ class _Bringing:
         return Mark(seen, *newest, self._covered if went_on else self._last, self.head, self._address)
 
     def _refuse_stranger(self) -> None:
-        """The copy may only follow if its head came from the source: then nobody has gone on in the copy since."""
+        """Raise ConflictError unless the head of the copy came from the source: then the copy has not diverged."""
         if self.head is None or self._is_in_source(self.head):
             return
         if self.mark is not None and self.mark.head == self.head and self._goes_on(self.mark):
@@ -219,10 +219,12 @@ class _Bringing:
             return
         there = (frame.id for frame in self._target.everything())
         common = next((name for name in there if self._is_in_source(name)), None)
-        back = f"; to follow the source, rewind the copy to {common} first: what it has stays as a branch" if common else ""
+        back = (
+            f"; to follow the source, rewind the copy to {common} first, which keeps its own part as a branch" if common else ""
+        )
         raise ConflictError(
-            f"thread {self._key.id!r} went its own way in the copy: its head {self.head} did not come from the source, "
-            f"and both are left as they are; to have both, copy into another namespace{back}",
+            f"thread {self._key.id!r} has diverged in the copy: its head {self.head} did not come from the source, "
+            f"and nothing was changed; to have both, copy into another namespace{back}",
             expected=self._row.head_id,
             found=self.head,
         )
@@ -232,10 +234,10 @@ class _Bringing:
         return found is not None and found[0] == self._row.key
 
     def _goes_on(self, mark: Mark) -> bool:
-        """Whether the source is still the thread that was marked, however much of it was pruned, and none begun anew.
+        """Whether the source is still the marked thread, even if pruned, and not a re-created one.
 
-        If any frame of then is left, the copy has it. If all were pruned, nothing must speak against it: neither another
-        place, nor smaller numbers, which only grow while a thread lives.
+        If a marked frame is left, the copy has it. If all were pruned, the place must be the same, and the numbers must not be
+        smaller: they only grow while a thread lives.
         """
         before = [frame.id for frame in self._source.everything(high=mark.last)]
         if before:
@@ -243,7 +245,7 @@ class _Bringing:
         return mark.address in (b"", self._address) and self._row.last >= mark.last
 
     def _since(self) -> Mark:
-        """The mark, if what it says of the source is still true, and what it covers was compared."""
+        """The mark, if it is still true of the source and what it covers was compared."""
         nothing = Mark(b"", 0, None, 0, None)
         if self.mark is None or self._there is None or not self.mark.seen:
             return nothing
@@ -251,7 +253,7 @@ class _Bringing:
         return self.mark if [frame.id for frame in found] == [self.mark.last_id] else nothing
 
     def _unmarked(self, since: Mark) -> dict[str, Frame]:
-        """What the copy has besides what the mark covers, by id."""
+        """The frames of the copy that the mark does not cover, by id."""
         return {frame.id: frame for frame in self._target.everything(low=since.copy_last + 1, newest_first=False)}
 
     def _new(self, since: Mark) -> Iterator[list[Frame]]:
@@ -261,7 +263,7 @@ class _Bringing:
     def _recognise(self, frame: Frame, copy: Frame) -> None:
         if copy.meta != frame.meta:
             raise ConflictError(
-                f"thread {self._key.id!r}: checkpoint {frame.id} is another one in the copy, and both are left as they are; "
+                f"thread {self._key.id!r}: checkpoint {frame.id} is another one in the copy, and nothing was changed; "
                 "to have both, copy into another namespace",
                 expected=frame.id,
                 found=frame.id,
@@ -312,7 +314,7 @@ class _Bringing:
         return self._stored(body)
 
     def _stored(self, body: bytes) -> bytes:
-        """A body as the other store keeps it: people read some of them."""
+        """A body in the form of the target store: some stores are readable by people."""
         if self._source.store.readable == self._target.store.readable:
             return body
         flags, payload = unwrap(body)
@@ -321,7 +323,7 @@ class _Bringing:
     # -- beside the frames ---------------------------------------------------------------------------
 
     def _put_notes(self) -> None:
-        """The source's labels and tags; those of its checkpoints that have none any more lose theirs."""
+        """Set the source's labels and tags, and remove those that it no longer has."""
         if self._there is None:
             return
         theirs = {frame.id: frame.note for frame in self._source.store.frames(self._row.key, high=self._row.last, noted=True)}
@@ -371,14 +373,14 @@ class _Bringing:
                 self._put(PutRecord(other, half, self._key.id, MARK), 0)
 
     def _went_on(self) -> bool:
-        """Whether nothing is new, and the copy has checkpoints of its own since: then its head was moved back there."""
+        """Whether nothing is new and the copy has checkpoints of its own: then its head was moved back in the copy."""
         if self._appended or self.brought or self._there is None or self._last == self._covered:
             return False
         newest = self._target.store.frames(self._key, low=self._covered + 1, limit=1, newest_first=True)
         return bool(newest) and self._source.store.find(self._row.key.namespace, newest[0].id) is None
 
     def _move_head(self, newest: tuple[int, str | None]) -> None:
-        """The last batch, which makes all of it visible, with a mark that tells where it came from."""
+        """Write the last batch, which makes everything visible, with a mark that identifies the source."""
         is_there = self._there is not None or self.brought or self._appended
         agent = self._row.agent if self._appended or self.brought else self._there.agent if self._there else None
         if is_there and (self._before, agent) != (self._row.head_id, self._row.agent or agent):
@@ -397,7 +399,7 @@ class _Bringing:
         self._bytes += size
 
     def _make_room(self) -> None:
-        """Make a full batch durable, with the head back where it was: until all is there, nobody sees any of it."""
+        """Make a full batch durable, with the head back where it was: nothing is visible before everything is written."""
         if len(self._batch) >= BATCH or self._bytes >= BATCH_BYTES:
             if self._appended:
                 self._batch += [MoveHead(self._key, self._head, self._before), *self._spending.changes()]
@@ -410,15 +412,15 @@ class _Bringing:
         self._batch, self._bytes = [], 0
         self.brought += len(appended)
         found = {seq for seq in made if seq}
-        if found != set(appended):  # somebody appended meanwhile and went back again: the bases of ours are wrong
+        if found != set(appended):  # another writer appended and went back meanwhile: the bases of ours are wrong
             self._target.store.commit([MoveHead(self._key, self._head)])
             remove(self._target, list(self._target.everything()), found, Removal(self.head))
-            raise ConflictError(f"thread {self._key.id!r} was changed in the copy meanwhile; copy again, which carries on")
+            raise ConflictError(f"thread {self._key.id!r} was changed in the copy meanwhile; copy again to continue")
 
     # -- comparing -----------------------------------------------------------------------------------
 
     def _compare(self, since: Mark) -> None:
-        """Read the copy back: what came, or was found there without a mark, must be what the source has."""
+        """Read the copy back: what was copied, or found there without a mark, must equal the source."""
         checked: set[bytes] = set()
         for page in self._new(since):
             wanted = {frame.id for frame in page}
@@ -456,7 +458,7 @@ class _Bringing:
 
     def _differs(self, frame: Frame, what: str) -> CorruptionError:
         return CorruptionError(
-            f"thread {self._key.id!r}: checkpoint {frame.id} is not the same in the copy: {what}; "
+            f"thread {self._key.id!r}: checkpoint {frame.id} differs in the copy: {what}; "
             "run verify on both and repair the damaged one, or copy into another namespace",
             thread_id=self._key.id,
             checkpoint_id=frame.id,

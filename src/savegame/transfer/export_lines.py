@@ -1,8 +1,8 @@
-"""Reading the lines of an exported file, each checked as far as it can be by itself. Pure but for the file.
+"""Reading the lines of an exported file, each checked as far as possible by itself. Pure except for the file.
 
-What a line says becomes one of the types below, its stored bytes as a store keeps them; a line whose sum, shape, ids, types
-or large value are wrong raises CorruptionError naming the line. `docs/format/export.md` has every kind of line. Nothing is
-imported or built because a line names it. Touches exporting (the sum), text, frames, delta, codec, model.
+Each line becomes one of the types below, with its bytes in stored form; a line whose checksum, shape, ids, types or large
+value are wrong raises CorruptionError naming the line. `docs/format/export.md` has every kind of line. Nothing is imported or
+constructed because a line names it. Touches exporting (the checksum), text, frames, delta, codec, model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from savegame.timeline.verify import Progress
 from savegame.transfer.exporting import FORMAT, Line, sum_of
 
 FIRST_LINE: Final = 16 * 1024
-"""The first line is never longer: a foreign file is not read into memory to find out what it is."""
+"""Maximum length of the first line, so that a foreign file is not read into memory to identify it."""
 
 TOLD_EVERY: Final = 1024 * 1024
 """Bytes between two calls of `progress`."""
@@ -51,7 +51,7 @@ TOLD_EVERY: Final = 1024 * 1024
 _SUM_BYTES: Final = len(',"sum":""}\n') + 32
 _META: Final = get_type_hints(Meta) | {"blobs": list, "cost": int | float | None}
 _WRONG: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, SavegameError)
-"""What reading a line of another shape than ours may raise."""
+"""What reading a malformed line may raise."""
 
 
 class Header(NamedTuple):
@@ -107,19 +107,19 @@ def opened(path: str) -> Iterator[BinaryIO]:
     """The file of an export. Raises StoreNotFound, UnsupportedError for a live database, UnavailableError."""
     real = os.path.realpath(path)
     if not os.path.isfile(real):
-        raise StoreNotFound(f"{path}: there is no such file; give the path of an export")
+        raise StoreNotFound(f"{path}: the file does not exist; pass the path of an export")
     stem = real.removesuffix("-wal").removesuffix("-shm")
     if any(os.path.exists(stem + suffix) for suffix in ("-wal", "-shm")):  # opening it here could drop SQLite's locks
-        raise UnsupportedError(f"{path}: is a live SQLite database, not an export; use copy_to, or export it first")
+        raise UnsupportedError(f"{path} is a live SQLite database, not an export; use copy_to, or export it first")
     try:
         with open(real, "rb") as file:
             yield file
     except OSError as error:
-        raise of_system(error, f"{path}: cannot be read", "check the disk and the permissions") from error
+        raise of_system(error, f"{path} cannot be read", "check the disk and the permissions") from error
 
 
 class Reader:
-    """Reads lines in order, each against its sum; says where something is wrong. `turn` counts readings, for `progress`."""
+    """Reads lines in order and verifies their checksums; errors name the line. `turn` counts readings, for `progress`."""
 
     def __init__(self, file: BinaryIO, path: str, progress: Progress, turn: int) -> None:
         self._file, self._path, self._progress = file, path, progress
@@ -134,7 +134,7 @@ class Reader:
         self._check_first(file.readline(FIRST_LINE))
 
     def threads(self) -> Iterator[tuple[Header, Iterator[Part]]]:
-        """Every thread: how it begins, and its items, of which the last is its head. Ends with the file."""
+        """Every thread: its header, and its items, the last of which is its head."""
         for item in self._items():
             if isinstance(item, Header):
                 items = self._rest()
@@ -146,7 +146,7 @@ class Reader:
                 return
             else:
                 raise self.damaged("it belongs to no thread")
-        raise self.damaged("the file ends here, its last line is missing: it was cut off")
+        raise self.damaged("the file was cut off here: its last line is missing")
 
     def _rest(self) -> Iterator[Part]:
         for item in self._items():
@@ -167,17 +167,17 @@ class Reader:
             self._tell()
 
     def _line(self, text: bytes) -> Line:
-        """What the next line says. Raises ValueError."""
+        """The content of the next line. Raises ValueError."""
         self._number += 1
         content, end = text[:-_SUM_BYTES], text[-_SUM_BYTES:]
         total = sum_of(content, self._before)
         if end != b',"sum":"%s"}\n' % total.encode():
-            raise ValueError("its sum does not fit: it was changed, or lines before it are missing, doubled or swapped")
+            raise ValueError("its checksum does not match: it was changed, or lines before it are missing, repeated or swapped")
         self._before = total
         return _parse(content + b"}")
 
     def large(self, offset: int) -> Large:
-        """A large value again, from the place of its line. Does not disturb the order of reading."""
+        """Read a large value again, at the offset of its line. Does not disturb the order of reading."""
         here = self._file.tell()
         self._file.seek(offset)
         item = _item(_parse(self._file.readline()))
@@ -189,21 +189,21 @@ class Reader:
         try:
             version = _parse(text)["savegame-export"]
         except _WRONG as error:
-            raise UnsupportedError(f"{self._path}: is not an export of savegame: line 1 does not say so") from error
+            raise UnsupportedError(f"{self._path} is not an export of savegame: line 1 does not say so") from error
         if type(version) is int and version > FORMAT:
             raise UnsupportedError(
-                f"{self._path}: has format {version}, this savegame knows up to {FORMAT}; install a newer savegame"
+                f"{self._path} has format {version}, this savegame reads up to {FORMAT}; install a newer savegame"
             )
         with self._locating():
             self._line(text)
         if type(version) is not int or version != FORMAT:
-            raise self.damaged(f"format {version!r} never was")
+            raise self.damaged(f"format {version!r} does not exist")
 
     def _check_end(self, end: End) -> None:
         if self._file.read(1):
             raise self.damaged("more follows after the end")
         if end.counts != tuple(self._counts[kind] for kind in (Header, Point, Beside)):
-            raise self.damaged("it counts other numbers of threads, checkpoints and records than there are")
+            raise self.damaged("its counts of threads, checkpoints and records do not match the file")
         self._progress((self._turn + 1) * self.size, 2 * self.size)
 
     @contextlib.contextmanager
@@ -216,7 +216,7 @@ class Reader:
     def damaged(self, what: str) -> CorruptionError:
         """An error that names the file and the line."""
         place = f"line {self._number}"
-        return CorruptionError(f"{self._path}: {place}: {what}; get the whole file again, or export anew", place=place)
+        return CorruptionError(f"{self._path}: {place}: {what}; copy the file again, or export again", place=place)
 
     def _tell(self) -> None:
         if self.start - self._told >= TOLD_EVERY:
@@ -239,7 +239,7 @@ def _refuse(constant: str) -> Any:
 
 
 def _item(line: Line) -> Item:
-    """What a line says, checked as far as one line can tell."""
+    """The item of a line, checked as far as possible by itself."""
     match line:
         case {"thread": thread_id, "agent": agent}:
             return Header(checked_id(thread_id, "a thread's id"), None if agent is None else checked_id(agent, "an agent's id"))
@@ -259,18 +259,18 @@ def _item(line: Line) -> Item:
             return Head(None if head is None else checked_id(head, "the head's id"))
         case {"end": True, "threads": int(threads), "checkpoints": int(checkpoints), "records": int(found)}:
             return End((threads, checkpoints, found))
-    raise ValueError("it is of no kind that there is")
+    raise ValueError("its kind is unknown")
 
 
 def _text(text: str) -> str:
-    text.encode()  # a lone surrogate is none
+    text.encode()  # raises for lone surrogates
     return text
 
 
 def _large(name: bytes, body: bytes) -> Large:
     flags, content = _plain(body)
     if flags or blake3.blake3(content).digest() != name:
-        raise ValueError("the large value is not the one that it is named after")
+        raise ValueError("the large value does not match its name")
     return Large(name, body)
 
 
@@ -282,7 +282,7 @@ def _delta(body: bytes) -> bytes:
 
 
 def _record(body: bytes) -> bytes:
-    """The body of a record, which may hold anything but what becomes far more than it is."""
+    """The body of a record, which may have any content but a decompression bomb."""
     if len(body) > 2 and body[0] <= COMPRESSED and not body[1]:
         check_nesting(unwrap(body, MOVED_TO)[1])
     return body
@@ -296,7 +296,7 @@ def _plain(body: bytes) -> tuple[int, bytes]:
 
 
 def _meta(data: bytes) -> bytes:
-    """Stored metadata whose fields are of their types, so that listings can show it."""
+    """Stored metadata with fields of the right types, so that listings can show it."""
     meta = load_meta(data)
     for name, kind in _META.items():
         if not isinstance(getattr(meta, name), kind):
@@ -314,5 +314,5 @@ def _meta(data: bytes) -> bytes:
 def _note(data: bytes) -> bytes:
     label, tags = load_note(data)
     if not all(isinstance(text, str) for text in (label or "", *tags)) or dump_note(label, tags) != data:
-        raise TypeError("the label or a tag is no text")
+        raise TypeError("the label or a tag is not text")
     return data

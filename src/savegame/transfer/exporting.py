@@ -1,9 +1,9 @@
 """Writing threads to one file of JSON lines that people and other programs can read. Touches lineage, text, engine, frames.
 
-Every line ends with a sum over itself and the sum of the line before, so that a changed, missing, doubled or swapped line
-is noticed; the last line counts what came before it. `docs/format/export.md` has every kind of line; `importing.py` reads
-them. A file is written beside its place and appears there whole or not at all. The checkpoints of each thread
-in it are those of one moment.
+Every line ends with a checksum over itself and the checksum of the line before, so that a changed, missing, repeated or
+swapped line is noticed; the last line counts the others. `docs/format/export.md` has every kind of line; `importing.py` reads
+them. A file is written beside its target and appears whole or not at all. The checkpoints of each thread are those of one
+moment.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from savegame.waiting.retrying import PLANS
 FORMAT: Final = 1
 
 Line = dict[str, Any]
-"""What a line says: the first key is its kind."""
+"""The content of a line: its first key is its kind."""
 
 Place = tuple[int, str, int]
 """Sequence number, id and base of a frame."""
 
 
 def sum_of(text: bytes, before: str) -> str:
-    """The sum of a line: over the sum of the line before and the text of this one up to its own sum."""
+    """The checksum of a line: over that of the line before and the text of this one up to its own checksum."""
     return hashlib.sha256(before.encode() + text).hexdigest()[:32]
 
 
 def export(
     engine: Engine, namespace: str, path: str, *, threads: Sequence[str] | None, agent: str | None, progress: Progress
 ) -> int:
-    """Write threads to a new file: those named, those of an agent, or all. Gives the number of checkpoints."""
+    """Write threads to a new file: those named, those of an agent, or all. Returns the number of checkpoints."""
     keys = _chosen(engine, namespace, threads, agent)
     with _new_file(os.path.realpath(path)) as file:
         writer = _Writer(file)
@@ -75,7 +75,7 @@ def _chosen(engine: Engine, namespace: str, threads: Sequence[str] | None, agent
         wanted = None if agent is None else checked_id(agent, "the agent's id")
         return [ThreadKey(namespace, thread_id) for thread_id, _ in engine.store.heads(namespace, agent=wanted)]
     if agent is not None:
-        raise InvalidInputError("give either threads= or agent=, not both")
+        raise InvalidInputError("pass either threads= or agent=, not both")
     if isinstance(threads, str):
         raise InvalidInputError(f"threads= takes a list of ids; write [{threads!r}] for one")
     keys = [ThreadKey(namespace, name) for name in dict.fromkeys(checked_id(name, "a thread's id") for name in threads)]
@@ -86,7 +86,7 @@ def _chosen(engine: Engine, namespace: str, threads: Sequence[str] | None, agent
 
 
 def _is_worth_it(thread: Lineage) -> bool:
-    """Whether there is anything of a thread besides a lease, which stays where it is."""
+    """Whether a thread has anything besides a lease, which is not exported."""
     row = thread.row()
     return row is not None and bool(row.frames or _kinds(thread))
 
@@ -101,10 +101,10 @@ def _kinds(thread: Lineage) -> list[str]:
 
 @contextlib.contextmanager
 def _new_file(target: str) -> Iterator[BinaryIO]:
-    """A file that appears at its place, flushed, when everything went well; else nothing is left of it."""
+    """A file that appears at its target, flushed, if the block succeeds; otherwise nothing remains."""
     if os.path.lexists(target):
         raise _taken(target)
-    fresh = f"{target}.{uuid.uuid4().hex}.partial"  # not in the way of the next, if this one is killed
+    fresh = f"{target}.{uuid.uuid4().hex}.partial"  # a killed export does not block the next one
     try:
         with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             try:
@@ -118,11 +118,11 @@ def _new_file(target: str) -> Iterator[BinaryIO]:
     except FileExistsError as error:
         raise _taken(target) from error
     except OSError as error:
-        raise of_system(error, f"{target}: the export cannot be written", "make room, or choose another place") from error
+        raise of_system(error, f"{target}: the export cannot be written", "free some space, or choose another place") from error
 
 
 def _taken(target: str) -> AlreadyExistsError:
-    return AlreadyExistsError(f"{target}: exists already; an export never overwrites, choose another name")
+    return AlreadyExistsError(f"{target} already exists; an export never overwrites a file, choose another name")
 
 
 def _flush_names(directory: str) -> None:
@@ -134,7 +134,7 @@ def _flush_names(directory: str) -> None:
 
 
 class _Writer:
-    """Writes lines, each with its sum, and counts them by kind."""
+    """Writes lines, each with its checksum, and counts them by kind."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -148,11 +148,11 @@ class _Writer:
         self.counts[next(iter(line))] += 1
 
     def mark(self) -> tuple[int, str, Counter[str]]:
-        """Where we are, to come back to."""
+        """The current position, for `back_to`."""
         return self._file.tell(), self._before, self.counts.copy()
 
     def back_to(self, mark: tuple[int, str, Counter[str]]) -> None:
-        """Take back what was written since a mark."""
+        """Discard what was written since a mark."""
         start, self._before, self.counts = mark
         self._file.seek(start)
         self._file.truncate()
@@ -162,7 +162,7 @@ class _Writer:
 
 
 def _write_steadily(thread: Lineage, writer: _Writer) -> None:
-    """Write a thread as it is at one moment; begun again when frames are taken away or rewritten meanwhile."""
+    """Write a thread as it is at one moment; starts over if frames are removed or rewritten meanwhile."""
     for _ in range(PLANS):
         row = thread.row()
         if row is None or not _is_worth_it(thread):
@@ -184,13 +184,13 @@ def _write_steadily(thread: Lineage, writer: _Writer) -> None:
 
 
 def _are_all(row: ThreadRow, places: list[Place]) -> bool:
-    """Whether these are the frames that the row tells of, and not what somebody left of them or made since."""
+    """Whether these are exactly the frames of the row, with none removed or added since."""
     heads = {checkpoint_id for seq, checkpoint_id, _ in places if seq == row.head}
     return len(places) == row.frames and heads == ({row.head_id} if row.head else set())
 
 
 def _places(thread: Lineage, row: ThreadRow) -> list[Place]:
-    """The frames that there were when the row was read, as far as they are there now."""
+    """The remaining frames of those that existed when the row was read."""
     return [(frame.seq, frame.id, frame.base) for frame in thread.everything(high=row.last, newest_first=False)]
 
 
@@ -218,7 +218,7 @@ def _write_thread(thread: Lineage, row: ThreadRow, places: list[Place], writer: 
 
 
 def _write_frame(thread: Lineage, frame: Frame, base: str | None, large: set[bytes], writer: _Writer) -> None:
-    """A checkpoint, after those of its large values that the thread has not had yet."""
+    """Write a checkpoint, after those of its large values that were not written for the thread yet."""
     flags, payload = unwrap(frame.delta or b"")
     body = wrap(payload, compress=False, with_blobs=bool(flags & WITH_BLOBS))
     for name in references(body):

@@ -1,10 +1,9 @@
-"""Bringing what `exporting.py` wrote into any store. Touches export_lines, removal, lineage, engine, frames.
+"""Importing files of `exporting.py` into any store. Touches export_lines, removal, lineage, engine, frames.
 
 A file is read twice. First every line is checked by itself, each history against its digests, and each thread against the
-one that is there already; only if all of that holds is anything written. Then thread by thread: its checkpoints are appended
-in batches that leave the head where it was, their states are loaded once, and the head moves last. So a thread that was
-not there appears whole, and an import that was interrupted carries on. A person's answer to an unsettled call is not
-imported: the imported thread asks again.
+existing one; nothing is written unless everything is valid. Then, thread by thread, checkpoints are appended in batches that
+leave the head where it was, their states are loaded once, and the head moves last. So a new thread appears whole, and an
+interrupted import is continued. A person's answer to an unsettled call is not imported: the imported thread asks again.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
 class Plan(NamedTuple):
-    """A thread whose lines were checked: the head that it has in the store, and whether the file has something to bring.
+    """A thread whose lines were checked: its head in the store, and whether the file has anything new.
 
-    `spent` is what the thread of the file has cost, with what was removed from it if it `is_pruned`.
+    `spent` is the cost of the thread in the file, including removed checkpoints if it `is_pruned`.
     """
 
     head: str | None
@@ -42,13 +41,13 @@ class Plan(NamedTuple):
 
 
 def import_file(engine: Engine, namespace: str, path: str, progress: Progress) -> int:
-    """Bring every thread of a file; what is there already is passed over. Gives the number of checkpoints brought."""
+    """Import every thread of a file, skipping existing checkpoints. Returns the number of imported checkpoints."""
     with opened(path) as file:
         plans: dict[str, Plan] = {}
         reader = Reader(file, path, progress, 0)
         for thread, items in reader.threads():
             if thread.id in plans:
-                raise reader.damaged(f"thread {thread.id!r} begins a second time")
+                raise reader.damaged(f"thread {thread.id!r} appears twice")
             plans[thread.id] = _check(Lineage(engine, ThreadKey(namespace, thread.id)), items, reader)
         brought = 0
         reader = Reader(file, path, progress, 1)
@@ -62,15 +61,15 @@ def import_file(engine: Engine, namespace: str, path: str, progress: Progress) -
 
 
 def check_first_line(path: str) -> None:
-    """Raise what `import_file` would for a file that is missing, foreign or of a newer format."""
+    """Raise the error of `import_file` for a file that is missing, foreign or of a newer format."""
     with opened(path) as file:
         Reader(file, path, lambda done, total: None, 0)
 
 
 def _add_beside(thread: Lineage, plan: Plan, items: Iterator[Part]) -> None:
-    """Add what `erase` goes by to a thread that is left alone: a fork of it that was deleted here may be brought again.
+    """Add subjects, links and spending to a thread that is otherwise unchanged.
 
-    What the thread has cost is carried too.
+    `erase` follows them: a fork that was deleted here may be imported again.
     """
     given = [item for item in items if isinstance(item, Beside) and policy_of(item.kind).copy is Way.ADD]
     there = {(kind, record.name) for kind in {item.kind for item in given} for record in thread.records(kind)}
@@ -90,7 +89,7 @@ def _carrying(thread: Lineage, plan: Plan) -> Carrying:
 
 
 def _check(thread: Lineage, items: Iterator[Part], reader: Reader) -> Plan:
-    """Check one thread, against itself and against what is there."""
+    """Check one thread against itself and against the store."""
     key = thread.key
     there = {frame.id: frame.meta[:DIGEST_BYTES] for frame in thread.everything()}  # the newest first
     digests: dict[str | None, bytes] = {None: b""}
@@ -101,7 +100,7 @@ def _check(thread: Lineage, items: Iterator[Part], reader: Reader) -> Plan:
     removed: Spending = {}
     for item in items:
         if is_after and isinstance(item, (Large, Point)):
-            raise reader.damaged("it comes after a record, where no checkpoint may be")
+            raise reader.damaged("it comes after a record; checkpoints must come before records")
         match item:
             case Large():
                 large.add(item.name)
@@ -116,18 +115,18 @@ def _check(thread: Lineage, items: Iterator[Part], reader: Reader) -> Plan:
             case Head():
                 head = item.id
     if head not in digests:
-        raise reader.damaged(f"the head {head} is no checkpoint of the thread")
+        raise reader.damaged(f"the head {head} is not a checkpoint of the thread")
     row = thread.row()
     found = row.head_id if row else None
     missing = digests.keys() - there.keys() - {None}
     if missing and found not in digests:
         raise ConflictError(
-            f"thread {key.id!r} went its own way: its head {found} is not in the file, and {len(missing)} checkpoints of the "
+            f"thread {key.id!r} has diverged: its head {found} is not in the file, and {len(missing)} checkpoints of the "
             "file are not in it; nothing was imported, use another namespace to have both",
             expected=head,
             found=found,
         )
-    went_on = next(iter(there), None) not in digests  # and if its head is in the file, somebody moved it back there
+    went_on = next(iter(there), None) not in digests  # if its head is in the file, it was moved back there
     moved = found in digests and found != head and head is not None and not went_on
     is_behind = bool(missing) or found is None or moved
     return Plan(found, is_behind, together(spent, removed), bool(removed))
@@ -135,16 +134,16 @@ def _check(thread: Lineage, items: Iterator[Part], reader: Reader) -> Plan:
 
 def _check_point(key: ThreadKey, point: Point, digests: dict[str | None, bytes], large: set[bytes], reader: Reader) -> Meta:
     if point.id in digests:
-        raise reader.damaged(f"checkpoint {point.id} comes a second time")
+        raise reader.damaged(f"checkpoint {point.id} appears twice")
     if point.base not in digests:
-        raise reader.damaged(f"checkpoint {point.id} builds on {point.base}, which did not come before it")
+        raise reader.damaged(f"checkpoint {point.id} builds on {point.base}, which does not come before it")
     if not large.issuperset(references(point.delta)):
-        raise reader.damaged(f"a large value of checkpoint {point.id} did not come before it")
+        raise reader.damaged(f"a large value of checkpoint {point.id} does not come before it")
     meta = load_meta(point.meta)
     packed, payload = point.meta[DIGEST_BYTES:], unwrap(point.delta)[1]
     is_original = point.base == meta.parent_id and meta.forked_from is None
     if is_original and digest(digests[point.base], key.id, point.id, packed, payload) != meta.digest:
-        raise reader.damaged(f"the history of checkpoint {point.id} does not add up to its digest")
+        raise reader.damaged(f"the history of checkpoint {point.id} does not match its digest")
     digests[point.id] = meta.digest
     return meta
 
@@ -158,12 +157,12 @@ def _check_record(thread: Lineage, record: Beside, reader: Reader) -> None:
 
 
 def _check_place(thread: Lineage, point: Point, there: bytes | None) -> None:
-    """Whether the id of a checkpoint is free, or has this very checkpoint, whose digest is `there`."""
+    """Refuse a checkpoint whose id another one has; `there` is the digest of the existing checkpoint of the thread."""
     key = thread.key
     if there is not None:
         if there != point.meta[:DIGEST_BYTES]:
             raise ConflictError(
-                f"thread {key.id!r} went its own way: checkpoint {point.id} is another one than in the file; "
+                f"thread {key.id!r} has diverged: checkpoint {point.id} is another one than in the file; "
                 "nothing was imported, use another namespace to have both",
                 expected=point.id,
                 found=point.id,
@@ -172,7 +171,7 @@ def _check_place(thread: Lineage, point: Point, there: bytes | None) -> None:
     found = thread.store.find(key.namespace, point.id)
     if found is not None and found[0] != key:
         raise AlreadyExistsError(
-            f"checkpoint {point.id} of thread {key.id!r} is there already, in thread {found[0].id!r}; "
+            f"checkpoint {point.id} of thread {key.id!r} already exists in thread {found[0].id!r}; "
             "nothing was imported, use another namespace"
         )
 
@@ -181,7 +180,7 @@ def _check_place(thread: Lineage, point: Point, there: bytes | None) -> None:
 
 
 class _Bringing:
-    """Brings one thread whose lines were checked."""
+    """Imports one thread whose lines were checked."""
 
     def __init__(self, thread: Lineage, agent: str | None, plan: Plan, reader: Reader) -> None:
         self._thread, self._agent, self._reader = thread, agent, reader
@@ -204,7 +203,7 @@ class _Bringing:
         self._ledger = thread.engine.above.ledger
 
     def bring(self, items: Iterator[Part]) -> int:
-        """Append what is missing, load the new states, set notes and records, and move the head. Gives how many are new."""
+        """Append what is missing, load new states, set notes and records, move the head. Returns the number of new ones."""
         for item in items:
             if len(self._batch) >= BATCH or self._bytes >= BATCH_BYTES:
                 self._flush()
@@ -245,7 +244,7 @@ class _Bringing:
 
     def _put_record(self, record: Beside) -> None:
         kind, way = record.kind, policy_of(record.kind).copy
-        if way is Way.SETTLED:  # decided once every call is there
+        if way is Way.SETTLED:  # decided when all calls are known
             self._answers[record.name] = record.value
         if way in (Way.SETTLED, Way.DROP, Way.SUM):
             return
@@ -260,7 +259,7 @@ class _Bringing:
         self._bytes += size
 
     def _flush(self) -> None:
-        """Make the batch durable, with the head back where it was: until all is there, nobody sees any of it."""
+        """Make the batch durable, with the head back where it was: nothing is visible before everything is written."""
         appended = [change.id for change in self._batch if isinstance(change, Append)]
         if appended:
             self._batch += [MoveHead(self._key, self._head, self._before), *self._spending.changes()]
@@ -272,7 +271,7 @@ class _Bringing:
         self._batch, self._bytes, self._before = [], 0, self._head_id
 
     def _settle(self) -> None:
-        """After the last checkpoint: load the state at the end of every new line. If one does not load, all go again."""
+        """After the last checkpoint, load the state at the end of every new line. If one fails, remove all new ones."""
         self._flush()
         engine = self._engine.without_cache()
         engine.largest = min(engine.largest, most_from(self._reader.size))
@@ -299,5 +298,5 @@ class _Bringing:
 
 
 def _changed(key: ThreadKey, expected: str | None, found: str | None) -> ConflictError:
-    message = f"thread {key.id!r} was changed while it was imported; import again, which carries on"
+    message = f"thread {key.id!r} was changed while it was imported; import again to continue"
     return ConflictError(message, expected=expected, found=found)
