@@ -82,7 +82,7 @@ def test_what_cannot_be_opened_is_told(tmp_path: Path, path: Path) -> None:
     (tmp_path / "text.db").chmod(0o600)
     assert "is not a savegame file" in problems(str(tmp_path / "text.db"))["store"]
     missing = problems(str(tmp_path / "no.db"))["store"]
-    assert "there is no such file; check the address" in missing
+    assert "the file does not exist; check the address" in missing
     assert "read_only" not in missing
     assert not (tmp_path / "no.db").exists()
 

@@ -392,7 +392,7 @@ def test_the_library_is_one_without_the_wal_reset_bug() -> None:
     "url", ["postgresql+psycopg://me:s3cret@host/db", "PostgreSQL://me:s3cret@host/db", "redis://:s3cret@host"]
 )
 def test_a_url_that_no_store_knows_is_refused_without_its_password(url: str, tmp_path: Path) -> None:
-    with contextlib.chdir(tmp_path), pytest.raises(StoreNotFound, match="write postgresql://") as told:
+    with contextlib.chdir(tmp_path), pytest.raises(StoreNotFound, match="use postgresql://") as told:
         savegame.open(url)
     assert "s3cret" not in str(told.value)
     assert list(tmp_path.iterdir()) == []

@@ -222,7 +222,7 @@ def test_a_misshapen_record_leaves_its_thread_out_until_it_is_repaired(vault: Va
     (record,) = vault.thread("t").records(SPENT)
     vault.thread("t").put_records({(SPENT, record): [["a", "no date", 1, 1.0, 1, 1]]})
     assert spent(vault) == {"other": (1, 0.25)}
-    assert "left out of the usage: t" in caplog.text
+    assert "leaves out damaged threads: t" in caplog.text
     assert [problem.place for problem in vault.verify().problems] == [f"record spent {record}"]
     vault.repair()
     assert spent(vault) == {"other": (1, 0.25), "t": (1000, 0.25)}
