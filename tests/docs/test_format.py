@@ -192,4 +192,4 @@ def _find(path: str, wanted: str) -> Point:
 @pytest.mark.requirement("Z57")
 def test_the_documentation_says_what_checksums_cannot_do() -> None:
     said = pathlib.Path(__file__).parents[2].joinpath("docs/decisions/0002-two-sums.md").read_text(encoding="utf-8")
-    assert "Neither sum has a key. They show accidents, not attacks." in said
+    assert "Neither sum has a key. They reveal accidents, not attacks." in said

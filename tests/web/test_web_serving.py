@@ -41,7 +41,7 @@ def test_the_command_refuses_an_address_that_others_can_reach(tmp_path: Path) ->
     command = [sys.executable, "-m", "savegame", "ui", "--host", "0.0.0.0", "--store", str(tmp_path / "agents.db")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == savegame.InvalidInputError.exit_code
-    assert "others" in done.stderr
+    assert "other machines" in done.stderr
 
 
 @pytest.mark.parametrize("store", ["file", "sqlite"])
