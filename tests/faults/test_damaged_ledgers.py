@@ -83,7 +83,7 @@ def test_repair_names_the_calls_that_somebody_has_to_look_at(path: str) -> None:
     with savegame.open(path) as vault:
         said = vault.repair().repaired
         (call,) = vault.calls("t")
-        assert f"thread 't': nobody knows any more whether call {call.key} was made; resolve it" in said
+        assert f"thread 't': whether call {call.key} was made is unknown; resolve it" in said
 
 
 def test_an_outcome_that_the_model_was_told_of_is_known_again(path: str) -> None:
@@ -216,7 +216,7 @@ def test_a_damaged_thread_does_not_hide_the_calls_of_others(path: str) -> None:
         overview = Overview(vault)
         try:
             found = settled(overview)
-            assert [one.thread_id for one in found.pending] == ["sound"]
+            assert [one.thread_id for one in found.open_calls] == ["sound"]
             assert overview.trouble() is None
             damage = {entry.info.id: entry.info.damage for entry in found.entries if entry.info is not None}
             assert damage["sound"] is None

@@ -408,14 +408,14 @@ def test_the_garbage_collector_works_in_the_child(path: str) -> None:
         import savegame.encoding.tree as tree
         vault = savegame.open(path)
         vault.thread("t").save({"list": [1]})
-        inside, decoded = threading.Event(), tree._decoded
+        inside, decoded = threading.Event(), tree._decode
 
         def slow(*args):
             inside.set()
             time.sleep(0.3)
             return decoded(*args)
 
-        tree._decoded = slow
+        tree._decode = slow
         loader = threading.Thread(target=vault.thread("t").latest)
         loader.start()
         inside.wait()
