@@ -63,6 +63,14 @@ UNREAD = {
     "bytes": b"hi",
     "another role": {"role": "user", "content": "hi"},
     "pieces": (piece for piece in ["I ", "will"]),
+    "calls in camel case": {"role": "assistant", "content": "", "toolCalls": [{"id": "c", "function": {"name": "refund"}}]},
+    "LangChain, beside the message": {
+        "role": "assistant",
+        "content": "",
+        "additional_kwargs": {"tool_calls": [{"id": "c", "function": {"name": "refund", "arguments": "{}"}}]},
+    },
+    "Anthropic, in lists of lists": {"role": "assistant", "content": [[SAID], [[USE]]]},
+    "Anthropic, inside another part": {"role": "assistant", "content": [{"type": "group", "content": [SAID, USE]}]},
 }
 
 

@@ -29,6 +29,8 @@ _CALLS: Final = frozenset(
 """Types of content parts that ask for a call, by provider."""
 _NAMED: Final = ("toolUse", "functionCall", "function_call")
 """Keys under which other providers put a call."""
+_BESIDE: Final = ("toolCalls", *_NAMED)
+"""Keys of a message, beside its content, under which other libraries put calls."""
 _STOPPED: Final = frozenset(("tool_use", "tool_calls", "function_call"))
 """Why a model stopped, if it waits for the results of calls."""
 _NEXT: Final = "list its calls as tool_calls=[{'id', 'name', 'arguments'}] of the message that your function returns"
@@ -65,17 +67,35 @@ def _unread(reply: Mapping[str, Any]) -> str | None:
     """Describe a request for a call outside `tool_calls`; None if there is none."""
     listed = reply.get("tool_calls") or ()
     known = {_text(call, "id") for call in listed} if isinstance(listed, (list, tuple)) else set()
-    content = reply.get("content")
-    for part in content if isinstance(content, (list, tuple)) else [content]:
+    for part in _parts(reply.get("content")):
         if _text(part, "type") in _CALLS and known.isdisjoint((_text(part, "id"), _text(part, "call_id"))):
             return f"a content part of type {_text(part, 'type')!r}"
         named = next((name for name in _NAMED if _field(part, name) is not None), None)
         if named is not None:
             return f"a content part with {named!r}"
-    if reply.get("function_call") is not None:
-        return "'function_call'"
+    extra = reply.get("additional_kwargs")
+    for where, names in (
+        (reply, _BESIDE),
+        (extra if isinstance(extra, Mapping) and not listed else {}, ("tool_calls", *_BESIDE)),
+    ):
+        named = next((name for name in names if where.get(name)), None)
+        if named is not None:
+            return repr(named)
     stopped = {_text(reply, name) for name in ("stop_reason", "finish_reason")} & _STOPPED
     return f"it stopped with {stopped.pop()!r} and has no tool_calls" if stopped and not listed else None
+
+
+def _parts(content: Any) -> Iterator[Any]:
+    """Every part of a content, also of parts that have parts themselves."""
+    waiting = [content]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, (list, tuple)):
+            waiting += reversed(part)
+            continue
+        yield part
+        if isinstance(part, Mapping):
+            waiting += [part[name] for name in ("content", "parts") if isinstance(part.get(name), (list, tuple))]
 
 
 def _field(part: Any, name: str) -> Any:
