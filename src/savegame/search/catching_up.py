@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, overload
@@ -26,6 +26,7 @@ from savegame.messages.locate import find_messages_node
 from savegame.model import CheckpointId, ThreadKey, ThreadRow, checked_limit
 from savegame.timeline.engine import Engine
 from savegame.timeline.reading import Reader, refuse_missing_head
+from savegame.timeline.verify import Progress
 from savegame.waiting.retrying import TRIES
 
 logger = logging.getLogger("savegame")
@@ -55,7 +56,6 @@ UNSPOKEN: Final = frozenset(
 _ENCODED: Final = re.compile(r"[A-Za-z0-9+/=_-]{512,}")
 """An encoded image or other file, not words."""
 
-Progress = Callable[[int, int], None]
 Markers = tuple[str, str]
 
 
