@@ -103,5 +103,5 @@ def draft(codec: Codec, agent: str | None, given_id: str | None, details: Detail
         raise InvalidInputError(f"metadata must be a dict, not {type(metadata).__name__}")
     if metadata:
         stored["metadata"] = codec.encode(dict(metadata), ("metadata",))
-    label, tags = checked_label(details.get("label")), checked_tags(details.get("tags", ()))
+    label, tags = checked_label(details.get("label")), checked_tags(() if details.get("tags") is None else details["tags"])
     return Draft(stored, id, dump_note(label, tags))

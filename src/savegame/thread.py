@@ -154,7 +154,8 @@ class Thread:
         `force` has no effect here: no head is expected unless `expect` names one. `created_at` is that of `save`.
         """
         timeline = self._timeline
-        if append and delete == () and not (set or details or id or parent or expect):  # the most common call of agents
+        plain = id is None and parent is None and expect is None
+        if append and plain and delete == () and not (set or details):  # what agents do most
             with timeline.engine.alone(timeline.key) as alone:
                 point = timeline.append_items(append, self._bare) if alone else None
                 if point is not None:

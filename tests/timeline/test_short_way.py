@@ -169,3 +169,21 @@ def test_what_is_handed_to_the_store(opened: Callable[..., Vault]) -> None:
     assert len(changes) == 1
     assert type(changes[0]) is Append
     assert (changes[0].id, changes[0].base, changes[0].fresh) == (made.id, 3, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"id": ""}, savegame.InvalidInputError),
+        ({"expect": ""}, savegame.InvalidInputError),
+        ({"parent": 0}, savegame.CheckpointNotFound),
+        ({"parent": ""}, savegame.CheckpointNotFound),
+    ],
+)
+def test_what_is_falsy_is_not_passed_over(opened: Callable[..., Vault], given: dict[str, Any], error: type[Exception]) -> None:
+    thread = opened().thread("t")
+    for _ in range(3):
+        thread.update(append={"messages": [1]})
+    with pytest.raises(error):
+        thread.update(append={"messages": [2]}, **given)
+    assert thread.state() == {"messages": [1, 1, 1]}
