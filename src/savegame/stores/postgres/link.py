@@ -204,11 +204,11 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
         number = self.wait(_answer(self.pgconn, self.sql[name].encode(), values)).get_value(0, 0)
         return None if number is None else int.from_bytes(number, signed=True)
 
-    def __del__(self, _warn: object = None, /) -> None:
-        """Nothing: libpq's part closes itself, in the process that made it. psycopg would warn, but it is no mistake.
+    __del__ = object.__hash__  # type: ignore[assignment]
+    """Does nothing: libpq's part closes itself, in the process that made it. psycopg would warn, but it is no mistake.
 
-        And there must be no step in here at which Ctrl-C could be lost.
-        """
+    A function of C, because an interrupt that strikes inside one of Python would be printed and lost.
+    """
 
     def hang_up(self) -> None:
         """Close the connection."""

@@ -275,14 +275,14 @@ class Workings:
 
         Its savepoint is there as long as the transaction is the one that it began in: one that was ended inside is noticed.
         """
-        torn = link.torn
+        torn, piped = link.torn, link.in_pipeline
         try:
             yield
             link.check_process()
             self._check_whole(link)
             self._end_block(link, ending)
         except BaseException as error:
-            code = self._undo(link, "undo_block", "end_block")
+            code = self._undo(link, "undo_block", "end_block", piped=piped)
             if code is None:
                 link.torn = torn
             elif code in ENDED and isinstance(error, Exception):
@@ -334,6 +334,7 @@ class Workings:
         """A task inside `connection()`: part of its transaction, but undone by itself whatever goes wrong."""
         self._check_whole(link)
         self.committed.forget(task.keys)
+        piped = link.in_pipeline
         link.torn = link.info.transaction_status == TransactionStatus.INTRANS  # one that has failed takes nothing more
         try:
             with link.sending():
@@ -341,7 +342,7 @@ class Workings:
                 outcome = _done(Work(link, self._epochs), task)
                 link.tell("release")
         except BaseException as error:
-            if self._undo(link, "rollback_to", "release") is None:
+            if self._undo(link, "rollback_to", "release", piped=piped) is None:
                 link.torn = False
             if isinstance(error, psycopg.Error):
                 raise (refused_inside if task.changes else translate)(error, self.pool.where) from error
@@ -349,8 +350,14 @@ class Workings:
         link.torn = False
         return outcome
 
-    def _undo(self, link: Lent, *names: str) -> str | None:
-        """Go back to a savepoint. Gives None if that was possible, else PostgreSQL's code for why not, if it has one."""
+    def _undo(self, link: Lent, *names: str, piped: bool) -> str | None:
+        """Go back to a savepoint. Returns None if that was possible, else PostgreSQL's code for why not, if it has one.
+
+        `piped` is whether a pipeline was open before what is undone. If it was not and one is open now, an interrupt struck
+        before the pipeline could be left: nobody would see whether the statements in it failed, so the connection is closed.
+        """
+        if link.pid == os.getpid() and link.in_pipeline and not piped:
+            link.hang_up()
         if link.pid != os.getpid() or link.closed:
             return ""
         try:
