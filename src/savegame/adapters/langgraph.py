@@ -123,10 +123,11 @@ class SavegameSaver(AsyncMethods):
             "metadata": {key: self._leaf(value) for key, value in get_checkpoint_metadata(config, metadata).items()},
         }
         try:
+            copy = metadata.get("source") == "fork"  # a sibling of a checkpoint, made on purpose
             if known is None:
-                hashes = self._begin(thread, place, parent, checkpoint, details)
+                hashes = self._begin(thread, place, parent, checkpoint, details, alone=not copy)
             else:
-                branch = (place, known.external_id) in self._chosen
+                branch = copy or (place, known.external_id) in self._chosen
                 base = place.checkpoint(known.external_id)
                 details |= {"parent": base, "force": True} if branch else {"expect": base}
                 hashes = self._update(thread, known, parent, checkpoint, new_versions, details)
@@ -139,15 +140,22 @@ class SavegameSaver(AsyncMethods):
         return place.config(external_id)
 
     def _begin(
-        self, thread: Thread, place: GraphPlace, parent: str | None, checkpoint: Checkpoint, details: dict[str, Any]
+        self,
+        thread: Thread,
+        place: GraphPlace,
+        parent: str | None,
+        checkpoint: Checkpoint,
+        details: dict[str, Any],
+        *,
+        alone: bool,
     ) -> dict[str, Hashes]:
         """Save a checkpoint without a parent in the vault; returns the hashes of its lists.
 
-        A saver that has seen the thread empty expects it to be still empty.
+        A saver that has seen the thread empty expects it to be still empty, unless it may have siblings.
         """
         hashes: dict[str, Hashes] = {}
         whole = self.full_state(place, parent, checkpoint, hashes)
-        if place in self._empty and parent is None:
+        if alone and place in self._empty and parent is None:
             found = thread.latest()
             if found is not None and found.id != details["id"]:
                 raise ConflictError(
@@ -275,7 +283,6 @@ class SavegameSaver(AsyncMethods):
         place = GraphPlace.of(config)
         thread = self._thread(place, self._revive())
         wanted = config["configurable"].get("checkpoint_id")
-        heads = [entry.id for entry in thread.history(limit=1)] if wanted else []
         found = self._find(thread, place, wanted) if wanted else thread.latest()
         if not wanted and found is None:
             self._empty[place] = None
@@ -284,9 +291,8 @@ class SavegameSaver(AsyncMethods):
             self._empty.pop(place, None)
         if found is None or not place.owns(found):
             return None
-        if wanted and found.id not in heads:  # an older one was requested: the next put there starts a branch
-            self._chosen[place, wanted] = None
-            _bound(self._chosen)
+        if wanted:
+            self._choose(place, thread, found)
         else:
             self._chosen.pop((place, cast(str, found.external_id)), None)
         return self._tuple(thread, place, found)
@@ -318,7 +324,17 @@ class SavegameSaver(AsyncMethods):
                 left = None if left is None else left - len(page)
                 if not page:
                     break
+                if newest is not None and limit == 1:  # so a replayed graph asks where its subgraph goes on
+                    self._choose(place, thread, page[0])
                 yield from [self._tuple(thread, place, found) for found in thread.replay(page)][::-1]
+
+    def _choose(self, place: GraphPlace, thread: Thread, found: Saved) -> None:
+        """Take note that a checkpoint was asked for: if it is not the newest, the next put there starts a branch."""
+        row = thread.timeline.row()
+        self._chosen.pop((place, cast(str, found.external_id)), None)
+        if row is None or row.head_id != found.id:
+            self._chosen[place, cast(str, found.external_id)] = None
+            _bound(self._chosen)
 
     def _tuple(self, thread: Thread, place: GraphPlace, found: Saved) -> CheckpointTuple:
         state = found.state

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import secrets
 import threading
-import uuid
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +27,7 @@ BEATS: Final = 3
 
 def new_owner() -> str:
     """A unique name for the owner of a lease: machine, boot, process and a random part."""
-    return "/".join((platform.node() or "?", _boot(), str(os.getpid()), _started(os.getpid()), uuid.uuid4().hex[:12]))
+    return "/".join((platform.node() or "?", _boot(), str(os.getpid()), _started(os.getpid()), secrets.token_hex(6)))
 
 
 def is_gone(owner: str) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import secrets
 import stat
 import time
-import uuid
 from collections.abc import Iterator
 from importlib import resources
 from typing import Any, Final, TypeAlias
@@ -394,7 +394,7 @@ def file_system(path: str) -> str | None:
 def beside(path: str) -> str:
     """A new name in the same directory, for a file that is linked to its own name once it is whole."""
     directory, name = os.path.split(path)
-    return os.path.join(directory, f".{name[:64]}.{uuid.uuid4().hex}.new")
+    return os.path.join(directory, f".{name[:64]}.{secrets.token_hex(16)}.new")
 
 
 def _refuse_hard_links(path: str) -> None:

@@ -13,7 +13,7 @@ import datetime as dt
 import hashlib
 import json
 import os
-import uuid
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Final
@@ -104,7 +104,7 @@ def _new_file(target: str) -> Iterator[BinaryIO]:
     """A file that appears at its target, flushed, if the block succeeds; otherwise nothing remains."""
     if os.path.lexists(target):
         raise _taken(target)
-    fresh = f"{target}.{uuid.uuid4().hex}.partial"  # a killed export does not block the next one
+    fresh = f"{target}.{secrets.token_hex(16)}.partial"  # a killed export does not block the next one
     try:
         with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             try:

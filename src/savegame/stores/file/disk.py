@@ -14,9 +14,9 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
-import uuid
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
@@ -310,7 +310,7 @@ class Disk:
         """Make a directory disappear, whole or not at all; its bytes go with the next `empty_trash`."""
         if os.path.lexists(directory):
             self.make_trash()
-            os.rename(directory, os.path.join(self.root, TRASH, uuid.uuid4().hex))
+            os.rename(directory, os.path.join(self.root, TRASH, secrets.token_hex(16)))
 
     def empty_trash(self) -> None:
         """Free the space of what was thrown away, including leftovers from a killed process."""
@@ -387,4 +387,4 @@ def raise_format(disk: Disk) -> None:
 def _put_marker(disk: Disk) -> None:
     marker = os.path.join(disk.root, MARKER)
     text = json.dumps({"format": FORMAT, "about": _ABOUT}, indent=2)
-    disk.put(marker, text.encode() + b"\n", by=f"{marker}.{uuid.uuid4().hex}")
+    disk.put(marker, text.encode() + b"\n", by=f"{marker}.{secrets.token_hex(16)}")
