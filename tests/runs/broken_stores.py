@@ -43,18 +43,23 @@ def nothing(moment: str) -> None:
 
 
 class Fate:
-    """Counts the moments of a process and kills it at one of them, by number or by name; waits for ever at another."""
+    """Counts the moments of a process and kills it at one of them, by number or by name.
+
+    At the `endless` moment it waits for ever, and it dies only once that has been reached: renewals come when they like.
+    """
 
     def __init__(self, mouth: Mouth, deadly: int | str = 0, endless: str = "") -> None:
         self._mouth, self._deadly, self._endless = mouth, deadly, endless
+        self._armed = not endless
         self._numbers = itertools.count(1)  # one step for all threads: no number is passed over
 
     def moment(self, name: str) -> None:
         """One moment at which a process may die."""
-        if self._deadly in (name, next(self._numbers)):
+        if self._deadly in (name, next(self._numbers)) and self._armed:
             self._mouth.say("dies", name)
             os.kill(os.getpid(), signal.SIGKILL)
         if self._endless == name:
+            self._armed = True
             threading.Event().wait()
 
 
