@@ -7,11 +7,8 @@ the kill came before the second line.
 from __future__ import annotations
 
 import operator
-import os
 import random
-import signal
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +18,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 from langgraph.graph import END, START, StateGraph
+from lives import Life, Log, nursery
 from scripted import Graph, config
 
 import savegame
@@ -30,16 +28,6 @@ from savegame.vault import Vault
 
 ROUNDS = 30
 NAP_S = 0.012
-
-
-class Log:
-    """Lines that are in the file when `say` returns, whatever happens to the process."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-
-    def say(self, what: str, item: str) -> None:
-        os.write(self._file, f"{what} {item}\n".encode())
 
 
 class Witness(SavegameSaver):
@@ -95,8 +83,9 @@ def graph_of(saver: SavegameSaver, log: Log) -> Graph:
     return builder.compile(checkpointer=saver)
 
 
-def run(mouth: Mouth, where: Path, lies: bool) -> None:
+def run(mouth: Mouth, there: str, lies: bool) -> None:
     """Begin the graph of the day, or go on with it; say so at the end."""
+    where = Path(there)
     thread_id = (where / "now").read_text()
     log = Log(where / f"{thread_id}.log")
     saver = Witness(savegame.open(where / "vault.db"), log, lies=lies)
@@ -106,23 +95,6 @@ def run(mouth: Mouth, where: Path, lies: bool) -> None:
     mouth.say("open")
     graph.invoke(None if begun else {"done": [], "round": 0}, at, durability="sync")
     mouth.say("done")
-
-
-def nursery(mouth: Mouth, where: str, lies: bool) -> None:
-    """A child that has imported everything, and forks one that runs the graph whenever it hears; never two at once."""
-    while True:
-        mouth.hear()
-        pid = os.fork()
-        if not pid:
-            try:
-                run(mouth, Path(where), lies)
-            except BaseException:  # noqa: BLE001 - told to the parent, which fails the test
-                mouth.say("error", traceback.format_exc()[-3000:])
-            os._exit(0)
-        mouth.say("pid", pid)
-        mouth.hear()  # until then it is not waited for, so that its id is nobody else's
-        os.waitpid(pid, 0)
-        mouth.say("gone")
 
 
 @dataclass
@@ -157,29 +129,20 @@ def look(figures: Figures, vault: Vault, log_path: Path, thread_id: str) -> None
 
 def one_life(child: Child, kill_after_s: float | None, *, early: bool) -> bool:
     """Let the graph run until it is killed, or to its end; whether it was done."""
-    child.go()
-    lines = [child.next()]
-    while lines[-1][0] != "pid":
-        lines.append(child.next())
-    pid = lines[-1][1]
-    while not early and ["open"] not in lines:
-        lines.append(child.next())
+    life = Life(child)
+    if not early:
+        life.until("open")
     if kill_after_s is None:
-        while ["done"] not in lines:
-            lines.append(child.next())
+        life.until("done")
     else:
         time.sleep(kill_after_s)
-        os.kill(pid, signal.SIGKILL)
-    child.go()
-    while lines[-1] != ["gone"]:
-        lines.append(child.next())
-    return ["done"] in lines
+    return ["done"] in life.end(kill=kill_after_s is not None)
 
 
 def kill_over_and_over(where: Path, kills: int, *, lies: bool = False) -> Figures:
     """Run graphs, one after the other, and kill each at random moments until it is done or there were enough kills."""
     figures, chance = Figures(), random.Random()
-    with Child(nursery, str(where), lies) as child:
+    with Child(nursery, run, str(where), lies) as child:
         while figures.kills < kills:
             thread_id = f"thread {figures.finished}"
             (where / "now").write_text(thread_id)
