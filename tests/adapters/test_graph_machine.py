@@ -1,381 +1,100 @@
-"""Graphs, driven step by step on a vault and on LangGraph's own InMemorySaver: both must always tell the same.
-
-Runs, answers, replays and changes of any checkpoint, failures, copies, new starts; and between them the verbs of the vault,
-which must mean for a graph what they say: the oracle does by hand what their definition is.
-"""
+"""Graphs on each store, driven step by step and compared with LangGraph's own saver."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
-from hypothesis import HealthCheck, assume, note, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
-from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
-from langgraph.types import Command, StateSnapshot
-from scripted import Graph, config, shown
-from travelling import Nodes, Player
+from graph_machine import GraphMachine
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 import savegame
-from savegame.adapters.langgraph import GraphPlace, SavegameSaver
 from savegame.testing.postgres import Server
 from savegame.vault import Vault
 
-VERBS_MEAN_WHAT_THEY_SAY = False
-"""Whether rewind, fork and erase of the vault are followed by graphs. To be removed, with its preconditions, when they are."""
 
-Saver = BaseCheckpointSaver[Any]
-MOST_THREADS = 5
-MOST_CHECKPOINTS = 60
+class MemoryMachine(GraphMachine):
+    def make_vault(self) -> Vault:
+        return savegame.open("memory:")
 
 
-# -- graphs ----------------------------------------------------------------------------------------
+class SQLiteMachine(GraphMachine):
+    address: ClassVar[str] = "sqlite:{}/vault.db"
 
-
-def flat(nodes: Nodes, saver: Saver) -> Graph:
-    """Two nodes side by side, then a question."""
-    builder = StateGraph(nodes.state("value"))
-    for name in ("plan", "left", "right", "ask?", "end"):
-        builder.add_node(name, nodes.node(name, "value"))
-    builder.add_edge(START, "plan").add_edge("plan", "left").add_edge("plan", "right")
-    builder.add_edge(["left", "right"], "ask?").add_edge("ask?", "end")
-    return builder.compile(checkpointer=saver)
-
-
-def remembering(nodes: Nodes, saver: Saver) -> Graph:
-    """A subgraph that asks, and remembers from run to run."""
-    sub = nodes.line("s", "check?", "left", key="own", saver=True)
-    return nodes.line("plan", ("sub", sub), "end", saver=saver)
-
-
-def deep(nodes: Nodes, saver: Saver) -> Graph:
-    """A question two levels down, without a memory, and another subgraph with one."""
-    low = nodes.line("left", "deep?")
-    return nodes.line(
-        "plan", ("top", nodes.line("x", ("low", low))), ("memory", nodes.line("m", key="own", saver=True)), "end", saver=saver
-    )
-
-
-GRAPHS: dict[str, Callable[[Nodes, Saver], Graph]] = {"flat": flat, "remembering": remembering, "deep": deep}
-NODES = {"flat": ["plan", "left", "right", "ask?", "end"], "remembering": ["plan", "sub", "end"], "deep": ["plan", "top", "end"]}
-
-words = st.sampled_from(("a", "b", "c"))
-durabilities = st.sampled_from(("sync", "sync", "async", "exit"))
-
-
-# -- the oracle ------------------------------------------------------------------------------------
-
-
-class Oracle(InMemorySaver):
-    """LangGraph's saver, with what the vault's verbs do."""
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """All checkpoints and pending writes, under another id."""
-        for namespace, checkpoints in self.storage[source_thread_id].items():
-            self.storage[target_thread_id][namespace] = dict(checkpoints)
-        for place in [place for place in self.writes if place[0] == source_thread_id]:
-            self.writes[target_thread_id, *place[1:]] = deepcopy(self.writes[place])
-        for blob in [blob for blob in self.blobs if blob[0] == source_thread_id]:
-            self.blobs[target_thread_id, *blob[1:]] = self.blobs[blob]
-
-    def go_back(self, thread_id: str, checkpoint_id: str) -> None:
-        """Make a thread what it was when a checkpoint was saved: without what came later, and what was written there."""
-        for checkpoints in self.storage[thread_id].values():
-            for later in [one for one in checkpoints if one > checkpoint_id]:
-                del checkpoints[later]
-        for place in [place for place in self.writes if place[0] == thread_id and place[2] >= checkpoint_id]:
-            del self.writes[place]
-
-
-# -- what is compared ------------------------------------------------------------------------------
-
-
-def at(snapshot: StateSnapshot) -> str:
-    return str(snapshot.config["configurable"]["checkpoint_id"])
-
-
-class Side:
-    """Graphs on one of the two savers."""
-
-    def __init__(self, runner: asyncio.Runner | None) -> None:
-        self.nodes = Nodes()
-        self._runner = runner
-        self.left: set[tuple[str, str]] = set()
-        """Checkpoints that the thread has left behind by a rewind."""
-
-    def use(self, saver: Any) -> None:
-        self.saver = saver
-        self.players = {name: Player(make(self.nodes, saver), self._runner) for name, make in GRAPHS.items()}
-
-    def history(self, graph: str, thread_id: str) -> list[StateSnapshot]:
-        found = self.players[graph].history(config(thread_id))
-        return [one for one in found if (thread_id, at(one)) not in self.left]
-
-    def told(self, graph: str, thread_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The state and the history, with numbers for ids."""
-        numbers: dict[str, int] = {}
-        history = [shown(one, numbers) for one in reversed(self.history(graph, thread_id))]
-        return shown(self.players[graph].state(config(thread_id)), numbers), history
-
-    def kept(self, thread_id: str) -> list[tuple[Any, ...]]:
-        """Every checkpoint in every namespace with its pending writes, from the first on."""
-        found = sorted(self.saver.list(config(thread_id)), key=lambda one: one.checkpoint["id"])
-        found = [one for one in found if (thread_id, one.checkpoint["id"]) not in self.left]
-        numbers = {one.checkpoint["id"]: number for number, one in enumerate(found)}
-        return [
-            (
-                [part.split(":")[0] for part in one.config["configurable"]["checkpoint_ns"].split("|")],
-                one.metadata["source"],
-                one.metadata["step"],
-                one.checkpoint["channel_values"],
-                sorted(one.checkpoint["channel_versions"]),
-                {name: sorted(seen) for name, seen in one.checkpoint["versions_seen"].items()},
-                sorted(channel for _, channel, _ in one.pending_writes or ()),
-                one.parent_config and numbers.get(one.parent_config["configurable"]["checkpoint_id"]),
-            )
-            for one in found
-        ]
-
-
-def outcome(act: Callable[[Side], Any], side: Side) -> Any:
-    """What comes of it: an answer without ids, or the class of the error."""
-    try:
-        found = act(side)
-    except Exception as error:  # noqa: BLE001 - compared with that of the other side
-        note(f"{type(error).__name__}: {error}")
-        return type(error).__name__
-    if isinstance(found, Mapping) and "configurable" in found:
-        return "a place"
-    if isinstance(found, Mapping) and "__interrupt__" in found:
-        return {**found, "__interrupt__": [one.value for one in found["__interrupt__"]]}
-    return found
-
-
-# -- the machine -----------------------------------------------------------------------------------
-
-
-class GraphMachine(RuleBasedStateMachine):
-    """Does the same on both sides, and looks at both."""
+    def open(self) -> Vault:
+        return savegame.open(self.address.format(self.directory), durability="process")
 
     def make_vault(self) -> Vault:
-        raise NotImplementedError
+        self.directory = Path(tempfile.mkdtemp(prefix="savegame-graphs-"))
+        return self.open()
 
     def reopen(self, vault: Vault) -> Vault | None:
-        return None
-
-    @initialize(awaited=st.booleans())
-    def begin(self, awaited: bool) -> None:
-        self.runner = asyncio.Runner() if awaited else None
-        self.vault = self.make_vault()
-        self.theirs, self.ours = Side(self.runner), Side(self.runner)
-        self.theirs.use(Oracle())
-        self.ours.use(SavegameSaver(self.vault))
-        self.graph_of = {name: name for name in GRAPHS}
-        self.hidden: dict[str, int] = {}
-        """How many checkpoints a fork does not have of its source."""
-        self.made_from: dict[str, str] = {}
-        self.touched: set[str] = set()
+        vault.close()
+        return self.open()
 
     def teardown(self) -> None:
-        if not hasattr(self, "vault"):
-            return
         try:
-            assert self.vault.verify().ok
-            self.touched |= self.graph_of.keys()
-            self.look()
-            self.look_at_a_copy_of_the_vault()
+            super().teardown()
         finally:
-            self.vault.close()
-            if self.runner is not None:
-                self.runner.close()
+            if hasattr(self, "directory"):
+                shutil.rmtree(self.directory)
 
-    def both(self, thread_id: str, act: Callable[[Side], Any]) -> Any:
-        """Do it on both sides; both must give the same and run the same nodes."""
-        self.touched.add(thread_id)
-        found = []
-        for side in (self.theirs, self.ours):
-            side.nodes.forget()
-            found.append((outcome(act, side), side.nodes.saw))
-        assert found[1] == found[0]
-        return found[0][0]
 
-    def draw_thread(self, data: st.DataObject) -> str:
-        return data.draw(st.sampled_from(sorted(self.graph_of)), label="thread")
+class FileMachine(SQLiteMachine):
+    address = "file:{}/vault"
 
-    def draw_point(self, data: st.DataObject, thread_id: str) -> int:
-        count = len(self.ours.history(self.graph_of[thread_id], thread_id))
-        assume(0 < count < MOST_CHECKPOINTS)
-        return data.draw(st.integers(0, count - 1), label="point")
 
-    def point(self, side: Side, thread_id: str, number: int) -> StateSnapshot:
-        return side.history(self.graph_of[thread_id], thread_id)[number]
+class PostgresMachine(GraphMachine):
+    """All runs share a database; each has a namespace of its own."""
 
-    def run(self, side: Side, thread_id: str, given: Any, where: Any, durability: str = "sync") -> Any:
-        player = side.players[self.graph_of[thread_id]]
-        return player.invoke(given, {**where, "max_concurrency": 1}, durability=durability)
+    url: ClassVar[str]
 
-    def inside(self, side: Side, thread_id: str) -> Any:
-        """Where the innermost subgraph of the running task is."""
-        found: Any = side.players[self.graph_of[thread_id]].state(config(thread_id))
-        where = None
-        while found.tasks and isinstance(found.tasks[0].state, StateSnapshot):
-            found = found.tasks[0].state
-            where = found.config
-        return where
+    def open(self) -> Vault:
+        return savegame.open(self.url, durability="process", namespace=self.namespace)
 
-    # -- what people do with graphs ----------------------------------------------------------------
+    def make_vault(self) -> Vault:
+        self.namespace = uuid.uuid4().hex
+        return self.open()
 
-    @rule(data=st.data(), word=words, durability=durabilities)
-    def start(self, data: st.DataObject, word: str, durability: str) -> None:
-        """A new run, on top of whatever there is."""
-        thread_id = self.draw_thread(data)
-        self.both(thread_id, lambda side: self.run(side, thread_id, {"value": [word]}, config(thread_id), durability))
+    def reopen(self, vault: Vault) -> Vault | None:
+        vault.close()
+        return self.open()
 
-    @rule(data=st.data(), word=words, durability=durabilities)
-    def answer(self, data: st.DataObject, word: str, durability: str) -> None:
-        thread_id = self.draw_thread(data)
-        self.both(thread_id, lambda side: self.run(side, thread_id, Command(resume=word), config(thread_id), durability))
 
-    @rule(data=st.data(), durability=durabilities)
-    def go_on(self, data: st.DataObject, durability: str) -> None:
-        thread_id = self.draw_thread(data)
-        self.both(thread_id, lambda side: self.run(side, thread_id, None, config(thread_id), durability))
+STEADY = settings(
+    max_examples=25,
+    stateful_step_count=12,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+FEW = settings(STEADY, max_examples=5)
+LONG = settings(STEADY, max_examples=1000, stateful_step_count=30)
 
-    @rule(data=st.data(), given=st.sampled_from((None, None, "run", "answer")))
-    def replay(self, data: st.DataObject, given: str | None) -> None:
-        """From any checkpoint of the history."""
-        thread_id = self.draw_thread(data)
-        number = self.draw_point(data, thread_id)
-        what = {None: None, "run": {"value": ["again"]}, "answer": Command(resume="again")}[given]
-        self.both(
-            thread_id, lambda side: self.run(side, thread_id, what, self.point(side, thread_id, number).config)
-        )
+TestMemory = MemoryMachine.TestCase
+TestMemory.settings = STEADY
+TestSQLite = SQLiteMachine.TestCase
+TestSQLite.settings = STEADY
+TestFile = FileMachine.TestCase
+TestFile.settings = FEW
+TestPostgres = PostgresMachine.TestCase
+TestPostgres.settings = FEW
 
-    @rule(data=st.data(), word=st.none() | words, then=st.booleans())
-    def change(self, data: st.DataObject, word: str | None, then: bool) -> None:
-        """`update_state` at any checkpoint, as any node or as a copy, and then perhaps a run from there."""
-        thread_id = self.draw_thread(data)
-        number = data.draw(st.none() | st.just("a point"), label="where") and self.draw_point(data, thread_id)
-        graph = self.graph_of[thread_id]
-        node = data.draw(st.sampled_from([None, None, "__copy__", START, *NODES[graph]]), label="as")
-        values = None if word is None or node == "__copy__" else {"value": [word]}
 
-        def act(side: Side) -> Any:
-            where = config(thread_id) if number is None else self.point(side, thread_id, number).config
-            changed = side.players[graph].update(where, values, node)
-            return self.run(side, thread_id, None, changed) if then else changed
+@pytest.fixture(scope="module", autouse=True)
+def database(postgres_server: Server) -> Iterator[None]:
+    with postgres_server.fresh_database() as url:
+        PostgresMachine.url = url
+        yield
 
-        self.both(thread_id, act)
 
-    @rule(data=st.data(), word=st.none() | words, given=st.sampled_from((None, "answer", "look")))
-    def change_inside(self, data: st.DataObject, word: str | None, given: str | None) -> None:
-        """Change or replay the innermost subgraph that is running, or answer there."""
-        thread_id = self.draw_thread(data)
-        assume(self.inside(self.theirs, thread_id) is not None)
-
-        def act(side: Side) -> Any:
-            where = self.inside(side, thread_id)
-            if word is not None:
-                key = "own" if self.graph_of[thread_id] == "remembering" else "value"
-                where = side.players[self.graph_of[thread_id]].update(where, {key: [word]})
-            return "" if given == "look" else self.run(side, thread_id, given and Command(resume="inside"), where)
-
-        self.both(thread_id, act)
-
-    @rule(name=st.sampled_from(("left", "right", "end")))
-    def break_or_mend(self, name: str) -> None:
-        """From now on, a node fails, or does so no more."""
-        for side in (self.theirs, self.ours):
-            side.nodes.broken ^= {name}
-
-    @rule(data=st.data(), by=st.sampled_from(("saver", "thread")))
-    def delete(self, data: st.DataObject, by: str) -> None:
-        thread_id = self.draw_thread(data)
-        self.theirs.saver.delete_thread(thread_id)
-        if by == "saver":
-            self.ours.saver.delete_thread(thread_id)
-        else:
-            self.vault.thread(thread_id).delete()
-        self.forget(thread_id)
-
-    def forget(self, thread_id: str) -> None:
-        """A thread is gone; another may begin under its name."""
-        self.touched.add(thread_id)
-        self.ours.left = {one for one in self.ours.left if one[0] != thread_id}
-        self.hidden.pop(thread_id, None)
-        self.made_from = {made: source for made, source in self.made_from.items() if thread_id not in (made, source)}
-
-    @rule(data=st.data())
-    def copy(self, data: st.DataObject) -> None:
-        """Through the saver: a thread with the same checkpoints."""
-        thread_id, new = self.draw_thread(data), f"copy {len(self.graph_of)}"
-        assume(len(self.graph_of) < MOST_THREADS and self.ours.saver.get_tuple(config(thread_id)))
-        for side in (self.theirs, self.ours):
-            side.saver.copy_thread(thread_id, new)
-        self.ours.left |= {(new, one) for where, one in self.ours.left if where == thread_id}
-        self.add(new, thread_id)
-
-    def add(self, new: str, source: str) -> None:
-        self.graph_of[new] = self.graph_of[source]
-        self.made_from[new] = source
-        if source in self.hidden:
-            self.hidden[new] = self.hidden[source]
-        self.touched.add(new)
-
-    @rule(data=st.data())
-    def open_again(self, data: st.DataObject) -> None:
-        """A saver that remembers nothing; where the vault outlives a process, in a new vault."""
-        self.vault = self.reopen(self.vault) or self.vault
-        self.ours.use(SavegameSaver(self.vault))
-
-    # -- what the vault does to them ---------------------------------------------------------------
-
-    def vaults_id(self, thread_id: str, number: int) -> str:
-        return GraphPlace(thread_id, "").checkpoint(at(self.point(self.ours, thread_id, number)))
-
-    @rule(data=st.data(), name=st.none() | words)
-    def label_and_verify(self, data: st.DataObject, name: str | None) -> None:
-        """Changes nothing for the graph."""
-        thread_id = self.draw_thread(data)
-        self.vault.thread(thread_id).label(self.vaults_id(thread_id, self.draw_point(data, thread_id)), name)
-        assert self.vault.verify().ok
-        self.touched.add(thread_id)
-
-    @precondition(lambda self: VERBS_MEAN_WHAT_THEY_SAY)
-    @rule(data=st.data(), given=st.sampled_from((None, None, "run", "answer")))
-    def rewind(self, data: st.DataObject, given: str | None) -> None:
-        """The state is that of then, what was written there is not applied, and the next node runs again."""
-        thread_id = self.draw_thread(data)
-        number = self.draw_point(data, thread_id)
-        assume(number > 0)  # at the head there is nothing to take back
-        self.back(thread_id, thread_id, number)
-        later = {(thread_id, one.checkpoint["id"]) for one in self.ours.saver.list(config(thread_id))}
-        self.vault.thread(thread_id).rewind(self.vaults_id(thread_id, number))
-        self.ours.left |= later - {(thread_id, one.checkpoint["id"]) for one in self.theirs_as_ours(thread_id, later)}
-        self.go_on_from_there(thread_id, given)
-
-    @precondition(lambda self: VERBS_MEAN_WHAT_THEY_SAY)
-    @rule(data=st.data(), given=st.sampled_from((None, None, "run", "answer")))
-    def fork(self, data: st.DataObject, given: str | None) -> None:
-        """A thread of its own that begins with a checkpoint of another."""
-        thread_id, new = self.draw_thread(data), f"fork {len(self.graph_of)}"
-        assume(len(self.graph_of) < MOST_THREADS)
-        number = self.draw_point(data, thread_id)
-        self.theirs.saver.copy_thread(thread_id, new)
-        self.back(thread_id, new, number)
-        self.vault.thread(thread_id).fork(new, at=self.vaults_id(thread_id, number))
-        self.add(new, thread_id)
-        self.hidden[new] = len(self.theirs.history(self.graph_of[new], new)) - 1
-        assert len(self.ours.history(self.graph_of[new], new)) == 1
-        self.go_on_from_there(new, given)
+@pytest.mark.campaign
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("machine", [MemoryMachine, FileMachine, SQLiteMachine, PostgresMachine])
+def test_campaign(machine: type[GraphMachine]) -> None:
+    run_state_machine_as_test(machine, settings=LONG)

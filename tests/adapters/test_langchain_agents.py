@@ -2,7 +2,7 @@
 
 What LangGraph promises with `durability="sync"`: a task that has finished is not run again. A tool that was running when its
 process was killed has not finished, and runs again; the model is not asked again for what it has said, nor a person for what
-was answered. The models are scripted; everything else is real.
+was answered, unless the answer was to one of several questions. The models are scripted; everything else is real.
 """
 
 from __future__ import annotations
@@ -198,7 +198,12 @@ def whole(graph: Graph) -> list[Any]:
 # -- without a crash -------------------------------------------------------------------------------
 
 EDIT = {"type": "edit", "edited_action": {"name": "refund", "args": {"number": 17, "cents": 250}}}
-DECISIONS: list[dict[str, Any]] = [APPROVE, EDIT, {"type": "reject", "message": "too much"}, {"type": "respond", "message": "ok"}]
+DECISIONS: list[dict[str, Any]] = [
+    APPROVE,
+    EDIT,
+    {"type": "reject", "message": "too much"},
+    {"type": "respond", "message": "ok"},
+]
 PAID = {"approve": ["17 500"], "edit": ["17 250"], "reject": [], "respond": []}
 
 
@@ -292,6 +297,10 @@ def test_killed_while_a_person_decides_and_in_the_tool(
         life.end(kill=True)
 
         life = begin(child, "go on", stop=False)
+        if agent == "one by one":  # LangGraph keeps an answer to one of several questions only with the end of its task
+            life.until("asked")
+            life.end(kill=True)
+            life = begin(child, "approve", stop=False)
         life.until("done")
         assert ["asked"] not in life.end()
 

@@ -511,7 +511,7 @@ def test_a_subgraph_in_a_loop_remembers_its_rounds(nodes: Nodes, saver: Saver, p
     start = {"count": 0, "results": []}
     assert [rounds(start), rounds(start)] == [[0, 1], [2, 3]]
     history = graph.before("more")
-    first, second = ([one for one in history if one.values["count"] == count][0] for count in (0, 1))
+    first, second = (next(one for one in history if one.values["count"] == count) for count in (0, 1))
     assert rounds(None, first.config) == [2, 3]
     assert rounds(None, second.config) == [3]
 
@@ -623,19 +623,25 @@ class Bare(TypedDict):
     __root__: Annotated[list[Any], add_messages]
 
 
-def test_ids_that_a_graph_draws_are_the_same_as_with_another_saver(
-    saver: Saver, play: Plays, monkeypatch: pytest.MonkeyPatch
+def test_a_saver_draws_no_ids_that_a_graph_would_get(
+    address_of: Callable[..., str], play: Plays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages without ids get drawn ones: a saver that draws from the same source would change them."""
-    drawn = iter(range(1000))
-    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(drawn), version=4))
+    """Messages without ids get drawn ones; who draws from a fixed source gets the same with every saver."""
     builder = StateGraph(Bare).add_node("model", lambda messages: AIMessage(f"{len(messages)}")).add_edge(START, "model")
-    graph = play(builder.compile(checkpointer=saver, interrupt_before=["model"]))
-    graph.invoke(HumanMessage("hi"))
-    graph.update(config(), HumanMessage("more"))
-    result = graph.invoke(None)
-    assert [message.content for message in result] == ["hi", "more", "2"]
-    before = next(drawn)
-    graph.history()
-    graph.state()
-    assert next(drawn) == before + 1, "reading draws none"
+
+    def ids(saver: Saver) -> list[str]:
+        graph = play(builder.compile(checkpointer=saver, interrupt_before=["model"]))
+        graph.invoke(HumanMessage("hi"))
+        graph.update(config(), HumanMessage("more"))
+        return [message.id for message in graph.invoke(None)]
+
+    def fixed() -> Callable[[], uuid.UUID]:
+        numbers = iter(range(1000))
+        return lambda: uuid.UUID(int=next(numbers), version=4)
+
+    monkeypatch.setattr(uuid, "uuid4", fixed())
+    expected = ids(InMemorySaver())
+    monkeypatch.setattr(uuid, "uuid4", fixed())
+    with savegame.open(address_of("sqlite")) as vault:
+        assert ids(SavegameSaver(vault)) == expected
+    assert len(set(expected)) == 3

@@ -138,7 +138,8 @@ def tree(history: list[StateSnapshot]) -> list[Any]:
 
     def below(above: str | None) -> list[Any]:
         branches = [
-            [one.values, *((task.name, task.result) for task in one.tasks), *below(number(one))] for one in children.get(above, ())
+            [one.values, *((task.name, task.result) for task in one.tasks), *below(number(one))]
+            for one in children.get(above, ())
         ]
         return branches[0] if len(branches) == 1 else [branches] if branches else []
 
