@@ -7,11 +7,11 @@ which must mean for a graph what they say: the oracle does by hand what their de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from hypothesis import assume, note
+from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -25,7 +25,7 @@ import savegame
 from savegame.adapters.langgraph import GraphPlace, SavegameSaver
 from savegame.vault import Vault
 
-VERBS_MEAN_WHAT_THEY_SAY = False
+VERBS_MEAN_WHAT_THEY_SAY = True
 """Whether rewind, fork and erase of the vault are followed by graphs. To be removed, with its preconditions, when they are."""
 
 Saver = BaseCheckpointSaver[Any]
@@ -48,13 +48,13 @@ def flat(nodes: Nodes, saver: Saver) -> Graph:
 
 def remembering(nodes: Nodes, saver: Saver) -> Graph:
     """A subgraph that asks, and remembers from run to run."""
-    sub = nodes.line("s", "check?", "left", key="own", saver=True)
+    sub = nodes.line("s", "check?", "work", key="own", saver=True)
     return nodes.line("plan", ("sub", sub), "end", saver=saver)
 
 
 def deep(nodes: Nodes, saver: Saver) -> Graph:
     """A question two levels down, without a memory, and another subgraph with one."""
-    low = nodes.line("left", "deep?")
+    low = nodes.line("work", "deep?")
     return nodes.line(
         "plan", ("top", nodes.line("x", ("low", low))), ("memory", nodes.line("m", key="own", saver=True)), "end", saver=saver
     )
@@ -87,12 +87,22 @@ class Oracle(InMemorySaver):
             self.blobs[target_thread_id, *blob[1:]] = self.blobs[blob]
 
     def go_back(self, thread_id: str, checkpoint_id: str) -> None:
-        """Make a thread what it was when a checkpoint was saved: without what came later, and what was written there."""
-        for checkpoints in self.storage[thread_id].values():
-            for later in [one for one in checkpoints if one > checkpoint_id]:
-                del checkpoints[later]
-        for place in [place for place in self.writes if place[0] == thread_id and place[2] >= checkpoint_id]:
-            del self.writes[place]
+        """Make a thread what it was when a checkpoint was saved: without what came later, or what was written there.
+
+        Of subgraphs, what they did on the way to it stays.
+        """
+        before, one = set(), self.storage[thread_id][""][checkpoint_id][2]
+        while one:
+            before.add(one)
+            one = self.storage[thread_id][""][one][2] if one in self.storage[thread_id][""] else None
+        for namespace, checkpoints in self.storage[thread_id].items():
+            for later, (_, metadata, _) in list(checkpoints.items()):
+                under = self.serde.loads_typed(metadata).get("parents", {}).get("")
+                if later > checkpoint_id or (namespace and under not in before):
+                    del checkpoints[later]
+        for place in [place for place in self.writes if place[0] == thread_id]:
+            if place[2] == checkpoint_id or place[2] not in self.storage[thread_id][place[1]]:
+                del self.writes[place]
 
 
 # -- what is compared ------------------------------------------------------------------------------
@@ -164,6 +174,13 @@ def without_places(snapshot: StateSnapshot) -> dict[str, Any]:
     return strip(shown(snapshot, {}))
 
 
+def same(found: Any, expected: Any, where: str) -> None:
+    """Fail with the first difference of two lists."""
+    for number, (one, other) in enumerate(zip(found, expected, strict=False)):
+        assert one == other, f"{where}, {number} of {len(expected)}:\n  ours   {one}\n  theirs {other}"
+    assert len(found) == len(expected), f"{where}: {len(found)} instead of {len(expected)}"
+
+
 def outcome(act: Callable[[Side], Any], side: Side) -> Any:
     """What comes of it: an answer without ids, or the class of the error."""
     try:
@@ -202,6 +219,14 @@ class GraphMachine(RuleBasedStateMachine):
         """How many checkpoints a fork does not have of its source."""
         self.made_from: dict[str, str] = {}
         self.touched: set[str] = set()
+        self.count: dict[str, int] = {}
+        """How many checkpoints a thread has."""
+        self.waiting: set[str] = set()
+        """Threads in which a subgraph is running."""
+        for thread_id in GRAPHS:
+            self.both(
+                thread_id, lambda side, thread_id=thread_id: self.run(side, thread_id, {"value": ["begin"]}, config(thread_id))
+            )
 
     def teardown(self) -> None:
         if not hasattr(self, "vault"):
@@ -223,16 +248,20 @@ class GraphMachine(RuleBasedStateMachine):
         for side in (self.theirs, self.ours):
             side.nodes.forget()
             found.append((outcome(act, side), side.nodes.saw))
-        assert found[1] == found[0]
+        same(found[1], found[0], f"what came of it in {thread_id}")
         return found[0][0]
 
-    def draw_thread(self, data: st.DataObject) -> str:
-        return data.draw(st.sampled_from(sorted(self.graph_of)), label="thread")
+    def draw_thread(self, data: st.DataObject, *, among: Sequence[str] | None = None) -> str:
+        return data.draw(st.sampled_from(sorted(self.graph_of if among is None else among)), label="thread")
 
-    def draw_point(self, data: st.DataObject, thread_id: str) -> int:
-        count = len(self.ours.history(self.graph_of[thread_id], thread_id))
-        assume(0 < count < MOST_CHECKPOINTS)
-        return data.draw(st.integers(0, count - 1), label="point")
+    def draw_point(self, data: st.DataObject, *, least: int = 0) -> tuple[str, int]:
+        """A thread, and the number of one of its checkpoints, from the newest on."""
+        thread_id = self.draw_thread(data, among=self.filled(least + 1))
+        return thread_id, data.draw(st.integers(least, self.count[thread_id] - 1), label="point")
+
+    def filled(self, least: int = 1) -> list[str]:
+        """The threads with so many checkpoints, and not too many to look at."""
+        return [thread_id for thread_id, count in self.count.items() if least <= count < MOST_CHECKPOINTS]
 
     def point(self, side: Side, thread_id: str, number: int) -> StateSnapshot:
         return side.history(self.graph_of[thread_id], thread_id)[number]
@@ -268,19 +297,19 @@ class GraphMachine(RuleBasedStateMachine):
         thread_id = self.draw_thread(data)
         self.both(thread_id, lambda side: self.run(side, thread_id, None, config(thread_id), durability))
 
+    @precondition(lambda self: self.filled())
     @rule(data=st.data(), given=st.sampled_from((None, None, "run", "answer")))
     def replay(self, data: st.DataObject, given: str | None) -> None:
         """From any checkpoint of the history."""
-        thread_id = self.draw_thread(data)
-        number = self.draw_point(data, thread_id)
+        thread_id, number = self.draw_point(data)
         what = {None: None, "run": {"value": ["again"]}, "answer": Command(resume="again")}[given]
         self.both(thread_id, lambda side: self.run(side, thread_id, what, self.point(side, thread_id, number).config))
 
-    @rule(data=st.data(), word=st.none() | words, then=st.booleans())
-    def change(self, data: st.DataObject, word: str | None, then: bool) -> None:
+    @precondition(lambda self: self.filled())
+    @rule(data=st.data(), word=st.none() | words, newest=st.booleans(), then=st.booleans())
+    def change(self, data: st.DataObject, word: str | None, newest: bool, then: bool) -> None:
         """`update_state` at any checkpoint, as any node or as a copy, and then perhaps a run from there."""
-        thread_id = self.draw_thread(data)
-        number = data.draw(st.none() | st.just("a point"), label="where") and self.draw_point(data, thread_id)
+        thread_id, number = (self.draw_thread(data), None) if newest else self.draw_point(data)
         graph = self.graph_of[thread_id]
         node = data.draw(st.sampled_from([None, None, "__copy__", START, *NODES[graph]]), label="as")
         values = None if word is None or node == "__copy__" else {"value": [word]}
@@ -292,11 +321,11 @@ class GraphMachine(RuleBasedStateMachine):
 
         self.both(thread_id, act)
 
+    @precondition(lambda self: self.waiting)
     @rule(data=st.data(), word=st.none() | words, given=st.sampled_from((None, "answer", "look")))
     def change_inside(self, data: st.DataObject, word: str | None, given: str | None) -> None:
         """Change or replay the innermost subgraph that is running, or answer there."""
-        thread_id = self.draw_thread(data)
-        assume(self.inside(self.theirs, thread_id) is not None)
+        thread_id = self.draw_thread(data, among=list(self.waiting))
 
         def act(side: Side) -> Any:
             where = self.inside(side, thread_id)
@@ -307,7 +336,7 @@ class GraphMachine(RuleBasedStateMachine):
 
         self.both(thread_id, act)
 
-    @rule(name=st.sampled_from(("left", "right", "end")))
+    @rule(name=st.sampled_from(("right", "work", "end")))
     def break_or_mend(self, name: str) -> None:
         """From now on, a node fails, or does so no more."""
         for side in (self.theirs, self.ours):
@@ -330,11 +359,11 @@ class GraphMachine(RuleBasedStateMachine):
         self.hidden.pop(thread_id, None)
         self.made_from = {made: source for made, source in self.made_from.items() if thread_id not in (made, source)}
 
+    @precondition(lambda self: self.filled() and len(self.graph_of) < MOST_THREADS)
     @rule(data=st.data())
     def copy(self, data: st.DataObject) -> None:
         """Through the saver: a thread with the same checkpoints."""
-        thread_id, new = self.draw_thread(data), f"copy {len(self.graph_of)}"
-        assume(len(self.graph_of) < MOST_THREADS and self.ours.saver.get_tuple(config(thread_id)))
+        thread_id, new = self.draw_thread(data, among=self.filled()), f"copy {len(self.graph_of)}"
         for side in (self.theirs, self.ours):
             side.saver.copy_thread(thread_id, new)
         self.ours.left |= {(new, one) for where, one in self.ours.left if where == thread_id}
@@ -358,34 +387,31 @@ class GraphMachine(RuleBasedStateMachine):
     def vaults_id(self, thread_id: str, number: int) -> str:
         return GraphPlace(thread_id, "").checkpoint(at(self.point(self.ours, thread_id, number)))
 
+    @precondition(lambda self: self.filled())
     @rule(data=st.data(), name=st.none() | words)
     def label_and_verify(self, data: st.DataObject, name: str | None) -> None:
         """Changes nothing for the graph."""
-        thread_id = self.draw_thread(data)
-        self.vault.thread(thread_id).label(self.vaults_id(thread_id, self.draw_point(data, thread_id)), name)
+        thread_id, number = self.draw_point(data)
+        self.vault.thread(thread_id).label(self.vaults_id(thread_id, number), name)
         assert self.vault.verify().ok
         self.touched.add(thread_id)
 
-    @precondition(lambda self: VERBS_MEAN_WHAT_THEY_SAY)
+    @precondition(lambda self: VERBS_MEAN_WHAT_THEY_SAY and self.filled(2))
     @rule(data=st.data(), given=st.sampled_from((None, None, "run", "answer")))
     def rewind(self, data: st.DataObject, given: str | None) -> None:
         """The state is that of then, what was written there is not applied, and the next node runs again."""
-        thread_id = self.draw_thread(data)
-        number = self.draw_point(data, thread_id)
-        assume(number > 0)  # at the head there is nothing to take back
+        thread_id, number = self.draw_point(data, least=1)  # at the head there is nothing to take back
         self.back(thread_id, thread_id, number)
-        point, listed = at(self.point(self.ours, thread_id, number)), list(self.ours.saver.list(config(thread_id)))
-        self.vault.thread(thread_id).rewind(self.vaults_id(thread_id, number))
-        self.ours.left |= {(thread_id, one.checkpoint["id"]) for one in listed if one.checkpoint["id"] > point}
+        there = self.vaults_id(thread_id, number)
+        self.leave(thread_id, at(self.point(self.ours, thread_id, number)))
+        self.vault.thread(thread_id).rewind(there)
         self.go_on_from_there(thread_id, given)
 
-    @precondition(lambda self: VERBS_MEAN_WHAT_THEY_SAY)
+    @precondition(lambda self: VERBS_MEAN_WHAT_THEY_SAY and self.filled() and len(self.graph_of) < MOST_THREADS)
     @rule(data=st.data(), given=st.sampled_from((None, None, "run", "answer")))
     def fork(self, data: st.DataObject, given: str | None) -> None:
         """A thread of its own that begins with a checkpoint of another."""
-        thread_id, new = self.draw_thread(data), f"fork {len(self.graph_of)}"
-        assume(len(self.graph_of) < MOST_THREADS)
-        number = self.draw_point(data, thread_id)
+        (thread_id, number), new = self.draw_point(data), f"fork {len(self.graph_of)}"
         self.theirs.saver.copy_thread(thread_id, new)
         self.back(thread_id, new, number)
         self.vault.thread(thread_id).fork(new, at=self.vaults_id(thread_id, number))
@@ -394,21 +420,35 @@ class GraphMachine(RuleBasedStateMachine):
         assert len(self.ours.history(self.graph_of[new], new)) == 1
         self.go_on_from_there(new, given)
 
-    @precondition(lambda self: VERBS_MEAN_WHAT_THEY_SAY)
+    @precondition(lambda self: VERBS_MEAN_WHAT_THEY_SAY and self.filled())
     @rule(data=st.data())
     def erase(self, data: st.DataObject) -> None:
         """Takes a thread, and all that were copied or forked from it."""
-        thread_id = self.draw_thread(data)
-        assume(self.ours.saver.get_tuple(config(thread_id)))
+        thread_id = self.draw_thread(data, among=self.filled())
         self.vault.thread(thread_id).attach_subject("ann")
         family = {thread_id}
         while more := {made for made, source in self.made_from.items() if source in family} - family:
             family |= more
         erased = self.vault.erase("ann")
-        assert (family - set(erased.threads), erased.unreached) == (set(), ())
+        assert family <= set(erased.threads)
+        relatives = {one for pair in self.made_from.items() for one in pair} - family  # they share checkpoint ids
+        assert all(message.split("'")[1].partition("␟")[0] in relatives for message in erased.unreached), erased.unreached
         for one in sorted(family):
             self.theirs.saver.delete_thread(one)
             self.forget(one)
+
+    def leave(self, thread_id: str, point: str) -> None:
+        """From now on, do not look at what a rewind to this checkpoint undoes."""
+        listed = list(self.ours.saver.list(config(thread_id)))
+        above = {one.checkpoint["id"]: one.parent_config for one in listed if not one.config["configurable"]["checkpoint_ns"]}
+        before, place = set(), above[point]
+        while place:
+            before.add(place["configurable"]["checkpoint_id"])
+            place = above.get(place["configurable"]["checkpoint_id"])
+        for one in listed:
+            under = one.config["configurable"]["checkpoint_ns"] and one.metadata["parents"][""]
+            if one.checkpoint["id"] > point or (under and under not in before):
+                self.ours.left.add((thread_id, one.checkpoint["id"]))
 
     def back(self, source: str, thread_id: str, number: int) -> None:
         """What the definition of going back to a checkpoint of a thread is, done to the oracle's thread."""
@@ -432,13 +472,17 @@ class GraphMachine(RuleBasedStateMachine):
         """Both tell the same of the threads that were touched."""
         for thread_id in sorted(getattr(self, "touched", ())):
             self.look_at(thread_id, self.ours)
+            self.count[thread_id] = len(self.ours.history(self.graph_of[thread_id], thread_id))
+            self.waiting.discard(thread_id)
+            self.waiting |= {thread_id} if self.inside(self.ours, thread_id) else set()
         self.touched = set()
 
     def look_at(self, thread_id: str, ours: Side) -> None:
         graph, hidden = self.graph_of[thread_id], self.hidden.get(thread_id)
-        assert ours.told(graph, thread_id, hidden is None) == self.theirs.told(graph, thread_id, hidden is None, hidden or 0)
+        told = self.theirs.told(graph, thread_id, hidden is None, hidden or 0)
+        same(ours.told(graph, thread_id, hidden is None), told, f"the history of {thread_id}")
         if hidden is None:
-            assert ours.kept(thread_id) == self.theirs.kept(thread_id)
+            same(ours.kept(thread_id), self.theirs.kept(thread_id), f"what is kept of {thread_id}")
 
     def look_at_a_copy_of_the_vault(self) -> None:
         """What `copy_to` wrote tells the same to a new saver."""
