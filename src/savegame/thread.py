@@ -194,10 +194,10 @@ class Thread:
         base = None if parent is None else self._point(timeline.resolve(parent))
         beside: Sequence[StoreChange] = ()
         if self._origins:
-            edit, beside = self._tied(edit)
+            edit, beside = self.tied(edit)
         with timeline.engine.alone(timeline.key) as alone:  # an autosave of this handle looks at head and expectation
             saved = timeline.write(edit, drafted, Terms(expect, base, beside=beside))
-            if drafted.id is None or self._is_head(saved):
+            if not saved.again or self._is_head(saved):
                 # Inside connection() the save may still be rolled back: then the head is unknown.
                 self._learn(saved.id, saved.step) if alone else self._forget()
         self._log_saved(saved)
@@ -208,8 +208,8 @@ class Thread:
         row = self._timeline.row()
         return row is not None and row.head_id == saved.id
 
-    def _tied(self, edit: Edit) -> tuple[Edit, Sequence[StoreChange]]:
-        """The same terms with the links to the threads that this one derives from, read again in every attempt."""
+    def tied(self, edit: Edit) -> tuple[Edit, Sequence[StoreChange]]:
+        """For code below handles: an edit, and what links the thread to those it derives from, read again in every attempt."""
         with_ties: list[StoreChange] = []
 
         def tied(node: Any) -> Edited:
@@ -405,14 +405,17 @@ class Thread:
         found = self._timeline.records(checked_id(kind, "a record's kind"))
         return {record.name: self._timeline.read(record) for record in found}
 
-    def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:
-        """Set records by (kind, name), all or none; a value of None removes one."""
+    def put_records(self, records: Mapping[tuple[str, str], Any], *, absent: bool = False) -> None:
+        """Set records by (kind, name), all or none; a value of None removes one.
+
+        With `absent`, raises AlreadyExistsError if one of them exists.
+        """
         for place in records:
             if not isinstance(place, tuple) or len(place) != 2:
                 raise InvalidInputError(f"a record is set by (kind, name), not by {place!r}")
             checked_id(place[0], "a record's kind")
             checked_id(place[1], "a record's name", LONGEST_NAME)
-        timeline, changes = self._timeline, self._timeline.put_all(records)
+        timeline, changes = self._timeline, self._timeline.put_all(records, absent=absent)
         if not self._origins:
             timeline.commit(changes)
             return

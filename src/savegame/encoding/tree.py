@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import ormsgpack
 
@@ -511,6 +511,12 @@ class Editing:
             parent.replace(place, node)
             parent.size += size_of(node) - before
             node = parent
+        self.node = node
+
+    def put(self, key: bytes, child: Node) -> None:
+        """Set an entry of a state that is a dict."""
+        node = self._own(cast(Dict, self.node))
+        cast(Dict, node).put(key, child)
         self.node = node
 
     def _own(self, node: Node) -> Node:

@@ -93,11 +93,15 @@ class Newest(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A saved checkpoint, with its id and step, which are known without computing its fields."""
+    """A saved checkpoint, with its id and step, which are known without computing its fields.
+
+    `again` says that an earlier attempt had saved it: it may not be the head any more.
+    """
 
     id: str
     step: int
     checkpoint: Checkpoint
+    again: bool = False
 
 
 class Timeline(Lineage):
@@ -329,8 +333,8 @@ class Timeline(Lineage):
         """`append` with encoded operations."""
         change, step, size, about = self._prepare(base, payload, blobs, node, draft, terms)
         seq = self.store.commit([change, *terms.beside])[0]
-        rows, read = base.rows + 1, base.bytes + len(change.delta)
-        point = Point(seq, change.id, step, change.meta, node, rows, read, change.agent, not change.fresh, about)
+        rows, read, chosen = base.rows + 1, base.bytes + len(change.delta), "request" in draft.details
+        point = Point(seq, change.id, step, change.meta, node, rows, read, change.agent, chosen, about)
         if keyframe_due(size, rows, read):
             point = self._write_keyframe(point, node, terms.epoch)
         self.engine.cache.put(self.key, point)
@@ -444,7 +448,7 @@ class Timeline(Lineage):
             same = there.node is not None and to_bytes(node) == to_bytes(there.node)
         if not same:
             raise AlreadyExistsError(f"the id {given_id!r} is taken by a checkpoint with other content; choose another id")
-        return Written(frame.id, meta.step, self.checkpoint(frame, meta, node=there.node))
+        return Written(frame.id, meta.step, self.checkpoint(frame, meta, node=there.node), again=True)
 
     def _parent(self, parent_id: str | None) -> Point:
         found = None if parent_id is None else self.engine.find(self.key.namespace, parent_id)
@@ -461,9 +465,9 @@ class Timeline(Lineage):
         body = None if value is None else self.engine.wrap_record(value, kind, name)
         return PutRecord(self.key, kind, name, body, epoch, absent)
 
-    def put_all(self, records: Records) -> list[PutRecord]:
+    def put_all(self, records: Records, *, absent: bool = False) -> list[PutRecord]:
         """The changes that set records by kind and name, or remove those whose value is None."""
-        return [self.put(kind, name, value) for (kind, name), value in records.items()]
+        return [self.put(kind, name, value, absent=absent) for (kind, name), value in records.items()]
 
 
 def _packed(ops: list[Op]) -> tuple[bytes, dict[bytes, bytes]]:
