@@ -333,20 +333,22 @@ class _Update:
     def set(self, path: Path, value: Any) -> None:
         """Set one place, with as small a delta as its old value allows. Creates missing dicts on the path."""
         path, parent = self._resolve(path, missing=True)
-        key = pack_raw(path[-1])
-        child = parent.children.get(key) if isinstance(parent, Dict) else None
+        child = parent.children.get(pack_raw(path[-1])) if isinstance(parent, Dict) else None
         data = self.codec.encode(value, path, len(path))
-        if child is None or (len(data) <= _SMALL and type(child) is bytes and data != child):
-            op = Op(SET, path, data)
-            if parent is self.editing.node and type(parent) is Dict:
-                self.ops.append(op)
-                self.editing.put(key, data)
-            else:
-                self._make(op)
-        elif data != child:
+        if data == child:
+            return
+        if child is None or (len(data) <= _SMALL and type(child) is bytes):
+            new: Node = data
+            ops = [Op(SET, path, data)]
+        else:
             differ = _Differ(self.codec)
-            differ.node(child, value, path)
-            for op in differ.ops:
+            new = differ.node(child, value, path)
+            ops = differ.ops
+        if isinstance(parent, Dict):
+            self.ops += ops
+            self.editing.put(path, new)
+        else:
+            for op in ops:
                 self._make(op)
 
     def append(self, path: Path, items: Any) -> None:

@@ -513,11 +513,18 @@ class Editing:
             node = parent
         self.node = node
 
-    def put(self, key: bytes, child: Node) -> None:
-        """Set an entry of a state that is a dict."""
-        node = self._own(cast(Dict, self.node))
-        cast(Dict, node).put(key, child)
-        self.node = node
+    def put(self, path: Path, child: Node) -> None:
+        """Set an entry of the dict that the path before its last part leads to."""
+        key = pack_raw(path[-1])
+
+        def put_child(parent: Node) -> Node:
+            cast(Dict, parent).put(key, child)
+            return parent
+
+        if len(path) == 1 and self.node is not None:
+            self.node = put_child(self._own(self.node))
+        else:
+            self.change(path[:-1], put_child)
 
     def _own(self, node: Node) -> Node:
         """The node, opened if it is a container, and ours to change."""
