@@ -114,7 +114,7 @@ class Thread:
         """
         engine = self._timeline.engine
         drafted = draft(engine.codec, self._agent, id, details)
-        kept = states.kept(engine.codec, self.id, state, force=force) if isinstance(state, Plain) else None
+        kept = states.domain_save(engine.codec, self.id, state, force=force) if isinstance(state, Plain) else None
         if id is not None:
             drafted.details["request"] = request_digest(engine.codec.encode(state if kept is None else kept.plain))
         with engine.alone(self._timeline.key) as alone:  # an autosave of this handle may be moving the expected head
@@ -129,7 +129,7 @@ class Thread:
             kept.acknowledge(saved.id if alone else None)
             return saved
 
-    def _name_agent(self, drafted: Draft, kept: states.Kept) -> None:
+    def _name_agent(self, drafted: Draft, kept: states.DomainSave) -> None:
         """Assign a save to the agent that its object names. Raises InvalidInputError if this handle names another."""
         if kept.agent_id is not None and drafted.details.setdefault("agent_id", kept.agent_id) != kept.agent_id:
             raise InvalidInputError(

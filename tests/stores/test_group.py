@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from savegame.stores.sqlite.group import Group, Pending
+from savegame.stores.sqlite.group import Group, Ticket
 
-Jobs = list[Pending[int, int]]
+Jobs = list[Ticket[int, int]]
 WAIT = 20
 
 

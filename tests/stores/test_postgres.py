@@ -31,7 +31,7 @@ from savegame.stores.postgres.work import _forget_marks
 from savegame.testing import StoreContract
 from savegame.testing.contract.helpers import at_once
 from savegame.testing.faults import PATIENCE_S
-from savegame.testing.postgres import Server
+from savegame.testing.postgres import PostgresServer
 from savegame.testing.proxy import Proxy
 
 A = ThreadKey("default", "a")
@@ -376,10 +376,10 @@ def test_a_transaction_that_the_server_ended_is_told_to_be_gone(store: PostgresS
         with store.connection() as db:
             store.commit([plain(store, 0)])
             db.execute("SET LOCAL idle_in_transaction_session_timeout = 1")
-            while Server(postgres_url).execute(SESSIONS) == before:
+            while PostgresServer(postgres_url).execute(SESSIONS) == before:
                 time.sleep(0.02)
 
-    before = Server(postgres_url).execute(SESSIONS)
+    before = PostgresServer(postgres_url).execute(SESSIONS)
     with pytest.raises(UnavailableError, match="do it again") as raised:
         idle()
     assert not raised.value.unknown

@@ -42,7 +42,7 @@ from savegame.messages.states import (
     about_agent,
     agent_from,
     agent_in,
-    kept_agent,
+    agent_save,
     own_thread,
     stored_agent,
 )
@@ -101,7 +101,7 @@ class Agents:
     def save(self, agent: AgentState | Mapping[str, Any], *, force: bool) -> Checkpoint:
         """`Vault.save_agent`."""
         given = agent if isinstance(agent, AgentState) else AgentState.from_dict(agent)
-        kept = kept_agent(self.engine.codec, given, force=force)
+        kept = agent_save(self.engine.codec, given, force=force)
         saved = self._change(given.agent_id, kept.make)
         kept.acknowledge(None if self.engine.store.borrowed() else saved.id)
         return saved

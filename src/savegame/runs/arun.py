@@ -19,8 +19,8 @@ from savegame.checkpoint import Checkpoint
 from savegame.errors import OutcomeError, SavegameError, Unknown
 from savegame.model import Kind, Status, checked_id
 from savegame.runs import tracing
-from savegame.runs.core import Go, Known, RunCore
-from savegame.runs.journal import MISSING
+from savegame.runs.conversation import MISSING
+from savegame.runs.core import Go, KnownCall, RunCore
 from savegame.runs.lease import Hold
 from savegame.runs.run import AT_ONCE, AnyRun, Outcome, TimedOut, Usage, in_thread, takes_long
 from savegame.runs.toolbox import delays
@@ -166,7 +166,7 @@ class AsyncRun(AnyRun):
         """Save the outcome of a call, even if the run is cancelled before a worker is free."""
         await undisturbed(asyncio.create_task(self._do(self._keep, outcome)))
 
-    async def _settle(self, found: Go | Known) -> None:
+    async def _settle(self, found: Go | KnownCall) -> None:
         if takes_long(found):
             await self._kept(await self._outcome(found))
         else:

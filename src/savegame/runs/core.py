@@ -27,7 +27,7 @@ from savegame.messages import views
 from savegame.messages.domain import Message, Role
 from savegame.messages.states import messages_in
 from savegame.model import Frame, Kind
-from savegame.runs.journal import Journal
+from savegame.runs.conversation import RunConversation
 from savegame.runs.keys import CALL_KEY, KeyParts, digest_of, keys_for, parts_of, read_call, unanswered
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import (
@@ -55,7 +55,7 @@ _NOTES: Final = {CallStatus.WAITING: "waiting for a person's answer"}
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingCall:
     """A call of the newest reply that has no answer in the conversation yet."""
 
     key: str
@@ -71,7 +71,7 @@ class Pending:
 class Go:
     """A call to make now."""
 
-    pending: Pending
+    pending: PendingCall
     tool: Tool
     entry: CallEntry
     """Its present or future ledger entry, with the attempt and the start time."""
@@ -84,14 +84,14 @@ class Go:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownCall:
     """A call whose answer is known without making it: it was made before, cannot be made, or a person refused it."""
 
-    pending: Pending
+    pending: PendingCall
     entry: CallEntry
 
 
-class RunCore(Journal):
+class RunCore(RunConversation):
     """The conversation of a thread under a lease, and the calls of its newest reply."""
 
     def __init__(self, thread: Timeline, tools: Toolbox, hold: Hold, strategy: Strategy, agent: str | None = None) -> None:
@@ -147,7 +147,7 @@ class RunCore(Journal):
 
     # -- tool calls --------------------------------------------------------------------------------
 
-    def pending(self) -> list[Pending]:
+    def pending(self) -> list[PendingCall]:
         """The calls of the newest reply without an answer, in the model's order."""
         found = self._newest_reply()
         if found is None:
@@ -162,7 +162,7 @@ class RunCore(Journal):
         keys = self._keys_of(place, reply)
         return [self._pending(keys[index], calls[index]) for index in unanswered(keys, ids, answers)]
 
-    def open_calls(self) -> list[Pending]:
+    def open_calls(self) -> list[PendingCall]:
         """Like `pending`, for a caller that will make these calls.
 
         Raises Unknown if a started call is no longer part of the reply because the conversation was edited.
@@ -261,15 +261,15 @@ class RunCore(Journal):
             self._commit([self._record(RUN, ROOT, found)])
         return str(found)
 
-    def _pending(self, key: str, call: Mapping[str, Any]) -> Pending:
+    def _pending(self, key: str, call: Mapping[str, Any]) -> PendingCall:
         asked = read_call(call, self._thread.codec.encode)
         tool = None if asked.wrong else self._tool(asked.name)
-        return Pending(key, str(call.get("id") or key), asked.name, asked.arguments, tool, asked.wrong)
+        return PendingCall(key, str(call.get("id") or key), asked.name, asked.arguments, tool, asked.wrong)
 
     def _tool(self, name: str) -> Tool | None:
         return next((tool for tool in self._tools if tool.name == name), None)
 
-    def prepare(self, pending: Pending) -> Go | Known:
+    def prepare(self, pending: PendingCall) -> Go | KnownCall:
         """Decide what to do about a call, and record what must be recorded before it is made.
 
         Raises Paused if a person has not answered yet, Unknown if it may have been made and must not be made again, Fenced if
@@ -278,7 +278,7 @@ class RunCore(Journal):
         self.check()
         entry = self._unkept.get(pending.key) or self._ledger.get(pending.key)
         if entry is not None and entry.settled:
-            return Known(pending, entry)
+            return KnownCall(pending, entry)
         wrong = self._wrong(pending, entry)
         if wrong is not None and (entry is None or entry.status == CallStatus.WAITING):  # it was not started
             return self._failed(pending, wrong)
@@ -303,7 +303,7 @@ class RunCore(Journal):
                 return
             after = page.next
 
-    def _wrong(self, pending: Pending, entry: CallEntry | None) -> str | None:
+    def _wrong(self, pending: PendingCall, entry: CallEntry | None) -> str | None:
         if pending.wrong is not None:
             return pending.wrong
         if pending.tool is None:
@@ -313,10 +313,10 @@ class RunCore(Journal):
             return f"tool {pending.name!r} does not exist; available tools: {names}{before}"
         return pending.tool.check(pending.arguments)
 
-    def _failed(self, pending: Pending, error: str) -> Known:
-        return Known(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=storable_text(error)))
+    def _failed(self, pending: PendingCall, error: str) -> KnownCall:
+        return KnownCall(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=storable_text(error)))
 
-    def _answer(self, pending: Pending, tool: Tool, entry: CallEntry | None) -> dict[str, Any] | None:
+    def _answer(self, pending: PendingCall, tool: Tool, entry: CallEntry | None) -> dict[str, Any] | None:
         """A person's answer; None if the call was already started. Raises Paused if there is no answer yet."""
         kept: dict[str, Any] | None = dict(self._kept(ANSWER, pending.key)).get(pending.key)
         begun = entry is not None and entry.status != CallStatus.WAITING
@@ -329,7 +329,7 @@ class RunCore(Journal):
             raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)
         return kept
 
-    def _begin(self, pending: Pending, tool: Tool, entry: CallEntry | None, comment: str | None) -> Go:
+    def _begin(self, pending: PendingCall, tool: Tool, entry: CallEntry | None, comment: str | None) -> Go:
         if entry is not None and _is_open(entry, tool):
             raise Unknown(
                 f"call {pending.key} of {pending.name!r} was started and its outcome is unknown; find out, then "
@@ -368,7 +368,7 @@ class RunCore(Journal):
         self._write(entry)
         raise Unknown(f"call {entry.key} of {entry.name!r}: {why}; find out, then resolve it", call=entry)
 
-    def settle(self, pending: Pending, entry: CallEntry) -> None:
+    def settle(self, pending: PendingCall, entry: CallEntry) -> None:
         """Answer a call in the conversation and in the ledger, in one commit."""
         failed = entry.status == CallStatus.FAILED
         answer = Message.tool_result(pending.call_id, f"error: {entry.error}" if failed else entry.result)
@@ -389,7 +389,7 @@ class RunCore(Journal):
         self._unkept.pop(pending.key, None)
         self._ledger[pending.key] = entry
 
-    def _new(self, pending: Pending, status: CallStatus, **more: Any) -> CallEntry:
+    def _new(self, pending: PendingCall, status: CallStatus, **more: Any) -> CallEntry:
         arguments = pending.arguments if isinstance(pending.arguments, dict) else {"": pending.arguments}
         return CallEntry(pending.key, pending.name, status, arguments, noted_at=self._now(), **more)
 

@@ -23,8 +23,8 @@ from savegame.errors import InvalidInputError, TransactionFailed, UnavailableErr
 from savegame.messages import views
 from savegame.model import Kind, Status, checked_id, checked_number
 from savegame.runs import tracing
-from savegame.runs.core import Go, Known, RunCore
-from savegame.runs.journal import MISSING
+from savegame.runs.conversation import MISSING
+from savegame.runs.core import Go, KnownCall, RunCore
 from savegame.runs.lease import Hold
 from savegame.runs.toolbox import Call, Toolbox, ToolKind, delays
 from savegame.store import Capability, Store
@@ -141,8 +141,8 @@ class AnyRun:
         else:
             self._saving(Kind.TOOL_CALL, self._core.fail, go, _described(result))
 
-    def _settle_now(self, found: Go | Known) -> None:
-        if isinstance(found, Known):
+    def _settle_now(self, found: Go | KnownCall) -> None:
+        if isinstance(found, KnownCall):
             self._core.settle(found.pending, found.entry)
         else:
             self._in_transaction(found)
@@ -281,7 +281,7 @@ class Run(AnyRun):
         if raised:
             raise raised[0]
 
-    def _settle(self, found: Go | Known) -> None:
+    def _settle(self, found: Go | KnownCall) -> None:
         if takes_long(found):
             self._keep(self._outcome(found))
         else:
@@ -305,7 +305,7 @@ class Run(AnyRun):
                     go = go.again()
 
 
-def takes_long(found: Go | Known) -> TypeGuard[Go]:
+def takes_long(found: Go | KnownCall) -> TypeGuard[Go]:
     """Whether a call is made outside the transaction that saves it. A transaction tool is not: it blocks every writer."""
     return isinstance(found, Go) and found.tool.kind != ToolKind.TRANSACTION
 

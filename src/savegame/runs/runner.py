@@ -26,8 +26,8 @@ from savegame.errors import (
 )
 from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, checked_id
 from savegame.runs import tracing
+from savegame.runs.conversation import time_of
 from savegame.runs.core import RunCore
-from savegame.runs.journal import time_of
 from savegame.runs.lease import Hold, is_gone
 from savegame.runs.ledger import TAKEOVERS, CallEntry, CallStatus
 from savegame.runs.run import refuse_what_cannot_run

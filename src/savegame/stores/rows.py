@@ -111,7 +111,7 @@ def read_thread(key: ThreadKey, columns: tuple[Any, ...]) -> Row:
     return row
 
 
-class Span(NamedTuple):
+class FrameRange(NamedTuple):
     """Which frames are read: the parameters of `Store.frames`."""
 
     low: int = 0

@@ -47,7 +47,7 @@ EMPTY: Final = """DO $$ DECLARE name text; BEGIN
 END $$"""
 
 
-class Server:
+class PostgresServer:
     """A PostgreSQL server at a URL, whose user may make databases; those made here are dropped at the end of the `with`."""
 
     def __init__(self, url: str) -> None:
@@ -100,7 +100,7 @@ class Server:
         return new
 
 
-class Cluster(Server):
+class Cluster(PostgresServer):
     """A server of one's own, running until the end of the `with`: `Cluster(fsync="on")` sets what postgresql.conf would.
 
     `url()` is its superuser's and stays the same through `stop`, `kill` and `start`.
@@ -276,10 +276,10 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Server]:
+def postgres_server() -> Iterator[PostgresServer]:
     """The server that tests share: the one of SAVEGAME_TEST_POSTGRES, else a private one."""
     if url := os.environ.get(ENVIRONMENT):
-        with Server(url) as server:
+        with PostgresServer(url) as server:
             yield server
     else:
         with Cluster() as cluster:
@@ -287,7 +287,7 @@ def postgres_server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: Server) -> Iterator[str]:
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of an empty database of the test's own."""
     with postgres_server.fresh_database() as url:
         yield url

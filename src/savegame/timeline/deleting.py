@@ -120,7 +120,7 @@ def take_out(
 # -- one commit ------------------------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
+class DeletionPlan(NamedTuple):
     """Changes that delete and move threads; `numbers` are the new numbers of the checkpoints of each moved thread."""
 
     changes: list[StoreChange]
@@ -133,7 +133,7 @@ def planned(
     moves: Mapping[ThreadKey, ThreadKey],
     kept: Mapping[ThreadKey, frozenset[str]],
     lost: list[str],
-) -> Plan:
+) -> DeletionPlan:
     """Plan to delete threads and to move others to keys that are free by then; those moved to a yard are kept for agents.
 
     A thread in both is deleted only if it is too damaged to be moved. `lost` gets messages about unreadable parts.
@@ -159,7 +159,7 @@ def planned(
         *agents,
         *links.changes(),
     ]
-    return Plan(changes, {key: move.numbers for key, move in going.items()})
+    return DeletionPlan(changes, {key: move.numbers for key, move in going.items()})
 
 
 class Links(NamedTuple):

@@ -122,7 +122,7 @@ class _Copying:
             row = self._source.store.thread(key)
             if row is None:
                 return None
-            work = _Bringing(Lineage(self._source, key), row, Lineage(self._target, copy_key), mark)
+            work = _ThreadCopy(Lineage(self._source, key), row, Lineage(self._target, copy_key), mark)
             try:
                 return work.bring(seen)
             except CheckpointNotFound:
@@ -167,7 +167,7 @@ def _read_mark(value: list[Any] | None) -> Mark | None:
 # -- one thread ------------------------------------------------------------------------------------
 
 
-class _Bringing:
+class _ThreadCopy:
     """Copies what is new in one thread, up to its row; `head` is that of the copy, `brought` counts checkpoints."""
 
     def __init__(self, source: Lineage, row: ThreadRow, target: Lineage, mark: Mark | None) -> None:

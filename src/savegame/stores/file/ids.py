@@ -35,7 +35,7 @@ def names_directory(checkpoint_id: str, directory_name: str) -> bool:
     return directory_name.startswith(prefix_in(checkpoint_id))
 
 
-class Index:
+class IdIndex:
     """The index of one namespace: sixteen files of lines `hash of the id, hash of the thread's id, checksum`."""
 
     def __init__(self, disk: Disk, space: str) -> None:

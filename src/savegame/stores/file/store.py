@@ -25,7 +25,7 @@ from savegame.stores.file.changes import FileTransaction
 from savegame.stores.file.copy import backup
 from savegame.stores.file.disk import SEARCH, Disk, checked_root, hashed, hashed_in, make_root, translated
 from savegame.stores.file.ids import new_id
-from savegame.stores.file.journal import Journal, Reader, new_journal
+from savegame.stores.file.journal import Journal, JournalReader, new_journal
 from savegame.stores.file.keyframes import keyframes_of, read_keyframe
 from savegame.stores.file.lock import OPENINGS, Lock
 from savegame.stores.file.threads import Threads
@@ -274,7 +274,7 @@ class FileStore(RuledStore):
         raise UnavailableError(f"{self.path}: changes to several threads keep being interrupted; retry once their writers run")
 
     @contextmanager
-    def _bodies(self, key: ThreadKey) -> Iterator[tuple[Journal, Reader]]:
+    def _bodies(self, key: ThreadKey) -> Iterator[tuple[Journal, JournalReader]]:
         """A thread, empty if there is none, and what reads its lines."""
         with self._reading():
             journal = self._threads.look(key) or new_journal(key, self._threads.directory(key))

@@ -18,7 +18,7 @@ from typing import Final
 from savegame.model import ThreadKey, ThreadRow
 from savegame.stores.directory import SETTLED_NS
 from savegame.stores.file.disk import JOURNAL, Disk, directory_in, hashed, hashed_in, names_in, thread_directory
-from savegame.stores.file.ids import Index, prefix_in
+from savegame.stores.file.ids import IdIndex, prefix_in
 from savegame.stores.file.journal import Journal, Signature, load, signature_at
 from savegame.stores.file.listing import LISTING, Summary, read_listing, write_listing
 
@@ -130,7 +130,7 @@ class Threads:
         """The threads in which a checkpoint may be."""
         space = self.space(namespace)
         names = self._space(space).names
-        beginnings = (prefix_in(checkpoint_id), *Index(self._disk, space).find(checkpoint_id))
+        beginnings = (prefix_in(checkpoint_id), *IdIndex(self._disk, space).find(checkpoint_id))
         found = (names[bisect_left(names, begin) : bisect_right(names, f"{begin}~")] for begin in beginnings)
         for name in dict.fromkeys(chain.from_iterable(found)):
             journal = self.journal(os.path.join(space, name))

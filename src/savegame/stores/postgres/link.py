@@ -54,7 +54,7 @@ LONGEST_S: Final = 6 * 3600.0
 """How long a server that is alive may take for what reads or rewrites whole tables."""
 
 
-class Slot:
+class Permit:
     """The right to have one connection. It ends with its owner, also if that was interrupted at a bad moment."""
 
     __slots__ = ("__weakref__",)
@@ -132,7 +132,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
     sql: dict[str, str]
     pid: int
     notices: Notices
-    slot: Slot | None = None
+    slot: Permit | None = None
     until: float | None = None
     look_after: float = math.inf
     cancelled = False

@@ -35,7 +35,7 @@ from savegame.stores.postgres.schema import checked_schema, prepare, quoted, sta
 from savegame.stores.postgres.search import PostgresIndex
 from savegame.stores.postgres.work import Task, Workings
 from savegame.stores.refusals import no_checkpoint, read_only
-from savegame.stores.rows import Span, read_frame, record_page, sound_blob, thread_page, whole_chain
+from savegame.stores.rows import FrameRange, read_frame, record_page, sound_blob, thread_page, whole_chain
 from savegame.stores.rules import renew_lease, take_lease
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class PostgresStore(Store):
         noted: bool = False,
         deltas: bool = False,
     ) -> list[Frame]:
-        return self._read(lambda link: read_frames(link, key, Span(low, high, limit, newest_first, noted, deltas)))
+        return self._read(lambda link: read_frames(link, key, FrameRange(low, high, limit, newest_first, noted, deltas)))
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         spaces, ids = [row.key.namespace for row in rows], [row.key.id for row in rows]

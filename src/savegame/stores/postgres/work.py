@@ -23,7 +23,7 @@ from psycopg.pq import TransactionStatus
 from savegame.errors import SavegameError, UnavailableError
 from savegame.model import ThreadKey
 from savegame.store import StoreChange
-from savegame.stores.postgres.changes import Committed, Work, tag_of
+from savegame.stores.postgres.changes import CommittedRows, Work, tag_of
 from savegame.stores.postgres.errors import ENDED, is_lost, may_work_later, refused_inside, spoilt, translate
 from savegame.stores.postgres.link import LONGEST_S, Lent, Link, Patience
 from savegame.stores.postgres.pool import Pool
@@ -89,7 +89,7 @@ class Workings:
     def __init__(self, pool: Pool, deadline: float, epochs: str) -> None:
         self.pool = pool
         self.clock = Clock()
-        self.committed = Committed()
+        self.committed = CommittedRows()
         self.deadline = deadline
         self._epochs = epochs
         self._local = threading.local()

@@ -28,7 +28,7 @@ from savegame.stores.fts import FtsIndex
 from savegame.stores.refusals import no_checkpoint, read_only, unknown_outcome, write_inside
 from savegame.stores.rows import (
     EMPTY_ROW,
-    Span,
+    FrameRange,
     check_order,
     placed_id,
     read_frame,
@@ -41,14 +41,14 @@ from savegame.stores.rules import REFUSALS, RuledStore
 from savegame.stores.sqlite import upkeep
 from savegame.stores.sqlite.changes import Committed, SQLiteTransaction, find
 from savegame.stores.sqlite.connections import Connections
-from savegame.stores.sqlite.group import Group, Pending
+from savegame.stores.sqlite.group import Group, Ticket
 from savegame.stores.sqlite.reading import read_chain, read_frames
 from savegame.stores.sqlite_file import all_rows, one_row
 
 _REFUSALS: Final[tuple[type[SavegameError], ...]] = (*REFUSALS, CorruptionError)
 """What goes wrong with one caller's changes alone; the others of its group are written."""
 
-Waiting: TypeAlias = Pending[Sequence[StoreChange], list[int]]
+Waiting: TypeAlias = Ticket[Sequence[StoreChange], list[int]]
 
 SYNCHRONOUS: Final = {"power": 2, "process": 1}
 
@@ -286,7 +286,7 @@ class SQLiteStore(RuledStore):
             row = self._committed.row(db, key)
             if row is None:
                 return []
-            return read_frames(db, key, row, Span(low, high, limit, newest_first, noted, deltas))
+            return read_frames(db, key, row, FrameRange(low, high, limit, newest_first, noted, deltas))
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         with self._reading(snapshot=True) as db:

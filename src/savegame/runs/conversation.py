@@ -33,7 +33,7 @@ MISSING: Final = object()
 _NOT_DONE: Final = {"value": MISSING}
 
 
-class Journal:
+class RunConversation:
     """The conversation of a thread; all writes of a run go through here."""
 
     def __init__(self, thread: Timeline, hold: Hold, strategy: Strategy, agent: str | None) -> None:
