@@ -379,11 +379,11 @@ class AsyncAgentAutosave(AgentSaves, _AsyncLoop):
         return saved
 
 
-def _on_this_loop(told: Callable[[Exception], object] | None) -> Callable[[Exception], object] | None:
-    if told is None:
+def _on_this_loop(callback: Callable[[Exception], object] | None) -> Callable[[Exception], object] | None:
+    if callback is None:
         return None
     loop = asyncio.get_running_loop()
-    return lambda error: loop.call_soon_threadsafe(told, error)
+    return lambda error: loop.call_soon_threadsafe(callback, error)
 
 
 class _Running(AbstractAsyncContextManager[AsyncRun]):

@@ -73,9 +73,9 @@ class Checkpoint(_Private):
     @classmethod
     def later(cls, fields: Callable[[], tuple[dict[str, Any], Source]]) -> Checkpoint:
         """A checkpoint whose fields are computed at the first access: most results of saves are never read."""
-        made = object.__new__(cls)
-        _set_fields(made, fields)
-        return made
+        checkpoint = object.__new__(cls)
+        _set_fields(checkpoint, fields)
+        return checkpoint
 
     def __getattr__(self, name: str) -> Any:
         if name == "_fields":
@@ -117,10 +117,10 @@ class Checkpoint(_Private):
 
     def _changed(self, state: Any = _State.UNLOADED, source: Source | None = None, **changes: Any) -> Checkpoint:
         """The same checkpoint with other fields, and the same state or a given one."""
-        made = replace(self, **changes)
-        object.__setattr__(made, "_source", self._source if source is None else source)
-        object.__setattr__(made, "_state", self._state if state is _State.UNLOADED else state)
-        return made
+        checkpoint = replace(self, **changes)
+        object.__setattr__(checkpoint, "_source", self._source if source is None else source)
+        object.__setattr__(checkpoint, "_state", self._state if state is _State.UNLOADED else state)
+        return checkpoint
 
     def skipping(self, damaged: Iterable[str]) -> Checkpoint:
         """The same checkpoint, loaded instead of damaged ones with these ids."""
@@ -154,11 +154,11 @@ class Checkpoint(_Private):
         codec = codec or Codec()
         if data.get("metadata") is not None:
             given["metadata"] = checked_mapping(_value_at(codec, data, "metadata"), "metadata")
-        made = cls(**given)
-        object.__setattr__(made, "_source", Source(codec=codec))
+        checkpoint = cls(**given)
+        object.__setattr__(checkpoint, "_source", Source(codec=codec))
         if "state" in data:
-            object.__setattr__(made, "_state", _value_at(codec, data, "state"))
-        return made
+            object.__setattr__(checkpoint, "_state", _value_at(codec, data, "state"))
+        return checkpoint
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Checkpoint):

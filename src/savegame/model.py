@@ -141,9 +141,9 @@ class Status(str):
             )
         if reason is not None and name in ("in_progress", "completed"):
             raise InvalidInputError(f"status {name!r} has no reason")
-        made: Status = super().__new__(cls, name)
-        made.reason = reason
-        return made
+        status: Status = super().__new__(cls, name)
+        status.reason = reason
+        return status
 
     @classmethod
     def failed(cls, reason: str) -> Status:

@@ -109,7 +109,7 @@ def test_a_writer_that_lies_is_caught(cluster: Cluster) -> None:
             said = [child.next() for _ in range(5)]
             cluster.kill()
             child.kill()
-            said += child.said()
+            said += child.lines()
         cluster.start()
         with savegame.open(cluster.url()) as vault:
             if any(vault.find(name) is None for (name,) in said):

@@ -39,7 +39,7 @@ class Writer:
 
     def listen(self) -> None:
         """Take what it said since the last time."""
-        for thread_id, checkpoint_id, when in self.child.said():
+        for thread_id, checkpoint_id, when in self.child.lines():
             self.acked.setdefault(thread_id, []).append(checkpoint_id)
             self.times.append(when)
 

@@ -87,7 +87,7 @@ def overtaken(address: str, log: Log, moment: str, broken: Broken = ()) -> tuple
         _when_free(Agent(vault, "t", log))
         before = _everything(address)
         deadline = time.monotonic() + PATIENCE_S
-        while not (said := child.said()) and time.monotonic() < deadline:
+        while not (said := child.lines()) and time.monotonic() < deadline:
             os.kill(stopped, signal.SIGCONT)
             time.sleep(0.01)
         return said[0][0], _everything(address) != before

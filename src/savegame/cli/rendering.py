@@ -138,8 +138,8 @@ def _cut_lines(text: str) -> str:
 def state_tree(state: Any, *, full: bool, without: tuple[str, ...] = ()) -> Tree:
     """A state as a tree; long lists and deep branches are cut unless `full`."""
     tree = Tree(Text("state", "bold"), guide_style="dim")
-    shown = {name: value for name, value in state.items() if name not in without} if isinstance(state, dict) else state
-    _grow(tree, shown, 0, full=full)
+    visible = {name: value for name, value in state.items() if name not in without} if isinstance(state, dict) else state
+    _grow(tree, visible, 0, full=full)
     return tree
 
 
@@ -150,8 +150,8 @@ def _grow(tree: Tree, value: Any, depth: int, *, full: bool) -> None:
         if isinstance(item, (dict, list)) and item and (full or depth < 4):
             _grow(tree.add(label), item, depth + 1, full=full)
         else:
-            shown = value_text(item, full=full)
-            tree.add(label.append(f"  {shown if full else one_line(shown, WIDTH)}", "default"))
+            text = value_text(item, full=full)
+            tree.add(label.append(f"  {text if full else one_line(text, WIDTH)}", "default"))
     if not full and len(entries) > LINES:
         tree.add(Text(f"… {len(entries) - LINES} more", "dim"))
 
@@ -176,10 +176,10 @@ def change_lines(change: Change, *, full: bool) -> Iterator[Text]:
 
 def _side(value: Any, *, full: bool) -> str:
     if isinstance(value, Mapping) and "role" in value and "content" in value:
-        shown = re.sub(r"\s*\n\s*", " ", message_text(value, full=full).plain.strip())
+        text = re.sub(r"\s*\n\s*", " ", message_text(value, full=full).plain.strip())
     else:
-        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value_text(value, full=full)
-    return one_line(shown, 0 if full else WIDTH)
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value_text(value, full=full)
+    return one_line(text, 0 if full else WIDTH)
 
 
 def _text_lines(old: str, new: str) -> Iterator[Text]:

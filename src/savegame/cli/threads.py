@@ -63,10 +63,10 @@ def ls(
             print_json_list(map(json_output.thread_output, found))
             return
         columns = ("thread", "agent", ">steps", ">saved", ">state", "last activity", "status")
-        shown = list(found)
+        threads = list(found)
         nothing = "no threads" if agent is status is tag is None else "no thread matches the filters"
-        print_table(columns, map(_cells, shown), nothing=nothing, spare=(">state", ">saved", "agent", ">steps"))
-        if any(info.damage is not None for info in shown):
+        print_table(columns, map(_cells, threads), nothing=nothing, spare=(">state", ">saved", "agent", ">steps"))
+        if any(info.damage is not None for info in threads):
             warn(f"some threads are damaged; run {command('verify')}")
 
 

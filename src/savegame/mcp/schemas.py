@@ -259,11 +259,11 @@ class CheckpointEntry(BaseModel):
         """The entry of a checkpoint."""
         status = checkpoint.status
         beside = {name: getattr(checkpoint, name) for name in ("description", "resume_hint", "tags", "metadata")}
-        shown, _ = cut_fields({**beside, "reason": status.reason}, ASIDE)
+        texts, _ = cut_fields({**beside, "reason": status.reason}, ASIDE)
         same = ("id", "thread_id", "agent_id", "parent_id", "step", "created_at", "label", "tokens_used", "cost")
         return cls(
             **{name: getattr(checkpoint, name) for name in (*same, "size_bytes", "forked_from")},
-            **shown,
+            **texts,
             kind=checkpoint.kind,
             status=str.__str__(status),
         )

@@ -125,11 +125,11 @@ class Tools:
         agent = self._vault.load_agent(agent_id)
         if agent is None:
             raise NotFoundError(f"agent {agent_id!r} does not exist")
-        shown, cut = excerpts.cut_fields({name: getattr(agent, name) for name in LONG}, self.room, "/agent")
+        fields, cut = excerpts.cut_fields({name: getattr(agent, name) for name in LONG}, self.room, "/agent")
         same = ("agent_id", "version", "created_at", "modified_at")
         return schemas.AgentLoaded(
             **{name: getattr(agent, name) for name in same},
-            **shown,
+            **fields,
             revision=str(agent.known),
             thread_id=own_thread(agent_id),
             cut=cut,

@@ -279,10 +279,10 @@ class Message(Plain):
         """
         if self.tokens is not None:
             return self.tokens
-        said = [self.content]
+        texts = [self.content]
         for call in self.tool_calls:
-            said += [call.name, json_text(call.arguments) if call.arguments else None, call.result]
-        return sum(map(_bytes_in, said)) // 4 + 1
+            texts += [call.name, json_text(call.arguments) if call.arguments else None, call.result]
+        return sum(map(_bytes_in, texts)) // 4 + 1
 
     @classmethod
     def _renamed(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:

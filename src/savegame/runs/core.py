@@ -110,12 +110,12 @@ class RunCore(RunConversation):
 
     # -- the conversation --------------------------------------------------------------------------
 
-    def shown(self, **options: Any) -> list[dict[str, Any]]:
+    def select_messages(self, **options: Any) -> list[dict[str, Any]]:
         """The messages for a model: valid for any provider, within the budget. The conversation does not change."""
         budget = options.pop("budget", None)
         if budget is None:
             budget = self.state.get("max_context_tokens")
-        return views.shown(self.messages, budget=budget, notes=self.notes, **options)
+        return views.select_messages(self.messages, budget=budget, notes=self.notes, **options)
 
     @property
     def notes(self) -> dict[str, str]:
@@ -130,20 +130,20 @@ class RunCore(RunConversation):
         with quoting(reply):
             refuse_unread(reply)
             try:
-                made = self._append_reply(as_reply(reply), reply_id, **spent)
+                checkpoint = self._append_reply(as_reply(reply), reply_id, **spent)
             except InvalidInputError:  # it was paid for: save what can be saved, and tell the model about the rest
                 storable = storable_reply(reply, self._thread.codec.encode)
                 if storable is None:
                     raise
-                made = self._append_reply(as_reply(storable), reply_id, **spent)
+                checkpoint = self._append_reply(as_reply(storable), reply_id, **spent)
         self._said_here.add(reply_id)
         self._ledger, self._noticed, self._keys = {}, set(), None
-        return made
+        return checkpoint
 
-    def _append_reply(self, said: dict[str, Any], reply_id: str, **spent: Unpack[Details]) -> Checkpoint:
-        number_twins(said.get("tool_calls", ()))
-        spent |= {"kind": Kind.LLM_RESPONSE, "status": "in_progress" if said.get("tool_calls") else "completed"}
-        return self._append(said | {"id": reply_id, JOURNALED: True}, id=reply_id, **spent)
+    def _append_reply(self, reply: dict[str, Any], reply_id: str, **spent: Unpack[Details]) -> Checkpoint:
+        number_twins(reply.get("tool_calls", ()))
+        spent |= {"kind": Kind.LLM_RESPONSE, "status": "in_progress" if reply.get("tool_calls") else "completed"}
+        return self._append(reply | {"id": reply_id, JOURNALED: True}, id=reply_id, **spent)
 
     # -- tool calls --------------------------------------------------------------------------------
 
@@ -192,10 +192,10 @@ class RunCore(RunConversation):
             digests = [read_call(call, encode).digest for call in calls]
             before = [] if reply in self._said_here else self._versions(place, reply)
             known: dict[str, str] = {}
-            for name, said in before:
+            for name, earlier in before:
                 again = generation(self._noted, name)
                 known |= {
-                    str(KeyParts(name, str(index), again)): read_call(call, encode).digest for index, call in enumerate(said)
+                    str(KeyParts(name, str(index), again)): read_call(call, encode).digest for index, call in enumerate(earlier)
                 }
             for name in dict.fromkeys((reply, *(name for name, _ in before))):
                 known |= {entry.key: digest_of(entry.name, entry.arguments, encode) for entry in self._entries(name)}
@@ -215,18 +215,18 @@ class RunCore(RunConversation):
         if is_journaled(self.messages[place]):
             try:
                 found = thread.engine.find(thread.key.namespace, reply)
-                said = [] if found is None else self._messages_at(thread.at(found[0]), found[1])
+                messages = [] if found is None else self._messages_at(thread.at(found[0]), found[1])
             except CheckpointNotFound:  # pruned meanwhile
-                said = []
-            return [(reply, _calls_in(one)) for one in said if isinstance(one, Mapping) and one.get("id") == reply]
+                messages = []
+            return [(reply, _calls_in(one)) for one in messages if isinstance(one, Mapping) and one.get("id") == reply]
         versions: list[tuple[str, Sequence[Any]]] = []
         for frame in thread.line(head.seq):
-            said = self._messages_at(thread, frame)
-            found_at, name = reply_of(said[: place + 1], lambda: self._root, thread.codec.encode) or (-1, "")
+            messages = self._messages_at(thread, frame)
+            found_at, name = reply_of(messages[: place + 1], lambda: self._root, thread.codec.encode) or (-1, "")
             if found_at != place:
                 break
             if name != reply:
-                versions.append((name, _calls_in(said[place])))
+                versions.append((name, _calls_in(messages[place])))
         return versions
 
     def _messages_at(self, thread: Timeline, frame: Frame) -> list[Any]:
@@ -242,7 +242,7 @@ class RunCore(RunConversation):
     def _notice(self, reply: str) -> None:
         if reply not in self._noticed and reply not in self._said_here:
             self._noticed.add(reply)
-            found = {name: CallEntry.from_dict(name, kept) for name, kept in self._kept(CALL, f"{reply}:")}
+            found = {name: CallEntry.from_dict(name, value) for name, value in self._values(CALL, f"{reply}:")}
             self._ledger = found | self._ledger
 
     def _lost(self, place: int, reply: str) -> CallEntry | None:
@@ -291,7 +291,7 @@ class RunCore(RunConversation):
             return self._failed(pending, refused)
         return self._begin(pending, pending.tool, self._ledger.get(pending.key), (answer or {}).get("comment"))
 
-    def _kept(self, kind: str, beginning: str) -> Iterator[tuple[str, Any]]:
+    def _values(self, kind: str, beginning: str) -> Iterator[tuple[str, Any]]:
         """Records whose names start with `beginning`, by name."""
         thread, after = self._thread, beginning[:-1]
         while True:
@@ -318,16 +318,16 @@ class RunCore(RunConversation):
 
     def _answer(self, pending: PendingCall, tool: Tool, entry: CallEntry | None) -> dict[str, Any] | None:
         """A person's answer; None if the call was already started. Raises Paused if there is no answer yet."""
-        kept: dict[str, Any] | None = dict(self._kept(ANSWER, pending.key)).get(pending.key)
+        answer: dict[str, Any] | None = dict(self._values(ANSWER, pending.key)).get(pending.key)
         begun = entry is not None and entry.status != CallStatus.WAITING
-        if begun and (kept is not None or not tool.may_run_again):
+        if begun and (answer is not None or not tool.may_run_again):
             return None
-        if kept is None:
+        if answer is None:
             if entry is None or begun:  # a started entry is not an approval
                 entry = self._new(pending, CallStatus.WAITING, asked=question(pending.name, pending.arguments))
                 self._write(entry)
             raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)
-        return kept
+        return answer
 
     def _begin(self, pending: PendingCall, tool: Tool, entry: CallEntry | None, comment: str | None) -> Go:
         if entry is not None and _is_open(entry, tool):
@@ -374,15 +374,15 @@ class RunCore(RunConversation):
         answer = Message.tool_result(pending.call_id, f"error: {entry.error}" if failed else entry.result)
         if failed:
             answer.metadata["is_error"] = True
-        said = answer.to_dict() | {CALL_KEY: pending.key}
+        message = answer.to_dict() | {CALL_KEY: pending.key}
         known = self._ledger.get(pending.key)
         again = known is not None and known.settled  # its cost was counted when it was made
         details = Details(kind=Kind.TOOL_CALL, status="in_progress")
         if not again:
             details |= {"tokens_used": entry.tokens_used, "cost": entry.cost}
-        kept = [self._record(CALL, pending.key, entry.to_dict())]
+        records = [self._record(CALL, pending.key, entry.to_dict())]
         try:
-            self._append(said, kept, **details)
+            self._append(message, records, **details)
         except UnavailableError:
             self._unkept[pending.key] = entry
             raise

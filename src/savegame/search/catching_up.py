@@ -177,7 +177,7 @@ def _batches(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
     size = 0
     for entry in entries:
         batch.append(entry)
-        size += sum(len(said.text) for said in entry.messages)
+        size += sum(len(message.text) for message in entry.messages)
         if len(batch) == BATCH_THREADS or size > BATCH_CHARACTERS:
             yield batch
             batch, size = [], 0

@@ -84,8 +84,8 @@ class FtsIndex(Index):
                     break
                 rows = [row for row in _messages(db, no) if wanted in row[-1].casefold()]
                 if rows:
-                    _, place, role, said = rows[0]
-                    found.append(Found(thread_id, agent_id, head, place, role, said, 0.0, len(rows)))
+                    _, place, role, content = rows[0]
+                    found.append(Found(thread_id, agent_id, head, place, role, content, 0.0, len(rows)))
         return found
 
     def size(self) -> int:
@@ -269,7 +269,7 @@ def _forget(db: apsw.Connection, heads: Mapping[ThreadKey, str | None]) -> None:
 def _replace(db: apsw.Connection, no: int, messages: Sequence[Said]) -> list[Row]:
     """Make the messages of a thread those; what is there already only moves to its place. Gives what is left over."""
     rows = {row[0]: row for row in _messages(db, no)}
-    moved, new, left = rearranged([(key, place, Said(*said)) for key, place, *said in rows.values()], messages)
+    moved, new, left = rearranged([(key, place, Said(*message)) for key, place, *message in rows.values()], messages)
     for key, place in moved:
         db.execute(SQL["move_message"], (place, key))
     for key, place in enumerate(new, max(rows, default=no << NUMBER_BITS) + 1):

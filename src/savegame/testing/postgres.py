@@ -147,9 +147,9 @@ class Cluster(PostgresServer):
         self._settings |= settings
         deadline = time.monotonic() + PATIENCE_S
         while not self._came_up(deadline):
-            said = self._log.read_text()[-2000:]
-            if "still in use" not in said or time.monotonic() > deadline:  # by processes that a killed one left behind
-                raise UnavailableError(f"PostgreSQL did not start; it said: {said}")
+            log = self._log.read_text()[-2000:]
+            if "still in use" not in log or time.monotonic() > deadline:  # by processes that a killed one left behind
+                raise UnavailableError(f"PostgreSQL did not start; it log: {log}")
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:

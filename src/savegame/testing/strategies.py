@@ -79,8 +79,8 @@ def scalars() -> SearchStrategy[Any]:
 def paths() -> SearchStrategy[pathlib.PurePath]:
     """Paths of this machine and pure ones of both systems."""
     text = st.text(_characters(), max_size=20)
-    made = (pathlib.Path, pathlib.PurePosixPath, pathlib.PureWindowsPath)
-    return st.one_of(*(text.map(cls) for cls in made))
+    classes = (pathlib.Path, pathlib.PurePosixPath, pathlib.PureWindowsPath)
+    return st.one_of(*(text.map(cls) for cls in classes))
 
 
 @cache

@@ -141,8 +141,8 @@ class AutomaticSaves(Reporting):
         """Save a state taken when the head was `expected`. False if the thread or the vault is gone."""
         try:
             with self._timeline.engine.alone(self._timeline.key):
-                made = self._save_changed(state, expected)
-            if made and self._keep is not None:
+                checkpoint = self._save_changed(state, expected)
+            if checkpoint and self._keep is not None:
                 prune_automatic(self._timeline, self._keep)
         except (ClosedError, ThreadNotFound) as error:
             self._report(error)

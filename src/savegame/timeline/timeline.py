@@ -349,9 +349,9 @@ class Timeline(Lineage):
         meta = digest(base_meta[:DIGEST_BYTES], key.id, id, packed, payload) + packed
         plain = len(payload) < store.compress_from and not blobs
         body = PLAIN + payload if plain else engine.wrap(payload, with_blobs=bool(blobs))
-        kept, large = engine.retention.max_checkpoints, engine.wrap_blobs(blobs) if blobs else ()
+        keep_newest, large = engine.retention.max_checkpoints, engine.wrap_blobs(blobs) if blobs else ()
         fresh = chosen_id is None
-        change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, kept, large, fresh, renew_us, base_id)
+        change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, keep_newest, large, fresh, renew_us, base_id)
         seq = store.commit([change, *beside])[0]
         rows, read = rows + 1, read + len(body)
         point = Point(seq, id, step, meta, node, rows, read, agent, not fresh, bool(details.get("about")))

@@ -70,8 +70,8 @@ def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
 
 def _of_thread(thread: Lineage, by: str) -> dict[Key, Usage]:
     """Checkpoints that are shown, and what others cost that retention hides or that were removed."""
-    kept, (found, hidden) = spending.steadily(thread, lambda: _of_checkpoints(thread, by))
-    for slot, spent in spending.together(kept, hidden).items():
+    record, (found, hidden) = spending.steadily(thread, lambda: _of_checkpoints(thread, by))
+    for slot, spent in spending.together(record, hidden).items():
         times = _at(spent.first_us), _at(spent.last_us)
         _add(found, Usage(KEYS[by](thread.key, slot), 0, spent.tokens, spent.cost, 0, *times))
     return {key: replace(one, threads=1) for key, one in found.items()}

@@ -40,10 +40,10 @@ def with_yards(look: Callable[[Engine, str, Progress], Report], engine: Engine, 
     """What `look` reports about a namespace and about its yards."""
     report = look(engine, namespace, progress)
     try:
-        kept = graveyard.yards(engine, namespace)
+        yards = graveyard.yards(engine, namespace)
     except CorruptionError:  # which the report says
         return report
-    for yard in kept:
+    for yard in yards:
         found = look(engine, yard, ignore)
         problems = tuple(replace(problem, place=f"{problem.place} of a deleted thread") for problem in found.problems)
         report = replace(report, problems=report.problems + problems, repaired=report.repaired + found.repaired)

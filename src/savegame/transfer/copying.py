@@ -106,13 +106,13 @@ class _Copying:
         """Copy one thread that may have changed. Its errors are raised after the others are done."""
         copy_key = ThreadKey(self._to, key.id)
         try:
-            made = self._steadily(key, copy_key, seen, mark)
+            outcome = self._steadily(key, copy_key, seen, mark)
         except (ConflictError, CorruptionError, AlreadyExistsError, InvalidInputError) as error:
             logger.warning("thread %r was not copied: %s", key.id, error)
             self.failed.append(error)
         else:
-            if made is not None:
-                self._marks.append(_marked(copy_key, made))
+            if outcome is not None:
+                self._marks.append(_marked(copy_key, outcome))
         finally:
             self._cache.forget(copy_key)
 
@@ -407,11 +407,11 @@ class _ThreadCopy:
             self._before = self.head
 
     def _commit(self) -> None:
-        made = self._target.store.commit(self._batch) if self._batch else []
+        seqs = self._target.store.commit(self._batch) if self._batch else []
         appended, self._appended = self._appended, []
         self._batch, self._bytes = [], 0
         self.brought += len(appended)
-        found = {seq for seq in made if seq}
+        found = {seq for seq in seqs if seq}
         if found != set(appended):  # another writer appended and went back meanwhile: the bases of ours are wrong
             self._target.store.commit([MoveHead(self._key, self._head)])
             remove(self._target, list(self._target.everything()), found, Removal(self.head))

@@ -49,15 +49,15 @@ def import_file(engine: Engine, namespace: str, path: str, progress: Progress) -
             if thread.id in plans:
                 raise reader.damaged(f"thread {thread.id!r} appears twice")
             plans[thread.id] = _check(Lineage(engine, ThreadKey(namespace, thread.id)), items, reader)
-        brought = 0
+        imported = 0
         reader = LineReader(file, path, progress, 1)
         for thread, items in reader.threads():
             target, plan = Lineage(engine, ThreadKey(namespace, thread.id)), plans[thread.id]
             if plan.is_behind:
-                brought += _ThreadImport(target, thread.agent, plan, reader).bring(items)
+                imported += _ThreadImport(target, thread.agent, plan, reader).bring(items)
             else:
                 _add_beside(target, plan, items)
-        return brought
+        return imported
 
 
 def check_first_line(path: str) -> None:
@@ -266,8 +266,8 @@ class _ThreadImport:
         if appended:
             self._batch += [MoveHead(self._key, self._head, self._before), *self._spending.changes()]
         if self._batch:
-            made = self._engine.store.commit(self._batch)
-            if [seq for seq in made if seq] != [self._new[name] for name in appended]:  # their bases are wrong, too
+            seqs = self._engine.store.commit(self._batch)
+            if [seq for seq in seqs if seq] != [self._new[name] for name in appended]:  # their bases are wrong, too
                 self._take_away()
                 raise _changed(self._key, self._head_id, None)
         self._batch, self._bytes, self._before = [], 0, self._head_id

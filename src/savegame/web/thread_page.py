@@ -132,8 +132,8 @@ def state(ui: Ui, params: Params) -> Response:
     thread, _ = _thread(ui, params)
     place, first = params.get("place", ""), whole_number(params, "first", 0)
     value = values.at_place(thread.load(required(params, "at")).state, place)
-    shown = values.branches(value, place, first)
-    return ui.show("state.html", branches=shown, place=place, params=params, **_rest(values.count_of(value), first))
+    branches = values.branches(value, place, first)
+    return ui.show("state.html", branches=branches, place=place, params=params, **_rest(values.count_of(value), first))
 
 
 def attachment(ui: Ui, params: Params) -> Response:
@@ -352,12 +352,12 @@ def _calls_data(ui: Ui, thread: Thread, params: Params) -> dict[str, Any]:
     never = dt.datetime.max.replace(tzinfo=dt.UTC)
     calls: list[CallEntry] = sorted(ui.vault.calls(thread.id), key=lambda call: (call.started_at or never, call.key))
     end = min(whole_number(params, "until", len(calls)), len(calls))
-    shown = calls[max(0, end - CALLS) : end]
+    page = calls[max(0, end - CALLS) : end]
     now = ui.now()
-    begun, took = plots.ticks(shown, now)
+    begun, took = plots.ticks(page, now)
     held = thread.id in ui.overview.held()
-    needs = {call.key: call.needs(held=held) for call in shown}
-    spans = plots.waterfall(shown, now)
+    needs = {call.key: call.needs(held=held) for call in page}
+    spans = plots.waterfall(page, now)
     return {"spans": spans, "begun": begun, "took": took, "first": max(0, end - CALLS), "count": len(calls), "needs": needs}
 
 

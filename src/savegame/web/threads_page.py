@@ -69,8 +69,8 @@ def hits(ui: Ui, params: Params) -> Response:
         found = ui.vault.search(params.get("q", ""), agent=params.get("agent") or None, limit=20, markers=MARKERS)
     except UnsupportedError as error:
         return ui.show("hits.html", hits=[], skipped=(), params=params, problem=str(error))
-    shown = [(hit, _split_matches(hit.snippet)) for hit in found]
-    return ui.show("hits.html", hits=shown, skipped=found.skipped, params=params, problem=None)
+    rows = [(hit, _split_matches(hit.snippet)) for hit in found]
+    return ui.show("hits.html", hits=rows, skipped=found.skipped, params=params, problem=None)
 
 
 def _fits(entry: ThreadSummary, info: ThreadInfo, params: Params) -> bool:

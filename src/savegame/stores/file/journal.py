@@ -216,8 +216,8 @@ def _begin(line: bytes, directory: str, key: ThreadKey | None) -> Journal:
         )
     key = key or ThreadKey(op["namespace"], op["thread"])  # type: ignore[index]
     journal = new_journal(key, directory)
-    part, said = next(split_line(line, key, 0), (line, None))
-    if said is None or op is None:
+    part, content = next(split_line(line, key, 0), (line, None))
+    if content is None or op is None:
         journal.damage.append(Place(0, len(part)))
     elif not part.endswith(b"\n"):
         journal.worn.append(Place(0, len(part)))

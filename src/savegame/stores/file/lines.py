@@ -60,10 +60,10 @@ def dump_commit(places: list[Place], key: ThreadKey, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def dump_journal(said: Iterable[Op | bytes], key: ThreadKey) -> Iterator[bytes]:
+def dump_journal(ops: Iterable[Op | bytes], key: ThreadKey) -> Iterator[bytes]:
     """The lines of a whole journal, each a commit of its own; bytes are lines that stay as they are."""
     offset = 0
-    for op in said:
+    for op in ops:
         line = op if isinstance(op, bytes) else dump_line({name: op[name] for name in op if name != "more"}, key, offset)
         offset += len(line)
         yield line

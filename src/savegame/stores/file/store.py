@@ -165,9 +165,9 @@ class FileStore(RuledStore):
 
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         with self._bodies(key) as (journal, reader):
-            kept = journal.records
-            names = sorted(name for its, name in kept if its == kind and name > after)
-            items = [Record(kind, name, from_text("value", reader.op(kept[kind, name])["text"])) for name in names[:limit]]
+            places = journal.records
+            names = sorted(name for its, name in places if its == kind and name > after)
+            items = [Record(kind, name, from_text("value", reader.op(places[kind, name])["text"])) for name in names[:limit]]
         return Page(items, items[-1].name if len(names) > limit else None)
 
     def kinds(self, key: ThreadKey) -> list[str]:

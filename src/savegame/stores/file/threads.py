@@ -172,11 +172,11 @@ class Threads:
 
     def unlist(self, space: str) -> None:
         """Remove the listing of a namespace, before something of it goes; the next one is written again."""
-        kept = [name for name in names_in(space) if name.startswith(LISTING)]
-        if LISTING in kept:
+        names = [name for name in names_in(space) if name.startswith(LISTING)]
+        if LISTING in names:
             self._summaries = read_listing(space) | self._summaries
             self._news[space] = WORTH_KEEPING
-        for name in kept:
+        for name in names:
             self._disk.remove(os.path.join(space, name))
 
 

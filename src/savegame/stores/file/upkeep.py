@@ -188,12 +188,12 @@ def _mend_journal(writer: Writer, journal: Journal) -> str:
     head = journal.row.head if journal.row.head in journal.entries else newest
     head_id = journal.entries[head].id if head else None
     journal.row = journal.row._replace(head=head, head_id=head_id, last=max(journal.row.last, newest))
-    said = [f"{len(journal.damage)} damaged lines set aside"] if journal.damage else []
-    said += [f"{len(journal.worn)} lines without a newline rewritten"] if journal.worn else []
+    done = [f"{len(journal.damage)} damaged lines set aside"] if journal.damage else []
+    done += [f"{len(journal.worn)} lines without a newline rewritten"] if journal.worn else []
     draft = ThreadChanges(journal, there=True, whole=True, aside=journal.damage)
     journal.damage = []
     writer.write([draft])
-    return f"thread {journal.key.id!r}: {', '.join(said)}"
+    return f"thread {journal.key.id!r}: {', '.join(done)}"
 
 
 # -- compacting and copying ------------------------------------------------------------------------

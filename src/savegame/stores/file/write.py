@@ -149,8 +149,8 @@ class Writer:
             elif draft.there:
                 parts = chain(copied(reader.handle(), journal.end), [dump_commit(draft.lines, journal.key, journal.end)])
             else:
-                said = (place.op or {} for place in draft.lines)
-                parts = dump_journal(chain([first_line(journal.key, journal.life)], said), journal.key)
+                ops = (place.op or {} for place in draft.lines)
+                parts = dump_journal(chain([first_line(journal.key, journal.life)], ops), journal.key)
             self._disk.write_fresh(os.path.join(journal.directory, FRESH), parts)
 
     def _add_aside(self, directory: str, lines: bytes) -> None:

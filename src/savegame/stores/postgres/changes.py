@@ -53,11 +53,11 @@ class Work(Transaction):
         self._epochs = epochs
         self._watched: set[ThreadKey] = set()
 
-    def lock(self, keys: Collection[ThreadKey], made: Collection[ThreadKey], ids: Iterable[tuple[str, str]]) -> None:
+    def lock(self, keys: Collection[ThreadKey], new: Collection[ThreadKey], ids: Iterable[tuple[str, str]]) -> None:
         """Lock the rows of threads, then ids that users chose. Those of `made` that are missing are inserted."""
         self.rows = dict.fromkeys(keys)
         self._read(keys)
-        missing = sorted(key for key in made if self.rows[key] is None)
+        missing = sorted(key for key in new if self.rows[key] is None)
         for key in missing:
             self.link.tell("add_thread", *key, tag_of(key))
         if missing:

@@ -298,7 +298,7 @@ class PostgresStore(Store):
         self._check_open()
         due = not self.read_only and not self.borrowed() and self._listener.is_due(key)
         if due and self._ask("watch", *key, int(WATCHED_S * 1_000_000)):
-            self._listener.said(key)
+            self._listener.announce(key)
         self._listener.wait(seconds)
 
     def close(self) -> None:

@@ -115,13 +115,13 @@ class SQLiteStore(RuledStore):
         own = self._connections
         with own.lock:
             try:
-                made = self._at_once(changes)
-                if made:
-                    return made
+                seqs = self._at_once(changes)
+                if seqs:
+                    return seqs
                 db = own.begin()
                 transaction = SQLiteTransaction(db, self._committed)
                 try:
-                    made = [transaction.make(change) for change in changes]
+                    seqs = [transaction.make(change) for change in changes]
                 except _REFUSALS as error:
                     refusal = error
                     own.roll_back()
@@ -129,7 +129,7 @@ class SQLiteStore(RuledStore):
                 else:
                     own.commit(db)
                     transaction.committed()
-                    return made
+                    return seqs
             except BaseException as error:
                 self._committed.forget()
                 own.roll_back()
@@ -144,9 +144,9 @@ class SQLiteStore(RuledStore):
         with self._connections.lock:
             try:
                 single = [pending.job[0] for pending in group if len(pending.job) == 1]
-                made = self._at_once(single) if len(single) == len(group) else []
-                if made:
-                    for pending, seq in zip(group, made, strict=True):
+                seqs = self._at_once(single) if len(single) == len(group) else []
+                if seqs:
+                    for pending, seq in zip(group, seqs, strict=True):
                         pending.outcome = [seq]
                     return
                 db = self._connections.begin()
@@ -184,14 +184,14 @@ class SQLiteStore(RuledStore):
         try:
             if len(changes) == 1:
                 seq = self._committed.append_next(db, changes[0])
-                made = [seq] if seq else []
+                seqs = [seq] if seq else []
             else:
-                made = self._committed.append_together(db, changes)
+                seqs = self._committed.append_together(db, changes)
         except (apsw.FullError, apsw.IOError, apsw.NoMemError) as error:  # perhaps after it was in the file
             raise own.in_doubt(error) from error
-        if made:
+        if seqs:
             own.look(db)
-        return made
+        return seqs
 
     def _try(self, db: file.Connection, transaction: SQLiteTransaction, pending: Waiting) -> list[int] | None:
         """Make the changes of one of a group; returns the outcome that it has once they are committed."""
@@ -203,14 +203,14 @@ class SQLiteStore(RuledStore):
                 return [transaction.make(job[0])]
             db.run("SAVEPOINT one")
             try:
-                made = [transaction.make(change) for change in job]
+                seqs = [transaction.make(change) for change in job]
             except _REFUSALS:
                 db.run("ROLLBACK TO one")
                 db.run("RELEASE one")
                 transaction.undone()
                 raise
             db.run("RELEASE one")
-            return made
+            return seqs
         except _REFUSALS as error:
             pending.error = error
             return None

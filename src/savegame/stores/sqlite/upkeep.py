@@ -249,9 +249,9 @@ def backup(db: Connection, target: str) -> None:
             _sync_file(fresh)
             os.link(fresh, target)
         finally:
-            for made in (fresh, f"{fresh}-journal"):  # which SQLite leaves when the disk is full
+            for leftover in (fresh, f"{fresh}-journal"):  # which SQLite leaves when the disk is full
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(made)
+                    os.unlink(leftover)
         sync_directory(os.path.dirname(target))
     except OSError as error:
         raise of_system(error, f"{target}: the backup cannot be written", "make room, or choose another place") from error
