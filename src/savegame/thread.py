@@ -35,7 +35,7 @@ from savegame.store import ANY, MoveHead, PutNote, StoreChange
 from savegame.timeline import deleting, derived, pruning, subjects
 from savegame.timeline.autosave import Autosave
 from savegame.timeline.engine import EMPTY, Point
-from savegame.timeline.lineage import PAGE, Ref
+from savegame.timeline.lineage import FRAMES_AT_ONCE, Ref
 from savegame.timeline.timeline import Edit, Edited, Terms, Timeline, Written
 from savegame.timeline.watch import Watcher, follow
 from savegame.waiting.awaiting import plain_result
@@ -277,7 +277,7 @@ class Thread:
             high = None if start is None else start.seq - 1
             frames: Iterable[Frame] = timeline.everything(high=high, newest_first=newest_first)
         else:
-            frames = timeline.line(row.head if start is None else start.base, page=min(PAGE, limit or PAGE))
+            frames = timeline.line(row.head if start is None else start.base, page=min(FRAMES_AT_ONCE, limit or FRAMES_AT_ONCE))
             frames = frames if newest_first else reversed(list(frames))
 
         def fits(frame: Frame) -> bool:

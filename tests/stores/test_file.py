@@ -566,7 +566,7 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
     def patched() -> Iterator[None]:
         with monkeypatch.context() as patch:
             patch.setattr(disk, "directory_name", hashed)
-            patch.setattr(disk, "FORMAT", 1)
+            patch.setattr(disk, "DIRECTORY_FORMAT", 1)
             yield
 
     return patched

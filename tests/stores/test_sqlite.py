@@ -357,7 +357,7 @@ def test_a_group_with_one_that_came_too_late_is_written_without_it(store: SQLite
     assert store.commit([following(store, keys[1])]) == [3]
 
 
-@pytest.mark.parametrize("limit", ["AT_ONCE", "AT_ONCE_BYTES"])
+@pytest.mark.parametrize("limit", ["ONE_STATEMENT", "AT_ONCE_BYTES"])
 def test_a_group_that_is_too_large_for_one_statement_is_written_all_the_same(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:

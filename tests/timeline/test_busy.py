@@ -15,7 +15,7 @@ import pytest
 from savegame import ConflictError, Thread, Toolbox
 from savegame.store import Rewrite, StoreChange
 from savegame.stores.memory import MemoryStore
-from savegame.timeline.lineage import PAGE
+from savegame.timeline.lineage import FRAMES_AT_ONCE
 from savegame.vault import Vault
 from savegame.waiting.retrying import PLANS
 
@@ -198,14 +198,14 @@ def test_a_removal_between_two_pages_of_another_one_cuts_nothing_off() -> None:
     store = MemoryStore()
     vault = Vault(store)
     thread = vault.thread("t")
-    for number in range(PAGE + 50):
+    for number in range(FRAMES_AT_ONCE + 50):
         thread.update(append={"l": [number]})
     at_the_edge, before_it = thread.load(50).id, thread.load(49).id
     frames = store.frames
 
     def remove_after_a_page(*args: Any, **how: Any) -> Any:
         found = frames(*args, **how)
-        if how.get("limit") == PAGE:
+        if how.get("limit") == FRAMES_AT_ONCE:
             store.frames = frames  # type: ignore[method-assign]
             Vault(store).thread("t").remove(at_the_edge)
         return found

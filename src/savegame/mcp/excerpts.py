@@ -186,8 +186,8 @@ class _Excerpt:
             self._cut(path, self._entries, total)
         return islice(entries, self._entries)
 
-    def _cut(self, path: str, shown: int, total: int) -> None:
-        cut = Cut(path=cut_text(path, LONGEST_PATH), shown=shown, total=total)
+    def _cut(self, path: str, count: int, total: int) -> None:
+        cut = Cut(path=cut_text(path, LONGEST_PATH), shown=count, total=total)
         self.cuts.append(cut)
         self._spend(len(cut.model_dump_json()) + 1)
 

@@ -428,7 +428,7 @@ class Tools:
         """Load the state of any thread at any checkpoint, or a part of it, such as values that other answers shortened."""
         found = _at(at, self._vault.thread(thread_id).load)
         entry = schemas.CheckpointEntry.of(found)
-        room = self._chars - len(entry.model_dump_json()) - schemas.ASIDE
+        room = self._chars - len(entry.model_dump_json()) - schemas.BESIDE_CHARS
         part = excerpts.read_part(found.state, path, start, schemas.MAX_LIMIT, room)
         return schemas.StateLoaded(
             checkpoint=entry,

@@ -353,12 +353,12 @@ class Agents:
         later = [ThreadKey(self._namespace, thread_id) for thread_id in heads if _mark(thread_id) not in wanted]
         again = [at for at in later if found.id in Timeline(self.engine, at).names(RESTORED)]
         undo = self.engine.store.new_id(key)
-        back, kept = self._exchanged(deleted, again, agent_id, undo) if deleted or again else ([], {})
-        staying = {thread_id: head for thread_id, head in heads.items() if thread_id not in kept}
+        back, gone = self._exchanged(deleted, again, agent_id, undo) if deleted or again else ([], {})
+        staying = {thread_id: head for thread_id, head in heads.items() if thread_id not in gone}
         moves = [MoveHead(key, frame.seq, undo), *self._moves(staying, wanted, targets)]
         details = Details(kind=Kind.RECOVERY, description=f"before the restore of {found.id}")
         terms = Terms(before, beside=[*moves, *back])
-        self._change(agent_id, partial(self._with_heads, agent_id, heads | kept), details, id=undo, terms=terms)
+        self._change(agent_id, partial(self._with_heads, agent_id, heads | gone), details, id=undo, terms=terms)
         return [*{move.key for move in moves}, *{change.key for change in back}]
 
     def _targets(

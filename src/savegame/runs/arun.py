@@ -19,7 +19,7 @@ from savegame.checkpoint import Checkpoint
 from savegame.errors import OutcomeError, SavegameError, Unknown
 from savegame.model import Kind, Status, checked_id
 from savegame.runs import tracing
-from savegame.runs.conversation import MISSING
+from savegame.runs.conversation import NO_RESULT
 from savegame.runs.core import Go, KnownCall, RunCore
 from savegame.runs.lease import Hold
 from savegame.runs.run import AT_ONCE, AnyRun, Outcome, TimedOut, Usage, in_thread, takes_long
@@ -85,7 +85,7 @@ class AsyncRun(AnyRun):
         """`Run.step`."""
         async with self._steps.setdefault(checked_id(name, "a step's name"), asyncio.Lock()):
             found = await self._do(self._core.step, name)
-            if found is MISSING:
+            if found is NO_RESULT:
                 found = await self._called(work)
                 await self._do(self._core.keep_step, name, found)
             value: T = found

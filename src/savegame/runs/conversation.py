@@ -29,8 +29,8 @@ from savegame.timeline.lineage import CHOSEN
 from savegame.timeline.policy import Event, Strategy
 from savegame.timeline.timeline import Terms, Timeline
 
-MISSING: Final = object()
-_NOT_DONE: Final = {"value": MISSING}
+NO_RESULT: Final = object()
+_NOT_DONE: Final = {"value": NO_RESULT}
 
 
 class RunConversation:
@@ -162,13 +162,13 @@ class RunConversation:
     # -- steps -------------------------------------------------------------------------------------
 
     def step(self, name: str) -> Any:
-        """The recorded result of a step, or MISSING. Raises Fenced if it is missing and the lease was lost."""
+        """The recorded result of a step, or NO_RESULT. Raises Fenced if it is missing and the lease was lost."""
         if name in self._asked:  # it may have been recorded since, or rolled back with a transaction: ask the store
             found = self._thread.values(STEP).get(name, _NOT_DONE)["value"]
         else:
             self._asked.add(name)
             found = self._steps.pop(name, _NOT_DONE)["value"]
-        if found is MISSING:
+        if found is NO_RESULT:
             self.check()
         return found
 

@@ -47,8 +47,6 @@ from savegame.timeline.companions import ANSWER, CALL, RUN
 from savegame.timeline.policy import Strategy
 from savegame.timeline.timeline import Timeline
 
-MISSING: Final = object()
-_NOT_DONE: Final = {"value": MISSING}
 _FEW: Final = 16
 
 _NOTES: Final = {CallStatus.WAITING: "waiting for a person's answer"}

@@ -23,7 +23,7 @@ from savegame.errors import InvalidInputError, TransactionFailed, UnavailableErr
 from savegame.messages import views
 from savegame.model import Kind, Status, checked_id, checked_number
 from savegame.runs import tracing
-from savegame.runs.conversation import MISSING
+from savegame.runs.conversation import NO_RESULT
 from savegame.runs.core import Go, KnownCall, RunCore
 from savegame.runs.lease import Hold
 from savegame.runs.toolbox import Call, Toolbox, ToolKind, delays
@@ -238,7 +238,7 @@ class Run(AnyRun):
     def step(self, name: str, work: Callable[[], T]) -> T:
         """The result of `work()`, saved under a name: later runs return the saved result. A crash may repeat `work()`."""
         found = self._core.step(checked_id(name, "a step's name"))
-        if found is MISSING:
+        if found is NO_RESULT:
             found = plain_result(work(), f"the function of step {name!r}")
             self._core.keep_step(name, found)
         value: T = found

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from inspect import GEN_SUSPENDED, getgeneratorstate
 from typing import Final, Protocol, TypeAlias
 
-TRIES: Final = 100
+WAITS: Final = 100
 """How often an interrupted wait is repeated."""
 
 Still: TypeAlias = Generator[None, None, None]
@@ -58,7 +58,7 @@ def _one_at_a_time() -> Still:
 
 def _before_fork() -> None:
     raised: BaseException | None = None
-    for _ in range(TRIES):
+    for _ in range(WAITS):
         try:
             _hold(None, _one_at_a_time)
             for thing in list(_open):

@@ -24,7 +24,7 @@ from savegame.model import ThreadKey
 from savegame.stores import sqlite_file as file
 from savegame.stores.sql_files import queries
 
-APPLICATION_ID: Final = 0x53415657
+INDEX_ID: Final = 0x53415657
 VERSION: Final = 1
 """Of the schema and of how text is cut into words: after a change of either, every index is rebuilt."""
 
@@ -165,7 +165,7 @@ def _opened(path: str) -> apsw.Connection:
         db.set_busy_timeout(file.BUSY_MS)
         for name, value in (("secure_delete", 1), ("synchronous", 1), ("temp_store", 2), ("cache_size", -16_000)):
             db.pragma(name, value)
-        if (db.pragma("application_id"), db.pragma("user_version")) != (APPLICATION_ID, VERSION):
+        if (db.pragma("application_id"), db.pragma("user_version")) != (INDEX_ID, VERSION):
             _lay_out(db)
     except BaseException:
         db.close()
@@ -192,9 +192,9 @@ def _lay_out(db: apsw.Connection) -> None:
     application, version = db.pragma("application_id"), db.pragma("user_version")
     if _rows(db, SQL["is_empty"]) == [(1,)]:
         db.execute(_SCHEMA)
-        db.pragma("application_id", APPLICATION_ID)
+        db.pragma("application_id", INDEX_ID)
         db.pragma("user_version", VERSION)
-    elif application != APPLICATION_ID:
+    elif application != INDEX_ID:
         raise _foreign(db.filename)
     elif version != VERSION:  # else another process has laid it out meanwhile
         raise damaged(db.filename, f"version {version}, not {VERSION}")
@@ -234,10 +234,10 @@ def _is_ours(path: str) -> bool:
             return True
         with file.translated(path), contextlib.closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)) as db:
             db.set_busy_timeout(file.BUSY_MS)
-            return bool(db.pragma("application_id") == APPLICATION_ID)
+            return bool(db.pragma("application_id") == INDEX_ID)
     except CorruptionError:
         with open(path, "rb") as stream:  # SQLite cannot hold locks on it, which closing it would drop
-            return int.from_bytes(stream.read(_HEADER.stop)[_HEADER], "big") == APPLICATION_ID
+            return int.from_bytes(stream.read(_HEADER.stop)[_HEADER], "big") == INDEX_ID
     except FileNotFoundError:
         return True
 

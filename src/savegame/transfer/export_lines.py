@@ -40,7 +40,7 @@ from savegame.errors import (
 )
 from savegame.model import Kind, Status, checked_id
 from savegame.timeline.verify import Progress
-from savegame.transfer.exporting import FORMAT, Line, sum_of
+from savegame.transfer.exporting import EXPORT_FORMAT, Line, sum_of
 
 FIRST_LINE: Final = 16 * 1024
 """Maximum length of the first line, so that a foreign file is not read into memory to identify it."""
@@ -190,13 +190,13 @@ class LineReader:
             version = _parse(text)["savegame-export"]
         except _WRONG as error:
             raise UnsupportedError(f"{self._path} is not an export of savegame: line 1 does not say so") from error
-        if type(version) is int and version > FORMAT:
+        if type(version) is int and version > EXPORT_FORMAT:
             raise UnsupportedError(
-                f"{self._path} has format {version}, this savegame reads up to {FORMAT}; install a newer savegame"
+                f"{self._path} has format {version}, this savegame reads up to {EXPORT_FORMAT}; install a newer savegame"
             )
         with self._locating():
             self._line(text)
-        if type(version) is not int or version != FORMAT:
+        if type(version) is not int or version != EXPORT_FORMAT:
             raise self.damaged(f"format {version!r} does not exist")
 
     def _check_end(self, end: End) -> None:

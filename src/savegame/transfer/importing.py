@@ -24,7 +24,7 @@ from savegame.timeline.spending import Carrying, Spending, of_record, spent_by, 
 from savegame.timeline.verify import Progress
 from savegame.transfer.export_lines import Beside, CheckpointLine, Head, Large, LineReader, Part, opened
 
-BATCH: Final = 64
+ITEMS_AT_ONCE: Final = 64
 BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -207,7 +207,7 @@ class _ThreadImport:
     def bring(self, items: Iterator[Part]) -> int:
         """Append what is missing, load new states, set notes and records, move the head. Returns the number of new ones."""
         for item in items:
-            if len(self._batch) >= BATCH or self._bytes >= BATCH_BYTES:
+            if len(self._batch) >= ITEMS_AT_ONCE or self._bytes >= BATCH_BYTES:
                 self._flush()
             match item:
                 case Large():

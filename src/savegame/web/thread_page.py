@@ -38,7 +38,7 @@ from savegame.web import formatting, plots, timeline, values
 from savegame.web import messages as conversation
 from savegame.web.ui import Params, Ui, done_text, required, whole_number
 
-PAGE: Final = 40
+ROWS: Final = 40
 """Checkpoints on a page of the timeline."""
 
 ABOVE: Final = 8
@@ -48,7 +48,7 @@ MESSAGES: Final = 40
 """Messages shown at once."""
 
 CHANGES: Final = 200
-LABELS: Final = 50
+MOST_LABELS: Final = 50
 CALLS: Final = 100
 MOST_LEFT: Final = 1000
 """Maximum number of checkpoints counted in the preview of a rewind."""
@@ -253,12 +253,12 @@ def _window(thread: Thread, info: ThreadInfo, params: Params) -> Window:
     if before is None:
         lanes = start_lanes(info.head)
         at = params.get("at")
-        if at and all(row.id != at for row in rows[:PAGE]):
+        if at and all(row.id != at for row in rows[:ROWS]):
             before, lanes = at if damage else _above(thread, at), start_lanes(at)
             rows, damage = _rows(thread, before)
-    drawing = timeline.draw(rows[:PAGE], lanes)
-    older = rows[PAGE - 1].id if len(rows) > PAGE else None
-    states = _states(thread, rows[:PAGE])
+    drawing = timeline.draw(rows[:ROWS], lanes)
+    older = rows[ROWS - 1].id if len(rows) > ROWS else None
+    states = _states(thread, rows[:ROWS])
     previews = {name: text for name, point in states.items() if (text := conversation.preview(point.state))}
     return Window(drawing, states, previews, before is None, before, older, ",".join(drawing.waiting), damage)
 
@@ -266,14 +266,14 @@ def _window(thread: Thread, info: ThreadInfo, params: Params) -> Window:
 def _rows(thread: Thread, before: str | None) -> tuple[list[Checkpoint], CorruptionError | None]:
     """A page of the timeline plus one checkpoint; after damage, the readable part of the head's line."""
     try:
-        return list(thread.history(branches=True, before=before, limit=PAGE + 1)), None
+        return list(thread.history(branches=True, before=before, limit=ROWS + 1)), None
     except CorruptionError as error:
         return list(_line(thread, before)), error
 
 
 def _line(thread: Thread, before: str | None) -> Iterator[Checkpoint]:
     try:
-        yield from thread.history(before=before, limit=PAGE + 1)
+        yield from thread.history(before=before, limit=ROWS + 1)
     except CorruptionError:  # the window shows the damage
         return
 
@@ -316,11 +316,11 @@ def _view_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, view: 
         return _changes_data(ui, thread, window, point, params.get("with"))
     if view == "calls":
         return _calls_data(ui, thread, params)
-    return {"labels": list(islice((noted for noted in thread.noted() if noted.label), LABELS))}
+    return {"labels": list(islice((noted for noted in thread.noted() if noted.label), MOST_LABELS))}
 
 
 def _rest(count: int, first: int) -> dict[str, Any]:
-    more = first + values.PAGE
+    more = first + values.CHILDREN
     return {"count": count, "more": more if more < count else None}
 
 

@@ -13,7 +13,7 @@ from savegame.store import Capability
 from savegame.web.overview import ThreadSummary
 from savegame.web.ui import Params, Ui, done_text, whole_number
 
-PAGE: Final = 50
+LISTED: Final = 50
 MOST_CHOICES: Final = 200
 """Maximum number of agents and tags in the filters."""
 
@@ -49,10 +49,10 @@ def show(ui: Ui, params: Params) -> Response:
         params=params,
         sort=sort,
         sorts={name: label for name, (label, _, _) in SORTS.items()},
-        rows=fitting[first : first + PAGE],
+        rows=fitting[first : first + LISTED],
         count=len(fitting),
         first=first,
-        page=PAGE,
+        page=LISTED,
         agents=_choices(info.agent_id for _, info in entries if info.agent_id),
         tags=_choices(tag for entry, _ in entries for tag in entry.tags),
         statuses=Status.NAMES,

@@ -27,13 +27,14 @@ from savegame.stores.file.disk import SEARCH, Disk, checked_root, hashed, hashed
 from savegame.stores.file.ids import new_id
 from savegame.stores.file.journal import Journal, JournalReader, new_journal
 from savegame.stores.file.keyframes import keyframes_of, read_keyframe
-from savegame.stores.file.lock import OPENINGS, Lock
+from savegame.stores.file.lock import Lock
 from savegame.stores.file.threads import Threads
 from savegame.stores.file.write import BATCH, Writer
 from savegame.stores.fts import FtsIndex
 from savegame.stores.refusals import no_checkpoint, read_only
 from savegame.stores.rules import RuledStore
 from savegame.stores.sums import damaged
+from savegame.waiting.retrying import OPENINGS
 
 logger = logging.getLogger("savegame")
 

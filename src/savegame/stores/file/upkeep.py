@@ -15,9 +15,9 @@ from savegame.errors import CorruptionError
 from savegame.model import Problem
 from savegame.stores.file.changes import ThreadChanges
 from savegame.stores.file.disk import (
-    ASIDE,
+    ASIDE_DIRECTORY,
+    ASIDE_FILE,
     JOURNAL,
-    LOST,
     Disk,
     files_below,
     hash_in,
@@ -41,14 +41,14 @@ def sizes(disk: Disk, threads: Threads) -> dict[str, int]:
     for path, about in files_below(disk.root):
         found["total"] += about.st_size
         *where, name = path.split(os.sep)
-        if where[:1] == [LOST]:
+        if where[:1] == [ASIDE_DIRECTORY]:
             found["aside"] += about.st_size
         elif len(where) != 2 or not all(map(is_hashed, where)):
             continue
         elif name == JOURNAL:
             summary = threads.summary(os.path.join(disk.root, *where))
             found.update({} if summary is None else summary.sizes)
-        elif name.startswith(("keyframe.", TORN, ASIDE)):
+        elif name.startswith(("keyframe.", TORN, ASIDE_FILE)):
             found["keyframes" if name.startswith("keyframe.") else "aside"] += about.st_size
     return dict(found)
 
@@ -152,7 +152,7 @@ def mend_thread(disk: Disk, writer: Writer, directory: str) -> list[str]:
     done = []
     for seq, path in keyframes_of(journal).items():
         if not is_sound(journal, seq, path):
-            os.rename(path, os.path.join(directory, f"{ASIDE}.{os.path.basename(path)}"))
+            os.rename(path, os.path.join(directory, f"{ASIDE_FILE}.{os.path.basename(path)}"))
             done.append(f"thread {journal.key.id!r}: set aside: keyframe of frame {seq}")
     missing = _not_in_index(disk, journal)
     if missing:
@@ -165,7 +165,7 @@ def mend_thread(disk: Disk, writer: Writer, directory: str) -> list[str]:
 
 
 def _set_aside(disk: Disk, directory: str) -> None:
-    lost = os.path.join(disk.root, LOST)
+    lost = os.path.join(disk.root, ASIDE_DIRECTORY)
     disk.make_directory(lost)
     os.rename(directory, os.path.join(lost, f"{name_aside(directory)}-{os.urandom(4).hex()}"))
     disk.flush_names(lost)

@@ -19,10 +19,10 @@ from typing import Final
 from savegame.errors import CorruptionError, SavegameError, UnavailableError
 from savegame.stores.file.changes import ThreadChanges, current_lines
 from savegame.stores.file.disk import (
-    ASIDE,
+    ASIDE_DIRECTORY,
+    ASIDE_FILE,
     FRESH,
     JOURNAL,
-    LOST,
     Disk,
     copied,
     is_hashed,
@@ -44,7 +44,7 @@ from savegame.stores.file.threads import Threads
 logger = logging.getLogger("savegame")
 
 BATCH: Final = "batch"
-EPOCH: Final = "epoch"
+EPOCH_FILE: Final = "epoch"
 TORN: Final = "torn-"
 
 
@@ -154,7 +154,7 @@ class Writer:
             self._disk.write_fresh(os.path.join(journal.directory, FRESH), parts)
 
     def _add_aside(self, directory: str, lines: bytes) -> None:
-        path = os.path.join(directory, ASIDE)
+        path = os.path.join(directory, ASIDE_FILE)
         with opened(path, write=True, make=True) as handle:
             write_at(handle, os.fstat(handle).st_size, lines)
             self._disk.flush(handle)
@@ -177,7 +177,7 @@ class Writer:
 
     def _clear_lost(self, directories: list[str], *, needed: bool) -> None:
         """Throw away what repair set aside of deleted threads without knowing whose it was."""
-        lost = os.path.join(self._disk.root, LOST)
+        lost = os.path.join(self._disk.root, ASIDE_DIRECTORY)
         ours = tuple(f"{name_aside(directory)}-" for directory in directories)
         found = [os.path.join(lost, name) for name in names_in(lost) if name.startswith(ours)] if ours else []
         if not found:
@@ -288,20 +288,20 @@ def _is_linked(directory: str) -> bool:
 
 def last_epoch(disk: Disk) -> int | None:
     """The newest epoch; None if there was none, or its file is missing. Raises CorruptionError."""
-    path = os.path.join(disk.root, EPOCH)
+    path = os.path.join(disk.root, EPOCH_FILE)
     data = read_file(path)
     if data is None:
         return None
     text, _, total = data.strip().partition(b" ")
     if total != b"%08x" % zlib.crc32(text):
-        raise CorruptionError(f"{path}: is damaged; run repair", place=EPOCH)
+        raise CorruptionError(f"{path}: is damaged; run repair", place=EPOCH_FILE)
     return int(text)
 
 
 def set_epoch(disk: Disk, epoch: int) -> None:
     """Remember the newest epoch."""
     text = b"%d" % epoch
-    disk.put(os.path.join(disk.root, EPOCH), b"%s %08x\n" % (text, zlib.crc32(text)))
+    disk.put(os.path.join(disk.root, EPOCH_FILE), b"%s %08x\n" % (text, zlib.crc32(text)))
 
 
 def _unknown(draft: ThreadChanges, error: OSError) -> SavegameError:

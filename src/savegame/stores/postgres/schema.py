@@ -18,6 +18,7 @@ from psycopg.sql import Identifier
 from savegame.errors import InvalidInputError, SavegameError, StoreNotFound, UnavailableError, UnsupportedError
 from savegame.store import Layout
 from savegame.stores.postgres.link import LONGEST_S, Link
+from savegame.stores.refusals import newer_format
 from savegame.stores.sql_files import migrations, queries
 
 OLDEST_SERVER: Final = 130000
@@ -65,10 +66,7 @@ def prepare(link: Link, schema: str, where: str, *, read_only: bool) -> Layout:
     newest = steps[-1][0]
     found = int(link.ask("layout")[0][0]) if there else 0
     if found > newest:
-        raise UnsupportedError(
-            f"{where}: schema {schema!r} has layout {found}, this savegame knows up to {newest}; nothing was changed, "
-            f"install a newer savegame"
-        )
+        raise newer_format(f"{where}: schema {schema!r}", found, newest)
     if found == newest or (read_only and there):
         return Layout(found, found)
     if read_only:

@@ -28,12 +28,12 @@ from savegame.stores.postgres.work import Task, Workings
 
 T = TypeVar("T")
 
-MARK: Final = "savegame search index, version 1"
+TABLE_COMMENT: Final = "savegame search index, version 1"
 """Of the tables and of how text is cut into words: after a change of either, every index is rebuilt."""
 
 TABLES: Final = ("search_thread", "search_message", "search_piece")
 
-PAGE: Final = 50
+THREADS_AT_ONCE: Final = 50
 """Threads whose messages are read at a time."""
 
 MOST_LETTERS: Final = 500
@@ -124,12 +124,12 @@ class PostgresIndex(Index):
         if not marks:
             return False
         for name, mark in marks.items():
-            if not mark.startswith(MARK.rstrip("0123456789")):
+            if not mark.startswith(TABLE_COMMENT.rstrip("0123456789")):
                 raise UnsupportedError(
                     f"{self._where}: expected a table of the search index, found another one named {name}; nothing changed, "
                     f"rename it or choose another schema="
                 )
-        if marks != dict.fromkeys(TABLES, MARK):
+        if marks != dict.fromkeys(TABLES, TABLE_COMMENT):
             raise damaged(self._where, f"it has {marks}")
         return True
 
@@ -222,8 +222,8 @@ def _forget(work: Work, heads: Mapping[ThreadKey, str | None]) -> None:
 def _containing(link: Link, namespace: str, wanted: str, agent: str | None, limit: int) -> list[Found]:
     found: list[Found] = []
     threads = link.ask("search_newest_threads", namespace, agent)
-    for start in range(0, len(threads), PAGE):
-        page = threads[start : start + PAGE]
+    for start in range(0, len(threads), THREADS_AT_ONCE):
+        page = threads[start : start + THREADS_AT_ONCE]
         texts: defaultdict[str, list[tuple[int, bytes | None, bytes]]] = defaultdict(list)
         for thread_id, place, role, text in link.ask("search_texts", namespace, [row[0] for row in page]):
             if wanted in _text(text).casefold():

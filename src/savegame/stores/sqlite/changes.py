@@ -37,7 +37,7 @@ from savegame.stores.sqlite.reading import read_frames
 from savegame.stores.sqlite_file import SQL, Connection, all_rows, one_row, repeated
 from savegame.stores.sums import blob_checksum, damaged, meta_checksum, record_checksum, space_checksum, thread_sum
 
-AT_ONCE: Final = 256
+ONE_STATEMENT: Final = 256
 """The largest number of appends in one statement: apsw keeps no statements that are longer."""
 
 AT_ONCE_BYTES: Final = 8 << 20
@@ -96,7 +96,7 @@ class Committed:
 
     def append_together(self, db: Connection, changes: Sequence[StoreChange]) -> list[int]:
         """`append_next` for many threads, with one statement for all. Returns nothing where one of them is not that plain."""
-        if not 0 < len(changes) <= AT_ONCE:
+        if not 0 < len(changes) <= ONE_STATEMENT:
             return []
         new: dict[ThreadKey, Row] = {}
         columns: list[Any] = []

@@ -10,7 +10,6 @@ from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, 
 from savegame.model import Frame, Record, ThreadKey
 from savegame.store import DeleteThread, PutKeyframe, PutNote, PutRecord, Rewrite, Store
 from savegame.testing.contract.helpers import (
-    HOSTILE_IDS,
     MINUTE,
     SPACE,
     A,
@@ -24,6 +23,7 @@ from savegame.testing.contract.helpers import (
     seqs,
     state,
 )
+from savegame.testing.hostile import HOSTILE_IDS
 
 
 class Reading(Contract):
