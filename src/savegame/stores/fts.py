@@ -23,6 +23,7 @@ from savegame.index import Entry, Found, Index, Said, damaged, rearranged
 from savegame.model import ThreadKey
 from savegame.stores import sqlite_file as file
 from savegame.stores.sql_files import queries
+from savegame.waiting.undoing import on_failure
 
 INDEX_ID: Final = 0x53415657
 VERSION: Final = 1
@@ -161,15 +162,12 @@ def _opened(path: str) -> apsw.Connection:
     if not os.path.exists(path):
         _create(path)
     db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
-    try:
+    with on_failure(db.close):
         db.set_busy_timeout(file.BUSY_MS)
         for name, value in (("secure_delete", 1), ("synchronous", 1), ("temp_store", 2), ("cache_size", -16_000)):
             db.pragma(name, value)
         if (db.pragma("application_id"), db.pragma("user_version")) != (INDEX_ID, VERSION):
             _lay_out(db)
-    except BaseException:
-        db.close()
-        raise
     return db
 
 

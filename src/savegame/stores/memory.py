@@ -18,10 +18,10 @@ from typing import Any, ClassVar, TypeVar
 from savegame.errors import ClosedError, CorruptionError, InvalidInputError
 from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
 from savegame.store import Append, Capability, line_start
-from savegame.stores.forking import Still, take_along
 from savegame.stores.fts import FtsIndex
 from savegame.stores.refusals import no_checkpoint, read_only, write_inside
 from savegame.stores.rules import Blobs, Pin, RuledStore, Transaction
+from savegame.waiting.forking import Still, take_along
 
 K = TypeVar("K")
 V = TypeVar("V")

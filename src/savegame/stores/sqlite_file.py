@@ -35,6 +35,7 @@ from savegame.store import Layout
 from savegame.stores import sql_files
 from savegame.stores.refusals import newer_format, refused_ending
 from savegame.waiting.retrying import OPENINGS
+from savegame.waiting.undoing import on_failure
 
 APPLICATION_ID: Final = 0x53415645
 PAGE_SIZE: Final = 8192
@@ -228,7 +229,7 @@ def _connect(path: str, *, read_only: bool, synchronous: int, cache_kib: int) ->
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     with translated(path):
         db = Connection(path, flags=flags)
-        try:
+        with on_failure(db.close):
             db.set_busy_timeout(BUSY_MS)
             for name, value in (
                 ("journal_mode", "wal"),
@@ -241,9 +242,6 @@ def _connect(path: str, *, read_only: bool, synchronous: int, cache_kib: int) ->
                 ("cache_size", -cache_kib),
             ):
                 _set(db, name, value, read_only=read_only)
-        except BaseException:
-            db.close()
-            raise
     return db
 
 

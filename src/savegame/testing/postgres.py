@@ -31,6 +31,7 @@ import pytest
 from psycopg.sql import SQL, Composed, Identifier
 
 from savegame.errors import UnavailableError, UnsupportedError
+from savegame.waiting.undoing import on_failure
 
 SERVER_VARIABLE: Final = "SAVEGAME_TEST_POSTGRES"
 SERVER_S: Final = 60.0
@@ -115,15 +116,12 @@ class Cluster(PostgresServer):
 
     def __enter__(self) -> Self:
         self._home = Path(tempfile.mkdtemp(prefix="savegame-postgres-"))
-        try:
+        with on_failure(self.__exit__):
             if _as_nobody():
                 shutil.chown(self._home, "nobody")
             self._bin = _reachable(binaries(), self._home)
             self._make()
             self.start()
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import datetime as dt
 import logging
-import os
 import threading
 import time
 import traceback
@@ -37,6 +36,7 @@ from savegame.timeline import removal
 from savegame.timeline.engine import Engine
 from savegame.timeline.timeline import Timeline
 from savegame.waiting.awaiting import plain_result
+from savegame.waiting.forking import call_in_child
 
 logger = logging.getLogger("savegame")
 
@@ -292,5 +292,4 @@ def _end_all() -> None:
         loop.stop_by(deadline)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_loops.clear)  # their threads do not exist in the child
+call_in_child(_loops.clear)  # their threads do not exist in the child

@@ -34,6 +34,7 @@ from savegame.present.lanes import start_lanes
 from savegame.runs.ledger import CallEntry
 from savegame.runs.runner import RunInfo
 from savegame.thread import Thread
+from savegame.waiting.undoing import on_failure
 from savegame.web import formatting, plots, timeline, values
 from savegame.web import messages as conversation
 from savegame.web.ui import Params, Ui, done_text, required, whole_number
@@ -158,11 +159,8 @@ def export(ui: Ui, params: Params) -> Response:
     thread, _ = _thread(ui, params)
     folder = tempfile.TemporaryDirectory(prefix="savegame-export-")
     path = Path(folder.name) / "export.jsonl"
-    try:
+    with on_failure(folder.cleanup):  # also on Ctrl-C: otherwise the response removes the folder
         ui.vault.export(path, threads=[thread.id])
-    except BaseException:  # also on Ctrl-C: otherwise the response removes the folder
-        folder.cleanup()
-        raise
     name = quote(f"{thread.id}.jsonl", safe="")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
     return FileResponse(path, media_type="application/x-ndjson", headers=headers, background=BackgroundTask(folder.cleanup))

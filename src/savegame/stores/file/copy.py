@@ -32,6 +32,7 @@ from savegame.stores.file.disk import (
 from savegame.stores.file.journal import Signature, signature_of_stat
 from savegame.stores.file.listing import LISTING
 from savegame.stores.file.write import BATCH
+from savegame.waiting.undoing import on_failure
 
 _DERIVED: Final = (LISTING, SEARCH, f"{MARKER}.")
 """How names begin that a copy leaves out: they may be written at any time."""
@@ -47,7 +48,7 @@ def backup(
         raise InvalidInputError(f"{target}: is inside the store itself; choose a place outside of {root}")
     fresh = f"{target}.{os.urandom(8).hex()}.partial"  # not in the way of the next, if this one is killed
     copy = Copy(root, fresh, reading)
-    try:
+    with on_failure(lambda: shutil.rmtree(fresh, ignore_errors=True)):
         for done, total in copy.catch_up():
             copy.flush()
             progress(done, total)
@@ -56,9 +57,6 @@ def backup(
             list(copy.catch_up())
         copy.flush()
         copy.give_name(target)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
 
 
 class SeenFile(NamedTuple):

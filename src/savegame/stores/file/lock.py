@@ -16,8 +16,8 @@ from typing import Final
 
 from savegame.errors import ClosedError, UnavailableError
 from savegame.stores.file.disk import LOCK, translated
-from savegame.stores.forking import Still, leave_alone, take_along
 from savegame.stores.refusals import write_inside
+from savegame.waiting.forking import Still, leave_alone, take_along
 from savegame.waiting.retrying import OPENINGS
 
 BUSY_S: Final = 30.0

@@ -40,6 +40,7 @@ from savegame.stores.file.journal import Journal, signature_of
 from savegame.stores.file.keyframes import clear_strangers, put_keyframe
 from savegame.stores.file.lines import dump_commit, dump_journal, first_line
 from savegame.stores.file.threads import Threads
+from savegame.waiting.undoing import on_failure
 
 logger = logging.getLogger("savegame")
 
@@ -82,15 +83,12 @@ class Writer:
         if added and not self._needs_rewriting(draft.journal) and not _is_linked(directory):
             self._append(draft)
             return
-        try:
+        with on_failure(lambda: self._take_back([draft])):
             if draft.gone:
                 self._disk.throw_away(directory)
             else:
                 self._prepare(draft)
                 os.replace(os.path.join(directory, FRESH), os.path.join(directory, JOURNAL))
-        except BaseException:
-            self._take_back([draft])
-            raise
         try:
             self._disk.flush_names(os.path.dirname(directory) if draft.gone else directory)
         except OSError as error:

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 from psycopg.conninfo import conninfo_to_dict
 
 from savegame.errors import ClosedError, UnavailableError, needs_descriptors
-from savegame.stores.forking import Still, leave_alone, take_along
 from savegame.stores.postgres.link import Lent, Link, Patience, Permit, connect
+from savegame.waiting.forking import Still, leave_alone, take_along
 
 L = TypeVar("L", bound=Link)
 

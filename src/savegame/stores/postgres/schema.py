@@ -20,6 +20,7 @@ from savegame.store import Layout
 from savegame.stores.postgres.link import LONGEST_S, Link
 from savegame.stores.refusals import newer_format
 from savegame.stores.sql_files import migrations, queries
+from savegame.waiting.undoing import on_failure
 
 OLDEST_SERVER: Final = 130000
 DURABLY: Final = "CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"
@@ -92,7 +93,7 @@ def _migrate(link: Link, schema: str, steps: list[tuple[int, str]]) -> int:
     """Take every step that is missing, in one transaction. Gives the version that was there."""
     until, link.until = link.until, time.monotonic() + LONGEST_S  # others may be at it; a large table takes its time
     link.tell("begin")  # by name: who waited for the lock has to see what the others made
-    try:
+    with on_failure(link.roll_back):
         link.tell("lock_layout", zlib.crc32(f"savegame layout {schema}".encode()))
         has_schema, *_, there = link.ask("has_layout", schema)[0]
         if not has_schema:
@@ -107,9 +108,6 @@ def _migrate(link: Link, schema: str, steps: list[tuple[int, str]]) -> int:
                 link.tell("set_layout", number)
         link.tell("durably")
         link.tell("commit")
-    except BaseException:
-        link.roll_back()
-        raise
     link.until = until
     return found
 

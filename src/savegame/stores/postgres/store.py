@@ -37,6 +37,7 @@ from savegame.stores.postgres.work import Task, Workings
 from savegame.stores.refusals import no_checkpoint, read_only
 from savegame.stores.rows import FrameRange, read_frame, record_page, sound_blob, thread_page, whole_chain
 from savegame.stores.rules import renew_lease, take_lease
+from savegame.waiting.undoing import on_failure
 
 T = TypeVar("T")
 
@@ -110,11 +111,8 @@ class PostgresStore(Store):
             self.layout = prepare(link, schema, self.path, read_only=read_only)
             self._work.clock.learn(link.ask("clock")[0][0])
 
-        try:
+        with on_failure(pool.close):
             self._work.read(look)
-        except BaseException:
-            pool.close()
-            raise
 
     # -- writing -----------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ from savegame.stores.sqlite.connections import Connections
 from savegame.stores.sqlite.group import Group, Ticket
 from savegame.stores.sqlite.reading import read_chain, read_frames
 from savegame.stores.sqlite_file import all_rows, one_row
+from savegame.waiting.undoing import on_failure
 
 _REFUSALS: Final[tuple[type[SavegameError], ...]] = (*REFUSALS, CorruptionError)
 """What goes wrong with one caller's changes alone; the others of its group are written."""
@@ -486,13 +487,9 @@ class SQLiteStore(RuledStore):
         """A transaction of its own; rows that were written in it are remembered once it is committed."""
         self._connections.refuse_inside()
         with self._connections.lock:
-            try:
-                with self._connections.writing() as db:
-                    transaction = SQLiteTransaction(db, self._committed)
-                    yield transaction
-            except BaseException:
-                self._committed.forget()
-                raise
+            with on_failure(self._committed.forget), self._connections.writing() as db:
+                transaction = SQLiteTransaction(db, self._committed)
+                yield transaction
             transaction.committed()
 
     @contextlib.contextmanager

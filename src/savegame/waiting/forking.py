@@ -1,4 +1,4 @@
-"""Stores and `os.fork`: no store is in use while a process forks, and the child starts afresh. Touches nothing.
+"""Everything that happens at `os.fork`: no store is in use meanwhile, and the child starts afresh. Touches nothing.
 
 Python ignores errors raised in here and forks all the same. So a wait for a store that is interrupted (Ctrl-C) is repeated: a
 child must not inherit a store in use, nor the parent keep what was held for the fork.
@@ -19,14 +19,18 @@ WAITS: Final = 100
 Still: TypeAlias = Generator[None, None, None]
 
 
-class Forking(Protocol):
-    """Something that must not be in use while the process forks."""
+class Renewable(Protocol):
+    """Something that must start afresh in a forked child."""
+
+    def after_fork_in_child(self) -> None:
+        """Start afresh, without touching what belongs to the parent."""
+
+
+class Forking(Renewable, Protocol):
+    """Something that must not be in use while the process forks; renewed before its generator is closed in the child."""
 
     def still(self) -> Still:
         """Waits until it is not in use; then it cannot be used until the generator is closed."""
-
-    def after_fork_in_child(self) -> None:
-        """Start afresh, without touching what belongs to the parent; called before the generator is closed there."""
 
 
 class _Held(threading.local):
@@ -37,6 +41,7 @@ class _Held(threading.local):
 
 
 _open: weakref.WeakSet[Forking] = weakref.WeakSet()
+_renewable: weakref.WeakSet[Renewable] = weakref.WeakSet()
 _held = _Held()
 _turn = threading.RLock()
 
@@ -49,6 +54,17 @@ def take_along(thing: Forking) -> None:
 def leave_alone(thing: Forking) -> None:
     """Call them no more: it was closed."""
     _open.discard(thing)
+
+
+def renew_in_child(thing: Renewable) -> None:
+    """Have it start afresh in every forked child for as long as it lives."""
+    _renewable.add(thing)
+
+
+def call_in_child(function: Callable[[], object]) -> None:
+    """Call a function in every forked child. If it fails, Python reports that and calls the others."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
 
 
 def _one_at_a_time() -> Still:
@@ -93,6 +109,12 @@ def _after_fork_in_child() -> None:
     _go_on()
 
 
+def _renew_in_child() -> None:
+    for thing in list(_renewable):
+        thing.after_fork_in_child()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_go_on, after_in_child=_after_fork_in_child)
     os.register_at_fork(after_in_parent=_go_on)  # again: an interrupt that came during the fork ends the first
+call_in_child(_renew_in_child)
