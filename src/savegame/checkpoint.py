@@ -18,9 +18,9 @@ from savegame.details import CHECKS as DETAIL_CHECKS
 from savegame.encoding.codec import Codec
 from savegame.encoding.frames import PLAIN
 from savegame.encoding.json_form import from_text, to_text
-from savegame.encoding.plain import checked_mapping, checked_text, checked_texts, checked_time, maybe
+from savegame.encoding.plain import checked_mapping, checked_texts, checked_time, maybe
 from savegame.errors import CorruptionError, InvalidInputError
-from savegame.model import CheckpointId, Digest, Kind, Status, checked_id, checked_number
+from savegame.model import CheckpointId, Digest, Kind, Status, checked_id, checked_number, checked_text
 
 
 class _State(Enum):

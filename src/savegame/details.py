@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, NamedTuple, TypedDict, get_args, get_t
 
 from savegame.encoding.codec import Codec
 from savegame.encoding.frames import dump_note
-from savegame.encoding.plain import checked_text, checked_time, maybe
+from savegame.encoding.plain import checked_time, maybe
 from savegame.errors import InvalidInputError
-from savegame.model import Kind, Status, checked_id, checked_number
+from savegame.model import Kind, Status, checked_id, checked_number, checked_text
 
 
 def checked_cost(cost: Any, name: str) -> float:

@@ -246,7 +246,8 @@ def ask(question: str, *, yes: bool) -> None:
         raise SavegameError("not confirmed; nothing was changed")
 
 
-def refuse_other(now: object, confirmed: object) -> None:
-    """Raise ConflictError if what would happen now is not what the user confirmed."""
-    if now != confirmed:
+def confirm_deletion(what: str, listed: object, current: Callable[[], object], *, yes: bool) -> None:
+    """Ask whether to delete `what`. Raises ConflictError if it is no longer what was `listed` before the question."""
+    ask(f"{what} will be deleted for good. Continue?", yes=yes)
+    if not yes and current() != listed:
         raise ConflictError("the data changed while you were asked, and nothing was deleted; run the command again")

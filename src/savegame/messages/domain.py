@@ -23,14 +23,13 @@ from savegame.encoding.plain import (
     checked_mapping,
     checked_member,
     checked_parts,
-    checked_text,
     checked_texts,
     checked_time,
     maybe,
 )
 from savegame.encoding.text import plain_text
 from savegame.errors import InvalidInputError
-from savegame.model import checked_id
+from savegame.model import checked_id, checked_text
 
 TITLE_LENGTH: Final = 50
 COMPACT_ABOVE: Final = 0.8

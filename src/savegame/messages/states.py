@@ -20,12 +20,12 @@ from savegame.encoding.classes import fields_of
 from savegame.encoding.codec import Codec
 from savegame.encoding.delta import Op
 from savegame.encoding.frames import Meta, load_meta
-from savegame.encoding.plain import Plain, checked_text, checked_texts, checked_time
+from savegame.encoding.plain import Plain, checked_texts, checked_time
 from savegame.encoding.tree import Node, Shared, child_of, count_of, value_of
 from savegame.errors import ConflictError, InvalidInputError
 from savegame.messages.domain import AgentState, Conversation, plain_messages
 from savegame.messages.views import readable_call
-from savegame.model import MAX_ID
+from savegame.model import MAX_ID, checked_text
 
 T = TypeVar("T")
 Made = tuple[list[Op], Node, Mapping[str, Any]]
