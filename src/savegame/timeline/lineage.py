@@ -37,7 +37,7 @@ class Lineage(Reader):
         return Lineage(self.engine, key)
 
     def line(self, seq: int, *, page: int = FRAMES_AT_ONCE, tries: int = PLANS) -> Iterator[Frame]:
-        """The frame with a sequence number and its ancestors, newest first, read in pages.
+        """The frame with a sequence number and its ancestors, newest first, read in pages that grow from `page`.
 
         Raises ConflictError if other writers keep removing frames while it is read.
         """
@@ -49,6 +49,7 @@ class Lineage(Reader):
                 frames = self.store.frames(self.key, high=seq, limit=page, newest_first=True)
             except CorruptionError:  # of this one, or of one on another line that does not matter here
                 frames = self.store.frames(self.key, low=seq, high=seq)
+            page = min(2 * page, FRAMES_AT_ONCE)
             for frame in frames:
                 if frame.seq == seq:
                     last, seq = frame, frame.base

@@ -7,8 +7,8 @@ the checksums of everything that is read. Touches engine, companions, frames, de
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 from savegame.encoding import delta as deltas
 from savegame.encoding.codec import Codec
@@ -19,6 +19,8 @@ from savegame.model import Chain, Frame, Record, ThreadKey, ThreadRow
 from savegame.timeline import companions
 from savegame.timeline.engine import EMPTY, Engine, Point
 from savegame.waiting.retrying import TRIES
+
+T = TypeVar("T")
 
 STRETCH: Final = 64
 """Maximum number of neighbouring frames in one read when states are read one after the other."""
@@ -120,19 +122,31 @@ class Reader:
 
     def head(self) -> Point:
         """The current head with its state; EMPTY if there is none."""
+        point = self.at_head(lambda row: self.point(row.head))
+        if point is None:
+            return EMPTY
+        self.engine.cache.put(self.key, point)
+        return point
+
+    def at_head(self, read: Callable[[ThreadRow], T]) -> T | None:
+        """What `read` returns for the thread's row; None if it has no head. Retries while others move and remove the head."""
         seen: ThreadRow | None = None
         for _ in range(TRIES):
             row = self.row()
             if row is None or row.head_id is None:
-                return EMPTY
+                return None
             try:
-                point = self.point(row.head)
+                return read(row)
             except CheckpointNotFound as error:
-                refuse_missing_head(row, seen, error)
+                if seen is not None and row.head_id == seen.head_id:  # not pruned meanwhile, so it is missing
+                    raise CorruptionError(
+                        f"thread {self.id!r}: its head {row.head_id} is missing; run verify, then repair or restore a backup",
+                        thread_id=self.id,
+                        checkpoint_id=row.head_id,
+                        place=f"frame {row.head} is missing",
+                        seq=row.head,
+                    ) from error
                 seen = row
-                continue
-            self.engine.cache.put(self.key, point)
-            return point
         raise ConflictError(f"thread {self.id!r}: its head was moved and removed {TRIES} times while it was read; try again")
 
     def point(self, seq: int, frame: Frame | None = None) -> Point:
@@ -239,11 +253,3 @@ class Reader:
             place=error.place or f"state of frame {frame.seq}",
             seq=error.seq,
         )
-
-
-def refuse_missing_head(row: ThreadRow, seen: ThreadRow | None, error: CheckpointNotFound) -> None:
-    """Raise CorruptionError if a missing head is still the head at the second look; before that it may have been pruned."""
-    if seen is not None and row.head_id == seen.head_id:
-        place = f"frame {row.head} is missing"
-        message = f"thread {row.key.id!r}: its head {row.head_id} is missing; run verify, then repair or restore a backup"
-        raise CorruptionError(message, thread_id=row.key.id, checkpoint_id=row.head_id, place=place, seq=row.head) from error

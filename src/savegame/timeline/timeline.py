@@ -49,7 +49,6 @@ from savegame.stores.refusals import head_moved
 from savegame.timeline import removal
 from savegame.timeline.engine import EMPTY, Engine, Point, Records
 from savegame.timeline.lineage import Lineage, Ref
-from savegame.timeline.reading import refuse_missing_head
 from savegame.waiting.retrying import TRIES
 
 logger = logging.getLogger("savegame")
@@ -160,22 +159,18 @@ class Timeline(Lineage):
 
     def latest(self, *, skip_damaged: bool = False) -> Newest | None:
         """The head with its state; None for an empty thread. `skip_damaged`: the newest sound one, with `.skipped`."""
-        seen: ThreadRow | None = None
-        for _ in range(TRIES):
-            row = self.row()
-            if row is None or row.head_id is None:
-                return None
+
+        def read(row: ThreadRow) -> Newest:
+            assert row.head_id is not None
             try:
                 return Newest(row.head_id, self._load(self.frame(row.head), is_head=True))
-            except CheckpointNotFound as error:
-                refuse_missing_head(row, seen, error)
-                seen = row
             except CorruptionError as error:
                 error.newest_sound = self.newest_sound(row, error)
                 if not skip_damaged or error.newest_sound is None:
                     raise
                 return Newest(row.head_id, error.newest_sound)
-        raise ConflictError(f"thread {self.id!r}: its head was moved and removed {TRIES} times while it was loaded; try again")
+
+        return self.at_head(read)
 
     def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
         """A checkpoint with its state, by a reference or the newest `at` a time."""
