@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from savegame import ConflictError, Thread, Toolbox
+from savegame import CheckpointNotFound, ConflictError, Thread, Toolbox
+from savegame.model import ThreadKey
 from savegame.store import Rewrite, StoreChange
 from savegame.stores.memory import MemoryStore
 from savegame.timeline.lineage import FRAMES_AT_ONCE
@@ -269,3 +270,25 @@ def test_another_process_that_appends_all_the_time(in_database: Opener, address_
             writer.kill()
     assert attempts == sum(number > 0 for number in removed)
     assert vault.verify().ok
+
+
+@pytest.mark.parametrize("place", [1, 3], ids=["the loaded one goes", "its base goes"])
+def test_what_is_removed_while_its_large_values_are_read_is_no_damage(opened: Opener, place: int) -> None:
+    """One load is as of one moment: a prune between its reads removes a large value, but never one that is needed."""
+    vault = opened(cache_bytes=0)
+    thread, store = vault.thread("t"), vault.store
+    steps = [thread.save({"large": f"{LARGE} {number}", "step": number}) for number in range(4)]
+    blob = store.blob
+
+    def prune_first(key: ThreadKey, digest: bytes) -> bytes | None:
+        store.blob = blob  # type: ignore[method-assign]
+        assert thread.prune(keep=1) == 3
+        return blob(key, digest)
+
+    store.blob = prune_first  # type: ignore[method-assign]
+    if place == 1:
+        with pytest.raises(CheckpointNotFound):
+            thread.load(steps[1].id)
+    else:
+        assert thread.load(steps[3].id).state["step"] == 3
+    assert store.blob == blob

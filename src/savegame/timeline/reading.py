@@ -29,6 +29,10 @@ STRETCH_BYTES: Final = 1 << 20
 """After a stretch with more than this, frames are read one by one again."""
 
 
+class LargeValueMissing(CorruptionError):
+    """A delta names a large value that its thread does not have: lost, or removed with the delta since that was read."""
+
+
 class Reader:
     """One thread over a store, for reading. Cheap to make; holds no data of the thread."""
 
@@ -87,7 +91,7 @@ class Reader:
         body = self.store.blob(self.key, name)
         if body is None:
             place = f"large value {name.hex()[:12]}"
-            raise CorruptionError(f"a large value ({name.hex()[:12]}) is missing", place=place)
+            raise LargeValueMissing(f"a large value ({name.hex()[:12]}) is missing", place=place)
         return unwrap(body)[1]
 
     # -- frames ------------------------------------------------------------------------------------
@@ -160,13 +164,24 @@ class Reader:
         if cached is not None and not self._still_there(cached, below=seq):
             cached = None
         try:
-            chain = self.store.chain(self.key, seq, after=cached.seq if cached else 0)
-            node = self._replay(chain, cached)
+            chain, node = self._state_at(seq, cached)
         except CorruptionError as error:
             raise self._located(error, frame) from error
         begun = cached if cached and chain.keyframe_seq == cached.seq and chain.keyframe is None else EMPTY
         rows, read = begun.rows + len(chain.deltas), begun.bytes + sum(map(len, chain.deltas))
         return Point.at(frame, meta, node, rows, read)
+
+    def _state_at(self, seq: int, cached: Point | None) -> tuple[Chain, Node | None]:
+        """The chain of a frame and the state that it makes. Both are read again if others rewrote the frame meanwhile."""
+        after = cached.seq if cached else 0
+        chain = self.store.chain(self.key, seq, after=after)
+        while True:
+            try:
+                return chain, self._replay(chain, cached)
+            except LargeValueMissing:
+                before, chain = chain, self.store.chain(self.key, seq, after=after)
+                if chain == before:
+                    raise
 
     def remember(self, seq: int, frame: Frame | None = None) -> Node:
         """The state of a checkpoint, cached even if it is not the head: for `Engine.with_own_cache`."""
@@ -196,6 +211,8 @@ class Reader:
                         node = deltas.apply_stored(node, deltas.parse(self._payload(stored.delta or b"")))
                     else:  # rebased meanwhile
                         node = self.point(frame.seq).node
+                except LargeValueMissing:  # removed meanwhile, with the delta or with the checkpoint
+                    node = self.point(frame.seq, stored).node
                 except CorruptionError as error:
                     raise self._located(error, frame) from error
                 point = Point.at(frame, load_meta(frame.meta), node, 0, 0)
