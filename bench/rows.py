@@ -331,7 +331,7 @@ def _faster(results: Results, task: str, name: str, what: str, least: float) -> 
 def _against(
     results: Results, task: str, name: str, what: str, *, faster: float | None = None, at_most: float | None = None
 ) -> list[Row]:
-    """A row against SqliteSaver: so many times faster at least, or so many times its time at most."""
+    """A row against SqliteSaver: at least that many times faster, or at most that many times its time."""
     ours, theirs = results.get("savegame", task), results.get("sqlitesaver", task)
     if not ours:
         return []

@@ -1,4 +1,4 @@
-"""Several writers at once, as processes and as threads: one wins, nobody's work is lost, nobody sees half of it."""
+"""Several writers at once, as processes and as threads: one wins, no work is lost, no reader sees half of a write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads and checkpoints as resources: listed in pages, read at their addresses, completed while somebody types."""
+"""Threads and checkpoints as resources: listed in pages, read at their addresses, completed while the user types."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ COLUMNS = {
     "thread": "namespace id tag agent head head_id last floor run count epoch owner version sum",
 }
 NOT_SUMMED = {"expires", "watched"}
-"""What the server itself sets, when it answers: how long a lease runs, how long somebody watches."""
+"""What the server itself sets, when it answers: how long a lease runs, how long a thread is watched."""
 OTHER = {
     "bigint": "{0} # 64",
     "integer": "{0} # 64",

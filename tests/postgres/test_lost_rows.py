@@ -1,4 +1,4 @@
-"""Rows that were lost, or moved to a place where none can be: writes say so, repair brings back what is sound, and whoever
+"""Rows that were lost, or moved to a place where none can be: writes say so, repair brings back what is sound, and whatever
 deletes a thread deletes what is left of it too.
 """
 
@@ -135,5 +135,5 @@ def test_deleting_a_thread_that_is_not_there_deletes_what_is_left_of_it(repaired
         assert sum(left(vault_url).values()) > 4
         vault.thread("t").delete()
         assert left(vault_url) == dict.fromkeys(TABLES, 0)
-        vault.store.commit([DeleteThread(T, epoch=7)])  # of nobody: nothing happens
+        vault.store.commit([DeleteThread(T, epoch=7)])  # of no lease: nothing happens
         assert vault.verify().ok

@@ -94,7 +94,7 @@ def overtaken(address: str, log: Log, moment: str, broken: Broken = ()) -> tuple
 
 
 def _when_free(agent: Agent) -> None:
-    """Run an agent as soon as nobody else does."""
+    """Run an agent as soon as no other process does."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -107,7 +107,7 @@ def _when_free(agent: Agent) -> None:
 
 
 def _unheard(*words: Any) -> None:
-    """Nobody listens."""
+    """No process listens."""
 
 
 def _everything(address: str) -> Any:

@@ -294,13 +294,13 @@ def test_a_warning_with_a_commit_is_looked_into(store: PostgresStore) -> None:
     with store.connection() as db:
         db.execute("""CREATE TRIGGER note AFTER UPDATE ON savegame.thread FOR EACH ROW EXECUTE FUNCTION note()""")
     assert store.commit([plain(store, 1)]) == [2]
-    with store.connection() as db:  # found out: nobody can use the version that the append left
+    with store.connection() as db:  # the outcome is known: no write can use the version that the append left
         assert db.execute("SELECT count(DISTINCT version) FROM versions").fetchall() == [(2,)]
     assert state(store) == b"1.2."
 
 
 def test_what_was_given_up_cannot_happen_later(store: PostgresStore) -> None:
-    """A statement that is still on its way when somebody has found it missing does nothing any more."""
+    """A statement still on its way when its write was found missing does nothing any more."""
     store.commit([plain(store, 0)])
     change = plain(store, 1)
     made = store._committed.plain_append(change)

@@ -303,7 +303,7 @@ def test_a_value_that_is_too_large_for_sqlite_is_the_affair_of_its_caller_alone(
 def test_each_of_a_group_that_fails_as_a_whole_gets_an_error_of_its_own(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Whoever raises an error writes its traceback into it."""
+    """Raising an error writes the traceback into it, so each caller needs a copy."""
     write = store._at_once
 
     def failing(changes: Sequence[StoreChange]) -> list[int]:
@@ -512,7 +512,7 @@ for number in range(300):
     except Interrupt:
         interrupts += 1
     if number % 20 == 0:
-        other.thread("other").save(number, force=True)  # nobody holds the write lock for ever
+        other.thread("other").save(number, force=True)  # the write lock was released
         saved.append(vault.thread("t").update(append={"items": ["between"]}).id)
 stop.set()
 if worker.is_alive():
@@ -655,7 +655,7 @@ def test_an_interrupted_lease_does_not_stop_its_thread_from_writing(store: SQLit
 
 
 def test_an_interrupted_save_is_there_or_not_and_the_next_one_works(store: SQLiteStore) -> None:
-    """Of somebody who writes alone, and so without the group, which keeps interrupts back."""
+    """Of a single writer, and so without the group, which holds interrupts back."""
     key = ThreadKey("n", "t")
     store.commit([frame(key, "one")])
     ids: list[str] = []

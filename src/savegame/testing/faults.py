@@ -319,7 +319,7 @@ class Oracle:
                 self.lost.append(checkpoint_id)
         new = [one for one in there if one not in known]
         if not thread_id.startswith("doomed"):
-            assert len(new) <= surprises, f"{len(new)} saves of {thread_id!r} that nobody requested"
+            assert len(new) <= surprises, f"{len(new)} saves of {thread_id!r} that were not requested"
         self.surprises += len(new)
         self.known[thread_id] = there
 

@@ -80,7 +80,7 @@ def _before_fork() -> None:
             for thing in list(_open):
                 _hold(thing, thing.still)
             break
-        except BaseException as error:  # noqa: BLE001 - raised below, for Python to tell of it
+        except BaseException as error:  # noqa: BLE001 - raised below, for Python to report it
             raised = error
     if raised is not None:
         raise raised

@@ -196,7 +196,7 @@ def read_file(path: str) -> bytes | None:
 
 
 def read_at(handle: int, offset: int, length: int) -> bytes:
-    """So many bytes from a place; fewer only at the end of the file."""
+    """Up to `length` bytes from a place; fewer only at the end of the file."""
     parts = []
     while length and (part := os.pread(handle, length, offset)):
         parts.append(part)

@@ -56,7 +56,7 @@ class IdIndex:
         return found
 
     def add(self, entries: Iterable[tuple[str, str]]) -> None:
-        """Enter (id, directory name), flushed, where the id does not tell it."""
+        """Enter (id, directory name), flushed, where the id itself does not name it."""
         lines: dict[str, list[bytes]] = {}
         for checkpoint_id, directory_name in entries:
             if not names_directory(checkpoint_id, directory_name):

@@ -44,7 +44,7 @@ _READ_ONLY: Final = (
 )
 _FULL: Final = "the server has no connection left; raise max_connections, or put PgBouncer in front of it"
 _FOREIGN: Final = "these tables are not savegame's; nothing was changed, name another schema with schema="
-_TAKEN: Final = "there are frames that the row of their thread does not tell of; run verify, then repair"
+_TAKEN: Final = "the row of a thread does not count all of its frames; run verify, then repair"
 _LATE: Final = (
     "it took longer than deadline= allows and was cancelled: nothing was written; allow more, or see who holds a lock"
 )

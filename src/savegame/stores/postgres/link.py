@@ -327,7 +327,7 @@ class _Limited(Generator[Wait, Ready | int, T]):
         self._look = min(until, time.monotonic() + link.look_after)
 
     def send(self, ready: Any) -> Wait:
-        """Go on; what is waited for next. psycopg sends nothing when it goes on after Ctrl-C, which generators take amiss."""
+        """Go on; what is waited for next. After Ctrl-C psycopg sends nothing, which a generator rejects."""
         wanted = self._gen.send(Ready.NONE if ready is None and self._begun else ready)
         self._begun = True
         if time.monotonic() >= self._look:

@@ -76,7 +76,7 @@ class Listener:
                 self._link.tell("listen")
                 self._link.until = None
             return any(True for _ in self._link.notifies(timeout=max(until - time.monotonic(), 0.0), stop_after=1))
-        except (psycopg.Error, SavegameError):  # a hint is not worth an error: the next look will tell what is wrong
+        except (psycopg.Error, SavegameError):  # a hint is not worth an error: the next read raises what is wrong
             self.close()
             time.sleep(max(until - time.monotonic(), 0.0))
             return False

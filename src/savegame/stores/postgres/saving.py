@@ -72,7 +72,7 @@ class Saving:
         except psycopg.Error as error:
             if not is_lost(error):
                 self._committed.forget([change.key])
-                return 0  # nothing was written; trying again will tell why
+                return 0  # nothing was written; another attempt raises the reason
             doubtful = True
         finally:
             self._pool.give_back(link)

@@ -23,7 +23,7 @@ from savegame.stores.rules import MAX_SEQ
 from savegame.stores.sums import damaged, problem
 
 EVERY_FRAME: Final = (1, MAX_SEQ, None, True, False)
-"""What `frames_up` takes to give all of a thread, without deltas."""
+"""Parameters of `frames_up` for all frames of a thread, without deltas."""
 
 BODIES_AT_ONCE: Final = 50
 """How many bodies are read at a time."""

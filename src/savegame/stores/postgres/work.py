@@ -354,7 +354,7 @@ class Workings:
         """Go back to a savepoint. Returns None if that was possible, else PostgreSQL's code for why not, if it has one.
 
         `piped` is whether a pipeline was open before what is undone. If it was not and one is open now, an interrupt struck
-        before the pipeline could be left: nobody would see whether the statements in it failed, so the connection is closed.
+        before the pipeline could be left: whether the statements in it failed would stay unknown, so the connection is closed.
         """
         if link.pid == os.getpid() and link.in_pipeline and not piped:
             link.hang_up()

@@ -287,7 +287,7 @@ class Connections:
     def roll_back(self) -> None:
         """End the writer's transaction, if one is open, without a trace."""
         if self._writer is not None and self._writer.in_transaction:
-            with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself; the first error is the one to tell
+            with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself; the first error is the one to raise
                 self._writer.run("ROLLBACK")
 
     # -- reading -----------------------------------------------------------------------------------

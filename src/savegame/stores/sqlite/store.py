@@ -180,7 +180,7 @@ class SQLiteStore(RuledStore):
                 pending.error = error
 
     def _at_once(self, changes: Sequence[StoreChange]) -> list[int]:
-        """Write plain appends with one statement, which is a transaction by itself; else write nothing, and give nothing."""
+        """Write plain appends with one statement, which is a transaction by itself; else write nothing and return nothing."""
         own, db = self._connections, self._connections.idle()
         try:
             if len(changes) == 1:

@@ -107,7 +107,7 @@ def _id_of(db: Connection, row: Row, seq: int) -> str | None:
 
 
 def mend_places(db: Connection, namespace: str) -> list[str]:
-    """Put the row of a namespace right, and threads that strayed from it, where their checksums tell what they were."""
+    """Put the row of a namespace right, and threads that strayed from it, where their checksums show what they were."""
     done: list[str] = []
     if all_rows(db, "last_number")[0][0] >= MOST_THREADS:
         db.execute(SQL["set_last_number"], (MOST_THREADS,))
