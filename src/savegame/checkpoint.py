@@ -174,22 +174,26 @@ class Checkpoint(_Private):
     def __deepcopy__(self, memo: dict[int, Any]) -> Checkpoint:
         return self._changed(deepcopy(self._state, memo), metadata=deepcopy(self.metadata, memo))
 
-    def __getstate__(self) -> list[Any]:
+    def __getstate__(self) -> dict[str, Any]:
         """The pickled part: the fields, and the state if there is one, without the connection to the vault."""
         state = self._state if self._source.decode is None else self.state
-        return [*(getattr(self, item.name) for item in fields(self)), state]
+        return {**{item.name: getattr(self, item.name) for item in fields(self)}, "_state": state}
 
-    def __setstate__(self, values: list[Any]) -> None:
-        count = len(Checkpoint.__slots__)
-        state = values[count if len(values) == count + 1 else count + 2]  # earlier versions had more around it
-        for slot, value in zip((*Checkpoint.__slots__, "_state"), (*values[:count], state), strict=True):
-            object.__setattr__(self, slot, value)
+    def __setstate__(self, stored: dict[str, Any] | list[Any]) -> None:
+        if isinstance(stored, list):  # earlier versions: these fields, in this order, and sometimes more around the state
+            state = stored[_LISTED if len(stored) == _LISTED + 1 else _LISTED + 2]
+            stored = dict(zip(Checkpoint.__slots__, stored[:_LISTED], strict=False)) | {"_state": state}
+        whole = Checkpoint(**{name: value for name, value in stored.items() if name in Checkpoint.__slots__})
+        for slot in Checkpoint.__slots__:
+            object.__setattr__(self, slot, getattr(whole, slot))
+        object.__setattr__(self, "_state", stored["_state"])
 
     def __repr__(self) -> str:
         name = f" {self.label!r}" if self.label else ""
         return f"<Checkpoint {self.id[:12]}{name} step {self.step} of {self.thread_id!r}>"
 
 
+_LISTED: Final = 22
 _SLOTS: Final = frozenset((*Checkpoint.__slots__, *_Private.__slots__))
 _UNSET: Final = {"_source": Source(), "_state": _State.UNLOADED}
 """The private part of a checkpoint that was made by hand."""
@@ -198,12 +202,13 @@ _set_fields: Final = _Private.__dict__["_fields"].__set__  # past __setattr__, w
 
 # -- JSON ------------------------------------------------------------------------------------------
 
-_SHAPE: Final = (
+_FIRST: Final = (
     "id", "thread_id", "agent_id", "parent_id", "seq", "step", "iteration", "created_at", "label", "description", "tags",
     "metadata", "kind", "status", "reason", "tokens_used", "cost", "resume_hint", "size_bytes", "digest", "forked_from",
     "external_id",
 )  # fmt: skip
-"""The fields of the JSON form, in their order. `reason` is that of the status."""
+_SHAPE: Final = tuple(dict.fromkeys((*_FIRST, *(name for name in Checkpoint.__slots__ if name != "skipped"))))
+"""The fields of the JSON form, in their order: all but `skipped`. `reason` is that of the status."""
 
 _REQUIRED: Final = ("id", "thread_id", "seq", "step", "created_at", "size_bytes", "digest")
 

@@ -11,6 +11,7 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from savegame.checkpoint import Checkpoint, Source
@@ -24,6 +25,7 @@ from savegame.encoding.frames import (
     PLAIN,
     STATE_TO,
     Meta,
+    details_of,
     digest,
     load_meta,
     load_note,
@@ -130,7 +132,7 @@ class Timeline(Lineage):
 
     def _fields(self, frame: Frame, meta: Meta, node: Node | None, shared: Shared | None) -> tuple[dict[str, Any], Source]:
         label, tags = load_note(frame.note)
-        fields = {name: getattr(meta, name) for name in _SAME} | {
+        found = {name: getattr(meta, name) for name in _SAME} | {
             "id": frame.id,
             "thread_id": self.id,
             "seq": frame.seq,
@@ -142,7 +144,7 @@ class Timeline(Lineage):
             "status": Status(meta.status, meta.reason),
         }
         decode = None if node is None else lambda: self._value(frame.id, meta, node, shared)
-        return fields, Source(lambda: self._load_again(frame), decode, self.codec)
+        return found, Source(lambda: self._load_again(frame), decode, self.codec)
 
     def _value(self, checkpoint_id: str, meta: Meta, node: Node, shared: Shared | None) -> Any:
         value = value_of(self.codec, node, shared)
@@ -452,12 +454,10 @@ class Timeline(Lineage):
         return [self.put(kind, name, value) for (kind, name), value in records.items()]
 
 
-_SAME: Final = (
-    "parent_id", "agent_id", "step", "created_at", "size_bytes", "iteration", "description", "tokens_used", "cost",
-    "resume_hint", "forked_from", "external_id",
-)  # fmt: skip
+_OWN: Final = frozenset(("metadata", "kind", "status", "digest"))
+_SAME: Final = tuple(item.name for item in fields(Checkpoint) if hasattr(Meta, item.name) and item.name not in _OWN)
 """The fields that a checkpoint takes unchanged from its metadata."""
-_COMPARED: Final = (
-    "kind", "status", "reason", "description", "resume_hint", "iteration", "tokens_used", "cost", "metadata", "created_us",
-)  # fmt: skip
+_COMPARED: Final = tuple(
+    {"created_us", *details_of(Meta(None, 0, 0, 0))} - {"agent_id", "forked_from", "external_id", "request", "about"}
+)
 """The fields that identify a retry of a save, besides the state."""
