@@ -194,6 +194,8 @@ class Checkpoint(_Private):
 
 
 _LISTED: Final = 22
+"""The number of fields in pickles of earlier versions: new ones come after these."""
+
 _SLOTS: Final = frozenset((*Checkpoint.__slots__, *_Private.__slots__))
 _UNSET: Final = {"_source": Source(), "_state": _State.UNLOADED}
 """The private part of a checkpoint that was made by hand."""

@@ -1,7 +1,7 @@
 """The details of a checkpoint besides its state: the list, their checks, and the draft that a save builds from them.
 
-`Details` is the one list. A new detail is a line there, with its check; a line in `Meta`, which is stored; and a line in
-`Checkpoint`, which is public. Touches codec, frames, model, plain, errors.
+`Details` is the one list. A new detail is a line there, with its check; a line at the end of `Meta`, which is stored; and one
+at the end of `Checkpoint`, which is public. Touches codec, frames, model, plain, errors.
 """
 
 from __future__ import annotations
