@@ -6,6 +6,7 @@ Each entry of a list is made by its `of`, which shortens long values (excerpts.p
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
@@ -126,6 +127,12 @@ class AgentLoaded(BaseModel):
     cut: list[Cut] = Field(description="Shortened values; read their paths with thread_load and this thread_id.")
 
 
+def _shared(source: object, names: Iterable[str], long: Iterable[str]) -> dict[str, Any]:
+    """The fields that an entry has in common with its source; the `long` ones are shortened."""
+    texts, _ = cut_fields({name: getattr(source, name) for name in long}, BESIDE_CHARS)
+    return {**{name: getattr(source, name) for name in names}, **texts}
+
+
 class AgentEntry(BaseModel):
     """An agent in a list."""
 
@@ -138,8 +145,7 @@ class AgentEntry(BaseModel):
     @classmethod
     def of(cls, info: AgentInfo) -> AgentEntry:
         """The entry of an agent."""
-        texts, _ = cut_fields({"name": info.name, "agent_type": info.agent_type}, BESIDE_CHARS)
-        return cls(agent_id=info.id, **texts, version=info.version, updated_at=info.updated_at)
+        return cls(agent_id=info.id, **_shared(info, ("version", "updated_at"), ("name", "agent_type")))
 
 
 class AgentPage(BaseModel):
@@ -192,9 +198,8 @@ class ConversationEntry(BaseModel):
     @classmethod
     def of(cls, info: ConversationInfo) -> ConversationEntry:
         """The entry of a conversation."""
-        texts, _ = cut_fields({"title": info.title, "tags": info.tags}, BESIDE_CHARS)
         names = ("agent_id", "message_count", "last_message_at", "archived", "head")
-        return cls(conversation_id=info.id, **texts, **{name: getattr(info, name) for name in names})
+        return cls(conversation_id=info.id, **_shared(info, names, ("title", "tags")))
 
 
 class ConversationPage(BaseModel):
@@ -219,9 +224,8 @@ class HitEntry(BaseModel):
     @classmethod
     def of(cls, hit: Hit) -> HitEntry:
         """The entry of a hit."""
-        texts, _ = cut_fields({"role": hit.role, "snippet": hit.snippet}, BESIDE_CHARS)
         names = ("agent_id", "checkpoint_id", "message", "score", "matches")
-        return cls(conversation_id=hit.thread_id, **texts, **{name: getattr(hit, name) for name in names})
+        return cls(conversation_id=hit.thread_id, **_shared(hit, names, ("role", "snippet")))
 
 
 class HitPage(BaseModel):
@@ -375,10 +379,8 @@ class ThreadEntry(BaseModel):
     @classmethod
     def of(cls, info: ThreadInfo) -> ThreadEntry:
         """The entry of a thread."""
-        texts, _ = cut_fields({"damage": info.damage}, BESIDE_CHARS)
         names = ("agent_id", "head", "step", "checkpoints", "size_bytes", "updated_at", "forked_from")
-        same = {name: getattr(info, name) for name in names}
-        return cls(thread_id=info.id, status=str.__str__(info.status), **same, **texts)
+        return cls(thread_id=info.id, status=str.__str__(info.status), **_shared(info, names, ("damage",)))
 
 
 class ThreadPage(BaseModel):
