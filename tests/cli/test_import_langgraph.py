@@ -461,7 +461,7 @@ def test_a_file_that_somebody_has_open_is_read_as_it_is_now(tmp_path: Path) -> N
             assert list(ours.list(config("chat"))) == list(saver.list(config("chat")))
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody who may not write")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become a user who may not write")
 def test_a_file_where_nobody_may_write(old: Path, tmp_path: Path) -> None:
     script = (
         "import os, sys, savegame\n"

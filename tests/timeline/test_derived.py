@@ -337,7 +337,7 @@ def moment(vault: Vault) -> dict[str, object]:
 
 @given(st.lists(st.one_of(steps.map(lambda taken: taken[:3]), moments.map(lambda one: [one])), max_size=10))
 def test_with_checkpoints_of_an_agent_that_bring_back_what_was_deleted(taken: list[list[tuple[str, tuple[str, str]]]]) -> None:
-    """Each brings its moment back, whatever was deleted and begun anew since; and an erase reaches what they keep."""
+    """Each brings its moment back, whatever was deleted and re-created since; and an erase reaches what they keep."""
     vault = Vault(MemoryStore())
     vault.save_agent(AgentState("helper", "Helper", "scripted"))
     vault.thread("a", agent="helper").save({"text": SECRET})
