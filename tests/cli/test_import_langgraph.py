@@ -493,7 +493,7 @@ def test_what_is_no_such_file_is_refused_and_no_store_is_made(old: Path, tmp_pat
     for path, error in (
         (tmp_path / "missing.db", savegame.StoreNotFound),
         (tmp_path, savegame.StoreNotFound),
-        ("postgresql://127.0.0.1/graphs", savegame.UnsupportedError),
+        ("mysql://127.0.0.1/graphs", savegame.UnsupportedError),
         (text, savegame.UnsupportedError),
         (other, savegame.UnsupportedError),
     ):

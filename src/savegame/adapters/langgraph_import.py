@@ -103,13 +103,14 @@ class _Mover:
             place.id, foreign=lambda kind, data: SEALED.loads_typed((kind, data)), child_of=place.parent
         )
         wanted = self._old.ids(place)
-        there = {entry.external_id for entry in thread.history(branches=True)}
-        gone_on = bool(there - set(wanted))
+        saved = [entry.external_id for entry in thread.history(branches=True)]
+        gone_on = bool(saved) and saved[0] not in wanted  # what is only older was pruned in the source
+        there = set(saved)
         new = [external_id for external_id in wanted if external_id not in there]
-        if new and (gone_on or there != set(wanted[: len(there)])):
+        if new and (gone_on or new != wanted[-len(new) :]):
             raise ConflictError(
                 f"{self._old.name}: {place_name(place)}: the vault and the old {self._old.kind} have diverged "
-                f"(one was continued or pruned, and the old one continued); import into another store"
+                f"(continued or pruned in the vault, and continued in the {self._old.kind}); import into another store"
             )
         for external_id in new:
             self._old.read(place, external_id)  # so that a thread with a damaged row is not imported at all
@@ -175,9 +176,10 @@ class _Mover:
             left.discard(external_id)
             old = self._old.read(place, external_id)
             parent = found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else None
+            pruned = external_id in before and old.parent is None and parent not in wanted
             pairs: list[tuple[str, Any, Any]] = [
                 ("the metadata", old.metadata, dict(found.metadata)),
-                ("the parent", old.parent, parent),
+                ("the parent", parent if pruned else old.parent, parent),
                 *((key, old.checkpoint.get(key), value) for key, value in found.checkpoint.items()),
                 ("its parts", sorted(old.checkpoint), sorted(found.checkpoint)),
             ]
