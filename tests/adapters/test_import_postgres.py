@@ -7,6 +7,7 @@ import random
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ormsgpack
@@ -411,6 +412,21 @@ def test_a_thread_of_a_thousand_checkpoints_is_read_one_by_one(postgres_url: str
     (outcome,) = imported(postgres_url, vault)
     assert outcome.new == 1000
     assert_equal(postgres_url, vault)
+
+
+def test_no_class_is_constructed_because_the_database_names_it(
+    stock: PostgresSaver, postgres_url: str, on_disk: Callable[..., Vault], tmp_path: Path
+) -> None:
+    mark = tmp_path / "executed"
+    put(stock, {"odd": ["x"]})
+    call = ormsgpack.packb([ormsgpack.Ext(0, ormsgpack.packb(["os", "system", f"touch {mark}"]))])
+    execute(postgres_url, "UPDATE checkpoint_blobs SET blob = %s", call)
+    vault = on_disk()
+    imported(postgres_url, vault)
+    found = our_saver(vault).get_tuple(config())
+    assert found is not None
+    assert found.checkpoint["channel_values"]["odd"] == [f"touch {mark}"]  # the data, never the call
+    assert not mark.exists()
 
 
 # -- what is refused -------------------------------------------------------------------------------

@@ -195,6 +195,7 @@ def test_what_cannot_be_read_is_refused_and_no_store_is_made(url: str, reader: s
         (there._replace(netloc=f"{user}:{SECRET}@127.0.0.1").geturl(), savegame.InvalidInputError, "libpq"),  # not escaped
         (f"{reader}?schema=public", savegame.InvalidInputError, "libpq"),
         (f"{reader}?host=127.0.0.1&port=1", savegame.UnavailableError, "there is no answer"),
+        (f"host=127.0.0.1 user={user} password={SECRET}", savegame.InvalidInputError, "postgresql://"),
         (there._replace(scheme="postgresql+psycopg").geturl(), savegame.UnsupportedError, "postgresql://"),
     ):
         for more in ((), ("--json",)):

@@ -19,9 +19,9 @@ from savegame.adapters._langgraph_places import GraphPlace
 from savegame.adapters._langgraph_sources import SEALED, OldCheckpoint, Source, place_name
 from savegame.errors import CorruptionError, UnavailableError, UnsupportedError
 from savegame.stores.postgres.errors import translate
+from savegame.stores.postgres.pool import CONNECT_S
 from savegame.stores.postgres.store import libpq_address
 
-CONNECT_S: Final = 10
 NEWEST_MIGRATION: Final = 9
 """The highest number in `checkpoint_migrations` that this module knows."""
 

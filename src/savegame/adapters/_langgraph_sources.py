@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,11 +20,13 @@ import apsw
 import ormsgpack
 
 from savegame.adapters._langgraph_places import GraphPlace
-from savegame.errors import CorruptionError, StoreNotFound, UnavailableError, UnsupportedError
+from savegame.errors import CorruptionError, InvalidInputError, StoreNotFound, UnavailableError, UnsupportedError
 from savegame.opening import shown_address
 
 BUSY_MS: Final = 30_000
 POSTGRES: Final = ("postgresql://", "postgres://")
+_OPTIONS: Final = re.compile(r"\s*(dbname|host|hostaddr|password|port|service|user)\s*=")
+"""How libpq's other form of an address begins."""
 
 _COLUMNS: Final = "SELECT name FROM pragma_table_info(?)"
 _THREADS: Final = "SELECT thread_id, count(*) FROM checkpoints GROUP BY 1 ORDER BY 1"
@@ -63,6 +66,8 @@ def open_source(address: str | os.PathLike[str]) -> Source:
                 f'{shown_address(text)} needs psycopg ({error}): pip install "savegame[langgraph,postgres]"'
             ) from error
         return PostgresDatabase(text)
+    if _OPTIONS.match(text) and not Path(text).is_file():
+        raise InvalidInputError("write the address as a URL, postgresql://user@host:5432/database; name=value is not supported")
     if "://" in text:
         raise UnsupportedError(
             f"{shown_address(text)} is neither a file nor a postgresql:// address, and only LangGraph's SqliteSaver and "
