@@ -13,6 +13,7 @@ import contextlib
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
@@ -20,6 +21,8 @@ import ormsgpack
 
 from savegame.aio import AsyncVault
 from savegame.checkpoint import Checkpoint as Saved
+from savegame.details import Details, Draft, draft
+from savegame.encoding import diff
 from savegame.encoding.foreign import Foreign
 from savegame.errors import (
     AlreadyExistsError,
@@ -31,10 +34,11 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.model import Kind, checked_limit
-from savegame.store import MoveHead
+from savegame.store import ANY, MoveHead
 from savegame.thread import Thread
 from savegame.timeline.companions import CHILD, LEFT, WRITES
 from savegame.timeline.derived import NOTED
+from savegame.timeline.timeline import Edit, Terms
 from savegame.vault import Vault
 
 try:
@@ -118,20 +122,22 @@ class SavegameSaver(AsyncMethods):
         parent = config["configurable"].get("checkpoint_id")
         thread = self._thread(place, Foreign)
         known = self._last_put(place, thread, parent) if parent else None
-        details: dict[str, Any] = {
-            "id": place.checkpoint(external_id),
+        codec = thread.timeline.codec
+        details: Details = {
             "external_id": external_id,
             "kind": Kind.ITERATION,
             "metadata": {key: self._leaf(value) for key, value in get_checkpoint_metadata(config, metadata).items()},
         }
+        drafted = draft(codec, None, place.checkpoint(external_id), details)
         copy = metadata.get("source") == "fork"  # a sibling of a checkpoint, made on purpose
         try:
             if known is None:
-                hashes = self._begin(thread, place, parent, checkpoint, details, alone=not copy)
+                hashes = self._begin(thread, place, parent, checkpoint, drafted, alone=not copy)
             else:
                 branch = copy or (place, known.external_id) in self._chosen
                 changes, hashes = self._changes(known, checkpoint, new_versions)
-                self._continue(thread, place, known.external_id, {**changes, **details}, branch=branch)
+                edit = partial(diff.update, codec, **changes)
+                self._continue(thread, place, known.external_id, edit, drafted, branch=branch)
         except AlreadyExistsError:
             if self._is_same_put(place, config, checkpoint, metadata):  # a retry after a lost reply
                 return place.config(external_id)
@@ -141,14 +147,7 @@ class SavegameSaver(AsyncMethods):
         return place.config(external_id)
 
     def _begin(
-        self,
-        thread: Thread,
-        place: GraphPlace,
-        parent: str | None,
-        checkpoint: Checkpoint,
-        details: dict[str, Any],
-        *,
-        alone: bool,
+        self, thread: Thread, place: GraphPlace, parent: str | None, checkpoint: Checkpoint, drafted: Draft, *, alone: bool
     ) -> dict[str, Hashes]:
         """Save a checkpoint without a parent in the vault; returns the hashes of its lists.
 
@@ -156,17 +155,22 @@ class SavegameSaver(AsyncMethods):
         """
         hashes: dict[str, Hashes] = {}
         whole = self.full_state(place, parent, checkpoint, hashes)
-        if alone and place in self._empty and parent is None:
-            found = thread.latest()
-            if found is not None and found.id != details["id"]:
-                raise ConflictError(
-                    f"thread {place.id!r} was empty, and another writer has started it; read it again and retry",
-                    found=found.id,
-                )
-            thread.save(whole, **details)
-        else:
-            thread.save(whole, force=True, **details)
+        codec, expect = thread.timeline.codec, None if alone and place in self._empty and parent is None else ANY
+        try:
+            self._write(thread, lambda node: diff.difference(codec, node, whole), drafted, Terms(expect))
+        except ConflictError as error:
+            if type(error) is not ConflictError:
+                raise
+            raise ConflictError(
+                f"thread {place.id!r} was empty, and another writer has started it; read it again and retry", found=error.found
+            ) from error
         return hashes
+
+    def _write(self, thread: Thread, edit: Edit, drafted: Draft, terms: Terms) -> None:
+        timeline = thread.timeline
+        edit, beside = thread.tied(edit)
+        with timeline.engine.alone(timeline.key):
+            timeline.write(edit, drafted, terms._replace(beside=beside))
 
     def _is_same_put(
         self, place: GraphPlace, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
@@ -194,19 +198,19 @@ class SavegameSaver(AsyncMethods):
         fields = {key: self._leaves(value) for key, value in checkpoint.items() if key != "channel_values"}
         return {**state, **fields, "channel_values": {channel: self._leaves(value) for channel, value in values.items()}}
 
-    def _continue(self, thread: Thread, place: GraphPlace, parent: str, update: dict[str, Any], *, branch: bool) -> None:
+    def _continue(self, thread: Thread, place: GraphPlace, parent: str, edit: Edit, drafted: Draft, *, branch: bool) -> None:
         """Save on top of a checkpoint: as the new head, or as a branch."""
         base = place.checkpoint(parent)
         if not branch:
             try:
-                thread.update(**update, expect=base)
-                return
+                return self._write(thread, edit, drafted, Terms(base))
             except ConflictError as error:
                 last = self._latest.get(place)
                 own = last is not None and error.found == place.checkpoint(last.external_id)
                 if type(error) is not ConflictError or not own or (place, parent) in self._started:
                     raise
-        thread.update(**update, parent=base, force=True)
+        frame = thread.timeline.resolve(base)
+        return self._write(thread, edit, drafted, Terms(base=thread.timeline.point(frame.seq, frame)))
 
     def _changes(
         self, known: LastPut, checkpoint: Checkpoint, new_versions: ChannelVersions
@@ -271,14 +275,17 @@ class SavegameSaver(AsyncMethods):
         records = {
             (kind, f"{task_id} {index}"): self._task_record(task_id, task_path, {index: special[index]}) for index in special
         }
+        if plain and not records:
+            with contextlib.suppress(AlreadyExistsError):  # looking first would cost every other call
+                return thread.put_records({(kind, task_id): self._task_record(task_id, task_path, plain)}, absent=True)
         if plain:
-            old = thread.records(kind).get(task_id)
-            new = self._task_record(task_id, task_path, plain)
+            new, old = self._task_record(task_id, task_path, plain), thread.records(kind).get(task_id)
             if old is not None:
                 new[2] = old[2] + [write for write in new[2] if write[0] not in {existing[0] for existing in old[2]}]
             records[kind, task_id] = new
         if records:
             thread.put_records(records)
+        return None
 
     def _task_record(self, task_id: str, task_path: str, writes: Mapping[int, tuple[str, Any]]) -> list[Any]:
         """The record of the writes of one task."""
