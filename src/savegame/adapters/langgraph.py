@@ -339,9 +339,12 @@ class SavegameSaver(AsyncMethods):
             while left is None or left > 0:
                 page = list(islice(entries, PAGE if left is None else min(PAGE, left)))
                 left = None if left is None else left - len(page)
+                replayed = newest is not None and limit == 1  # so a replayed graph asks where its subgraph goes on
                 if not page:
+                    if replayed:  # it begins again, beside what there is
+                        self._empty.pop(place, None)
                     break
-                if newest is not None and limit == 1:  # so a replayed graph asks where its subgraph goes on
+                if replayed:
                     self._choose(place, thread, page[0])
                 yield from [self._tuple(thread, place, found) for found in thread.replay(page)][::-1]
 
