@@ -29,7 +29,8 @@ KNOWN_DEFECTS = True
 """Leave out what does not work yet; remove this constant with the defects.
 
 A fork, or a rewind, of a fork forgets what subgraphs remembered from before that fork. A copy of a thread's first checkpoint
-stands on top of the head in the vault, so that a rewind takes it for what came of that head's step.
+stands on top of the head in the vault, so that a rewind takes it for what came of that head's step. After a rewind, a
+replay lets subgraphs remember what was undone.
 """
 
 Saver = BaseCheckpointSaver[Any]
@@ -260,15 +261,23 @@ class GraphMachine(RuleBasedStateMachine):
     def draw_thread(self, data: st.DataObject, *, among: Sequence[str] | None = None) -> str:
         return data.draw(st.sampled_from(sorted(self.graph_of if among is None else among)), label="thread")
 
-    def draw_point(self, data: st.DataObject, *, least: int = 0, forks: bool = True) -> tuple[str, int]:
+    def draw_point(self, data: st.DataObject, among: Sequence[str], *, least: int = 0) -> tuple[str, int]:
         """A thread, and the number of one of its checkpoints, from the newest on."""
-        thread_id = self.draw_thread(data, among=self.filled(least + 1, forks=forks))
+        thread_id = self.draw_thread(data, among=among)
         return thread_id, data.draw(st.integers(least, self.count[thread_id] - 1), label="point")
 
-    def filled(self, least: int = 1, *, forks: bool = True) -> list[str]:
-        """The threads with so many checkpoints, and not too many to look at; perhaps without forks."""
-        found = [thread_id for thread_id, count in self.count.items() if least <= count < MOST_CHECKPOINTS]
-        return [thread_id for thread_id in found if forks or thread_id not in self.hidden]
+    def filled(self, least: int = 1) -> list[str]:
+        """The threads with so many checkpoints, and not too many to look at."""
+        return [thread_id for thread_id, count in self.count.items() if least <= count < MOST_CHECKPOINTS]
+
+    def to_go_back(self, least: int = 1) -> list[str]:
+        """Those that the vault can rewind and fork."""
+        return [one for one in self.filled(least) if not KNOWN_DEFECTS or one not in self.hidden]
+
+    def to_replay(self) -> list[str]:
+        """Those that a graph can replay."""
+        left = {thread_id for thread_id, _ in self.ours.left if self.graph_of[thread_id] != "flat"}
+        return [one for one in self.filled() if not KNOWN_DEFECTS or one not in left]
 
     def point(self, side: Side, thread_id: str, number: int) -> StateSnapshot:
         return side.history(self.graph_of[thread_id], thread_id)[number]
@@ -304,19 +313,19 @@ class GraphMachine(RuleBasedStateMachine):
         thread_id = self.draw_thread(data)
         self.both(thread_id, lambda side: self.run(side, thread_id, None, config(thread_id), durability))
 
-    @precondition(lambda self: self.filled())
+    @precondition(lambda self: self.to_replay())
     @rule(data=st.data(), given=st.sampled_from((None, None, "run", "answer")))
     def replay(self, data: st.DataObject, given: str | None) -> None:
         """From any checkpoint of the history."""
-        thread_id, number = self.draw_point(data)
+        thread_id, number = self.draw_point(data, self.to_replay())
         what = {None: None, "run": {"value": ["again"]}, "answer": Command(resume="again")}[given]
         self.both(thread_id, lambda side: self.run(side, thread_id, what, self.point(side, thread_id, number).config))
 
-    @precondition(lambda self: self.filled())
+    @precondition(lambda self: self.to_replay())
     @rule(data=st.data(), word=st.none() | words, newest=st.booleans(), then=st.booleans())
     def change(self, data: st.DataObject, word: str | None, newest: bool, then: bool) -> None:
         """`update_state` at any checkpoint, as any node or as a copy, and then perhaps a run from there."""
-        thread_id, number = (self.draw_thread(data), None) if newest else self.draw_point(data)
+        thread_id, number = (self.draw_thread(data), None) if newest else self.draw_point(data, self.to_replay())
         graph = self.graph_of[thread_id]
         node = data.draw(st.sampled_from([None, None, "__copy__", START, *NODES[graph]]), label="as")
         if KNOWN_DEFECTS and node == "__copy__" and number == self.count[thread_id] - 1:
@@ -400,27 +409,27 @@ class GraphMachine(RuleBasedStateMachine):
     @rule(data=st.data(), name=st.none() | words)
     def label_and_verify(self, data: st.DataObject, name: str | None) -> None:
         """Changes nothing for the graph."""
-        thread_id, number = self.draw_point(data)
+        thread_id, number = self.draw_point(data, self.filled())
         self.vault.thread(thread_id).label(self.vaults_id(thread_id, number), name)
         assert self.vault.verify().ok
         self.touched.add(thread_id)
 
-    @precondition(lambda self: self.filled(2, forks=not KNOWN_DEFECTS))
+    @precondition(lambda self: self.to_go_back(2))
     @rule(data=st.data(), given=st.sampled_from((None, None, "run", "answer")))
     def rewind(self, data: st.DataObject, given: str | None) -> None:
         """The state is that of then, what was written there is not applied, and the next node runs again."""
-        thread_id, number = self.draw_point(data, least=1, forks=not KNOWN_DEFECTS)  # at the head there is nothing to take back
+        thread_id, number = self.draw_point(data, self.to_go_back(2), least=1)  # at the head there is nothing to take back
         self.back(thread_id, thread_id, number, waits=True)
         there = self.vaults_id(thread_id, number)
         self.leave(thread_id, at(self.point(self.ours, thread_id, number)))
         self.vault.thread(thread_id).rewind(there)
         self.go_on_from_there(thread_id, given)
 
-    @precondition(lambda self: self.filled(forks=not KNOWN_DEFECTS) and len(self.graph_of) < MOST_THREADS)
+    @precondition(lambda self: self.to_go_back() and len(self.graph_of) < MOST_THREADS)
     @rule(data=st.data(), given=st.sampled_from((None, None, "run", "answer")))
     def fork(self, data: st.DataObject, given: str | None) -> None:
         """A thread of its own that begins with a checkpoint of another."""
-        (thread_id, number), new = self.draw_point(data, forks=not KNOWN_DEFECTS), f"fork {len(self.graph_of)}"
+        (thread_id, number), new = self.draw_point(data, self.to_go_back()), f"fork {len(self.graph_of)}"
         self.theirs.saver.copy_thread(thread_id, new)
         self.back(thread_id, new, number, waits=False)
         self.vault.thread(thread_id).fork(new, at=self.vaults_id(thread_id, number))

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import savegame
-from savegame.testing.postgres import Server
+from savegame.testing.postgres import PostgresServer
 from savegame.vault import Vault
 
 
@@ -68,7 +68,7 @@ class PostgresMachine(GraphMachine):
 
 
 STEADY = settings(
-    max_examples=25,
+    max_examples=20,
     stateful_step_count=12,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
@@ -87,7 +87,7 @@ TestPostgres.settings = FEW
 
 
 @pytest.fixture(scope="module", autouse=True)
-def database(postgres_server: Server) -> Iterator[None]:
+def database(postgres_server: PostgresServer) -> Iterator[None]:
     with postgres_server.fresh_database() as url:
         PostgresMachine.url = url
         yield
