@@ -24,6 +24,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import RESUME
 from pydantic import BaseModel
 from scripted import chat, config, person, pydantic_state
 
@@ -93,6 +94,9 @@ def others(canary: Path) -> dict[str, Foreign]:
         "json lc 2": Foreign("json", json.dumps(constructor).encode()),
         "json lc 1": Foreign("json", json.dumps(first).encode()),
         "json inside": Foreign("json", json.dumps([{"a": constructor}]).encode()),
+        "json exception": Foreign("json", json.dumps({"__exc_type__": "os.system", "__exc_args__": [command]}).encode()),
+        "json reduce": Foreign("json", json.dumps({"py/reduce": [{"py/function": "os.system"}, [command]]}).encode()),
+        "yaml": Foreign("yaml", f"!!python/object/apply:os.system ['{command}']".encode()),
         "pickle": Foreign("pickle", pickle.dumps(Bomb(command))),
         "pickle with another name": Foreign("msgpack+aes", pickle.dumps(Bomb(command))),
     }
@@ -100,7 +104,7 @@ def others(canary: Path) -> dict[str, Foreign]:
 
 NAMES = list(commands(Path("x")))
 OTHERS = list(others(Path("x")))
-PLACES = ["channel", "item", "value of a dict", "write", "metadata", "version"]
+PLACES = ["channel", "item", "value of a dict", "write", "answer", "metadata", "version"]
 
 
 @pytest.fixture
@@ -128,8 +132,9 @@ def forge(vault: Vault, leaf: Foreign, where: str) -> None:
         external_id=external_id,
         metadata={**head.metadata, **({"evil": leaf} if where == "metadata" else {})},
     )
-    if where == "write":
-        SavegameSaver(vault).put_writes(place.config(external_id), [("messages", Path("to be replaced"))], "task")
+    if where in ("write", "answer"):
+        channel = "messages" if where == "write" else RESUME
+        SavegameSaver(vault).put_writes(place.config(external_id), [(channel, Path("to be replaced"))], "task")
         kind = _writes_kind(external_id)
         ((name, record),) = thread.records(kind).items()
         forged = replaced(record, leaf)
@@ -245,6 +250,46 @@ def test_nothing_is_imported() -> None:
             assert found is not None
             assert found.checkpoint["channel_values"]["extra"] == {"a": {"a": 1}}
     assert "this" not in sys.modules
+
+
+@pytest.mark.parametrize("where", ["write", "answer"])
+@pytest.mark.parametrize("name", NAMES)
+def test_writes_that_a_rewind_or_a_copy_sets_aside_run_nothing(name: str, where: str, canary: Path) -> None:
+    """Nor when the line that they belong to is gone back to, forked, exported or shown again."""
+    with savegame.open("memory:") as vault, savegame.open("memory:") as other:
+        forge(vault, commands(canary)[name], where)
+        thread = vault.thread("t")
+        forged = thread.latest()
+        assert forged is not None
+        graph = chat(SavegameSaver(vault))
+        with contextlib.suppress(Exception):
+            graph.invoke(person("more", 2), config())
+        assert thread.latest() != forged
+        thread.rewind(forged.id)
+        read_in_every_way(vault, canary)
+        thread.rewind("head~1")
+        SavegameSaver(vault).copy_thread("t", "a copy")
+        thread.fork("a fork", at=forged.id)
+        vault.copy_to(other)
+        for one in (vault, other):
+            for thread_id in ("a copy", "a fork", "t"):
+                with contextlib.suppress(Exception):
+                    chat(SavegameSaver(one)).invoke(None, config(thread_id))
+                assert len(list(SavegameSaver(one).list(config(thread_id)))) >= 1
+        assert not canary.exists()
+
+
+def test_text_that_cannot_be_encoded_opens_no_other_format(saver: SavegameSaver) -> None:
+    """A lone surrogate once made LangGraph's serializer write JSON, whose reader calls what it names."""
+    constructor = {"lc": 2, "type": "constructor", "id": ["os", "system"], "args": ["true"], "text": "\ud800"}
+    at = put(saver, config(), {"a": constructor, "b": ["\ud800", constructor]})
+    saver.put_writes(at, [("a", constructor)], "task")
+    found = SavegameSaver(saver.vault).get_tuple(at)
+    assert found is not None
+    values, writes = found.checkpoint["channel_values"], found.pending_writes
+    assert writes is not None
+    for one in (values["a"], values["b"][1], writes[0][2]):
+        assert {key: one[key] for key in ("lc", "id", "args")} == {key: constructor[key] for key in ("lc", "id", "args")}
 
 
 def test_damaged_bytes_are_corruption(vault: Vault) -> None:
