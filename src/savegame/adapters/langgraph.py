@@ -30,7 +30,7 @@ from savegame.errors import (
     ThreadNotFound,
     UnsupportedError,
 )
-from savegame.model import Kind, checked_limit
+from savegame.model import checked_limit
 from savegame.thread import Thread
 from savegame.timeline.companions import CHILD
 from savegame.timeline.derived import NOTED
@@ -52,6 +52,7 @@ try:
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
     from savegame.adapters._langgraph_async import PAGE, AsyncMethods
+    from savegame.adapters._langgraph_details import GraphDetails
     from savegame.adapters._langgraph_messages import read_message
     from savegame.adapters._langgraph_places import GraphPlace
     from savegame.adapters._langgraph_slices import Hashes, has_grown, hash_slices, is_plain, is_simple
@@ -101,6 +102,7 @@ class SavegameSaver(AsyncMethods):
         self._latest: OrderedDict[GraphPlace, LastPut] = OrderedDict()
         self._chosen: OrderedDict[tuple[GraphPlace, str], None] = OrderedDict()
         self._empty: OrderedDict[GraphPlace, None] = OrderedDict()
+        self._details = GraphDetails()
 
     # -- putting -----------------------------------------------------------------------------------
 
@@ -119,9 +121,9 @@ class SavegameSaver(AsyncMethods):
         details: dict[str, Any] = {
             "id": place.checkpoint(external_id),
             "external_id": external_id,
-            "kind": Kind.ITERATION,
             "metadata": {key: self._leaf(value) for key, value in get_checkpoint_metadata(config, metadata).items()},
         }
+        details |= self._details.of(place, parent, checkpoint, metadata, new_versions, lambda: self._loaded(place, parent))
         try:
             copy = metadata.get("source") == "fork"  # a sibling of a checkpoint, made on purpose
             if known is None:
@@ -457,6 +459,7 @@ class SavegameSaver(AsyncMethods):
                     id=target.checkpoint(external_id),
                     external_id=external_id,
                     kind=found.kind,
+                    status=found.status,
                     metadata=found.metadata,
                     force=True,
                     parent=parent if parent is not None and self.vault.find(parent) is not None else None,
@@ -491,6 +494,10 @@ class SavegameSaver(AsyncMethods):
             return thread.load(place.checkpoint(external_id))
         except (CheckpointNotFound, ThreadNotFound):
             return None
+
+    def _loaded(self, place: GraphPlace, external_id: str | None) -> Saved | None:
+        """A checkpoint with the objects in its state; None if it does not exist."""
+        return None if external_id is None else self._find(self._thread(place, self._revive()), place, external_id)
 
     def _revive(self, shared: dict[tuple[str, bytes], Any] | None = None) -> Callable[[str, bytes], Any]:
         """A decoder of leaves; with `shared`, equal leaves become the same object.

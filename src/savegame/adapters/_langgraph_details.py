@@ -1,0 +1,156 @@
+"""What listings say of LangGraph's checkpoints: which nodes made one, whether the graph has ended, what it spent.
+
+All of it comes from what LangGraph passes to `put` and from what was put before, so it costs no write; a read only if another
+process made the checkpoint before. Details of the newest checkpoint of each place are remembered: a retry gets the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
+
+from savegame.adapters._langgraph_places import GraphPlace
+from savegame.checkpoint import Checkpoint as Saved
+from savegame.model import MAX_KIND, Kind
+
+REMEMBERED: Final = 1024
+
+START: Final = "__start__"
+SENDS: Final = "__pregel_tasks"
+BRANCH: Final = "branch:to:"
+JOIN: Final = "join:"
+"""Names, and starts of names, of the channels that trigger the nodes of a graph. Channels of other names are the user's."""
+
+_GIVEN: Final = ("input", "fork")
+"""Sources of checkpoints whose messages the graph did not make."""
+
+
+class _Last(NamedTuple):
+    """The newest checkpoint of a place: the nodes that had run, those that will by `Send`, and what was said of it."""
+
+    id: str
+    seen: dict[str, dict[str, Any]]
+    sends: tuple[str, ...]
+    details: dict[str, Any]
+
+
+class GraphDetails:
+    """The details of the checkpoints that one saver puts. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[GraphPlace, _Last] = OrderedDict()
+        self._counted: OrderedDict[str, set[str]] = OrderedDict()
+        """Messages by thread, subgraphs included, so that one that a subgraph returns counts once."""
+        self._lock = threading.Lock()
+
+    def of(
+        self,
+        place: GraphPlace,
+        parent: str | None,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        changed: Collection[str],
+        load: Callable[[], Saved | None],
+    ) -> dict[str, Any]:
+        """The kind, status, tokens and cost of a checkpoint with these `changed` channels; `load` loads its parent."""
+        source, values = metadata.get("source"), checkpoint["channel_values"]
+        last = self._last.get(place)
+        if last is not None and last.id == checkpoint["id"]:
+            return last.details
+        before: dict[str, Any] = {}
+        if last is None or last.id != parent:
+            last, changed = None, values.keys()
+            found = load() if parent is not None and source not in _GIVEN else None
+            before = {} if found is None else found.state
+        seen = before.get("versions_seen", {}) if last is None else last.seen
+        sends = _sends(before.get("channel_values", {})) if last is None else last.sends
+        details: dict[str, Any] = {"kind": _kind(source, checkpoint, seen, sends)}
+        if source != "input" and has_ended(checkpoint):
+            details["status"] = "completed"
+        present = dict(_answers({channel: values[channel] for channel in changed if channel in values}))
+        with self._lock:
+            counted = self._counted.setdefault(place.thread_id, set())
+            counted.update(dict(_answers(before.get("channel_values", {}))))
+            new = [] if source in _GIVEN else [message for id_, message in present.items() if id_ not in counted]
+            counted.update(present)
+            details |= _spent(new)
+            copied = {node: dict(versions) for node, versions in checkpoint["versions_seen"].items()}
+            self._last[place] = _Last(checkpoint["id"], copied, _sends(values), details)
+            for kept, key in ((self._last, place), (self._counted, place.thread_id)):
+                kept.move_to_end(key)  # type: ignore[arg-type]
+                while len(kept) > REMEMBERED:
+                    kept.popitem(last=False)
+        return details
+
+
+def _kind(
+    source: str | None, checkpoint: Checkpoint, before: Mapping[str, Mapping[str, Any]], sends: tuple[str, ...]
+) -> str:
+    """The source of a checkpoint, or the nodes that ran since the one before."""
+    if source != "loop":
+        return source or Kind.ITERATION
+    seen = checkpoint["versions_seen"].items()
+    ran = [node for node, versions in seen if versions and versions != before.get(node) and node != "__interrupt__"]
+    names = list(dict.fromkeys([*ran, *sends]))
+    text = "+".join([name for name in names if name != START] or names) or Kind.ITERATION
+    return text if len(text) <= MAX_KIND else f"{text[: MAX_KIND - 1]}…"
+
+
+def _sends(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The nodes that a checkpoint's `Send`s start."""
+    found = values.get(SENDS)
+    return tuple(one.node for one in found if hasattr(one, "node")) if isinstance(found, list) else ()
+
+
+def has_ended(checkpoint: Checkpoint) -> bool:
+    """Whether no node is to run next, as far as a checkpoint tells: False for graphs that trigger nodes by other channels."""
+    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    if any(_triggers(channel, value) for channel, value in values.items()):
+        return False
+    triggers = {channel for node, seen in checkpoint["versions_seen"].items() if node != "__interrupt__" for channel in seen}
+    return bool(versions) and all(channel == START or channel.startswith((BRANCH, JOIN)) for channel in triggers)
+
+
+def _triggers(channel: str, value: Any) -> bool:
+    """Whether a channel that has a value starts a node."""
+    if channel.startswith(JOIN):  # it has the names of the nodes that it waits for, and those that came so far
+        came, _ = value if isinstance(value, (tuple, list)) else (value, None)
+        awaited = channel.removeprefix(JOIN).rpartition(":")[0]
+        return len("+".join(came)) == len(awaited)
+    return channel == START or channel.startswith(BRANCH) or (channel == SENDS and bool(value))
+
+
+def _answers(values: Mapping[str, Any]) -> Iterator[tuple[str, AIMessage]]:
+    """The messages in lists that say what they used, each with an id, or its place if it has none."""
+    for channel, value in values.items():
+        if type(value) is list:
+            for place, item in enumerate(value):
+                if isinstance(item, AIMessage) and item.usage_metadata is not None:
+                    yield item.id or f"{channel} {place}", item
+
+
+def _spent(messages: Collection[AIMessage]) -> dict[str, Any]:
+    """The tokens and cost of messages, where they are known."""
+    tokens = [found for message in messages for found in _numbers(message.usage_metadata, "total_tokens")]
+    costs = [cost for message in messages for cost in _costs(message)]
+    return ({"tokens_used": int(sum(tokens))} if tokens else {}) | ({"cost": math.fsum(costs)} if costs else {})
+
+
+def _costs(message: AIMessage) -> list[float]:
+    """The cost of a message, which some providers write beside the tokens; at most one."""
+    beside = message.response_metadata
+    places = (message.usage_metadata, beside, beside.get("token_usage"), beside.get("usage"))
+    return [cost for place in places for name in ("cost", "total_cost") for cost in _numbers(place, name)][:1]
+
+
+def _numbers(place: Any, name: str) -> list[float]:
+    """A number of a mapping that can be stored, if it is there."""
+    found = place.get(name) if isinstance(place, Mapping) else None
+    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
+    return [found] if is_number and math.isfinite(found) and 0 <= found < 2**53 else []
