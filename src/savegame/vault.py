@@ -49,6 +49,7 @@ from savegame.model import (
     checked_path,
 )
 from savegame.present.diffs import Diff, changes_between
+from savegame.runs.interrupts import graph_status
 from savegame.runs.keeping import RunLedger
 from savegame.runs.ledger import CallEntry
 from savegame.runs.run import Run
@@ -277,7 +278,7 @@ class Vault:
             head.step,
             self._timeline(row.key).count_visible(row),
             head.size_bytes,
-            Status(head.status, head.reason),
+            graph_status(self._timeline(row.key), head),
             first.created_at,
             head.created_at,
             first.forked_from,
@@ -472,14 +473,18 @@ class Vault:
         return self.rooms.runner.run(thread_id, agent, tools, lease, Run, strategy=strategy)
 
     def calls(self, thread_id: str) -> Iterator[CallEntry]:
-        """The ledger of a thread: the status and outcome of each tool call."""
+        """The ledger of a thread: the status and outcome of each tool call, then the interrupts of its LangGraph graph.
+
+        Those of subgraphs are listed with the outermost graph.
+        """
         return self.rooms.runner.calls(thread_id)
 
     def answer(self, thread_id: str, call: str | CallEntry, value: Any, *, comment: str | None = None) -> bool:
         """Answer a call that waits for a person: True allows it, anything else refuses it and becomes its error for the model.
 
         A `comment` stays in the ledger. The first answer wins: returns False if there was one, or the call does not wait. No
-        process needs to be running.
+        process needs to be running. An interrupt of a LangGraph graph, by its id, returns `value` when the graph is invoked
+        again with None; raises NotFoundError if the graph has gone on.
         """
         return self.rooms.runner.answer(thread_id, call, value, comment)
 

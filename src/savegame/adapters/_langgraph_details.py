@@ -89,9 +89,7 @@ class GraphDetails:
         return details
 
 
-def _kind(
-    source: str | None, checkpoint: Checkpoint, before: Mapping[str, Mapping[str, Any]], sends: tuple[str, ...]
-) -> str:
+def _kind(source: str | None, checkpoint: Checkpoint, before: Mapping[str, Mapping[str, Any]], sends: tuple[str, ...]) -> str:
     """The source of a checkpoint, or the nodes that ran since the one before."""
     if source != "loop":
         return source or Kind.ITERATION
@@ -152,5 +150,6 @@ def _costs(message: AIMessage) -> list[float]:
 def _numbers(place: Any, name: str) -> list[float]:
     """A number of a mapping that can be stored, if it is there."""
     found = place.get(name) if isinstance(place, Mapping) else None
-    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
-    return [found] if is_number and math.isfinite(found) and 0 <= found < 2**53 else []
+    if not isinstance(found, (int, float)) or isinstance(found, bool):
+        return []
+    return [found] if 0 <= found < 2**53 else []  # which is false for NaN

@@ -31,6 +31,7 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.model import checked_limit
+from savegame.runs.interrupts import with_answers
 from savegame.thread import Thread
 from savegame.timeline.companions import CHILD
 from savegame.timeline.derived import NOTED
@@ -344,7 +345,7 @@ class SavegameSaver(AsyncMethods):
         parent = state["parent_id"]
         writes = sorted(
             (
-                (writes_sort_key(task_path, task_id, index), task_id, channel, value)
+                (writes_sort_key(task_path, task_id, index), (index, task_id, channel, value))
                 for task_id, task_path, written in thread.records(_writes_kind(checkpoint["id"])).values()
                 for index, channel, value in written
             ),
@@ -355,7 +356,7 @@ class SavegameSaver(AsyncMethods):
             checkpoint,
             cast(CheckpointMetadata, dict(found.metadata)),
             place.config(parent) if parent else None,
-            [(task_id, channel, value) for _, task_id, channel, value in writes],
+            with_answers([write for _, write in writes]),
         )
 
     def get_delta_channel_history(

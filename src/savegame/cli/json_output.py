@@ -259,7 +259,10 @@ class StaleOutput(TypedDict):
 
 
 class CallOutput(TypedDict):
-    """A tool call; `status` is started, waiting, done, failed or unknown; `answered` if it waits but has its answer."""
+    """A tool call; `status` is started, waiting, done, failed or unknown; `answered` if it waits but has its answer.
+
+    `interrupt`: a LangGraph node asks; `name` is the node.
+    """
 
     thread_id: str
     key: str
@@ -274,6 +277,7 @@ class CallOutput(TypedDict):
     asked: str | None
     comment: str | None
     answered: bool
+    interrupt: bool
 
 
 class AnswerOutput(TypedDict):

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 from savegame.encoding.frames import load_meta
@@ -25,7 +26,7 @@ from savegame.errors import (
     UnavailableError,
 )
 from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, checked_id
-from savegame.runs import tracing
+from savegame.runs import interrupts, tracing
 from savegame.runs.core import RunCore
 from savegame.runs.journal import time_of
 from savegame.runs.lease import Hold, is_gone
@@ -155,7 +156,8 @@ class Runner:
         entries = sorted((CallEntry.from_dict(*kept) for kept in thread.values(CALL).items()), key=lambda entry: entry.order)
         waiting = {entry.key for entry in entries if entry.status == CallStatus.WAITING}
         answered = waiting & thread.values(ANSWER).keys() if waiting else waiting
-        return (replace(entry, answered=entry.key in answered) for entry in entries)
+        told = (replace(entry, answered=entry.key in answered) for entry in entries)
+        return chain(told, interrupts.waiting(thread))
 
     def _call(self, thread: Timeline, key: str) -> CallEntry:
         kept = thread.values(CALL).get(key)
@@ -167,6 +169,8 @@ class Runner:
         """`Vault.answer`."""
         thread = self._thread(thread_id)
         key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
+        if key not in thread.names(CALL):
+            return interrupts.answer(thread, key, value, comment)
         entry = self._call(thread, key)
         if entry.status != CallStatus.WAITING:
             return False
