@@ -17,15 +17,11 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 
 from savegame.adapters._langgraph_places import GraphPlace
 from savegame.checkpoint import Checkpoint as Saved
+from savegame.messages.locate import BRANCH, JOIN, SENDS, START
 from savegame.model import MAX_KIND, Kind
+from savegame.runs.interrupts import INTERRUPT
 
 REMEMBERED: Final = 1024
-
-START: Final = "__start__"
-SENDS: Final = "__pregel_tasks"
-BRANCH: Final = "branch:to:"
-JOIN: Final = "join:"
-"""Names, and starts of names, of the channels that trigger the nodes of a graph. Channels of other names are the user's."""
 
 _GIVEN: Final = ("input", "fork")
 """Sources of checkpoints whose messages the graph did not make."""
@@ -94,7 +90,7 @@ def _kind(source: str | None, checkpoint: Checkpoint, before: Mapping[str, Mappi
     if source != "loop":
         return source or Kind.ITERATION
     seen = checkpoint["versions_seen"].items()
-    ran = [node for node, versions in seen if versions and versions != before.get(node) and node != "__interrupt__"]
+    ran = [node for node, versions in seen if versions and versions != before.get(node) and node != INTERRUPT]
     names = list(dict.fromkeys([*ran, *sends]))
     text = "+".join([name for name in names if name != START] or names) or Kind.ITERATION
     return text if len(text) <= MAX_KIND else f"{text[: MAX_KIND - 1]}…"
@@ -111,7 +107,7 @@ def has_ended(checkpoint: Checkpoint) -> bool:
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     if any(_triggers(channel, value) for channel, value in values.items()):
         return False
-    triggers = {channel for node, seen in checkpoint["versions_seen"].items() if node != "__interrupt__" for channel in seen}
+    triggers = {channel for node, seen in checkpoint["versions_seen"].items() if node != INTERRUPT for channel in seen}
     return bool(versions) and all(channel == START or channel.startswith((BRANCH, JOIN)) for channel in triggers)
 
 

@@ -331,6 +331,7 @@ class DiffResult(BaseModel):
     new: str = Field(description="Id of the second checkpoint.")
     changes: list[ChangeEntry]
     total: int = Field(description="Number of changes, on all pages.")
+    folded: int = Field(description="Changed fields that only LangGraph works with; bookkeeping=true includes them.")
     next: str | None = Field(description=NEXT)
 
 

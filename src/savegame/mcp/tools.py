@@ -18,9 +18,11 @@ from savegame.mcp.paging import fill_page, parse_number, skip_newer, skip_past
 from savegame.mcp.schemas import After, AgentId, CheckpointId, ConversationId, Limit, Message, Patch, Ref, Start, ThreadId
 from savegame.messages.domain import AgentState, Conversation
 from savegame.messages.domain import Message as DomainMessage
+from savegame.messages.locate import Folded, fold
 from savegame.messages.states import own_thread
 from savegame.model import MAX_KIND, Kind
 from savegame.present.completion import exists
+from savegame.present.diffs import changes_between
 from savegame.runs.keys import digest_of
 from savegame.runs.ledger import MARKS
 from savegame.timeline.lineage import Ref as Reference
@@ -348,6 +350,9 @@ class Tools:
         new_thread_id: Annotated[
             str | None, Field(description="The thread of new, if it is another one, such as a fork.")
         ] = None,
+        bookkeeping: Annotated[
+            bool, Field(description="Include the fields of a LangGraph thread that only LangGraph works with.")
+        ] = False,
         limit: Limit = 50,
         after: After = None,
     ) -> schemas.DiffResult:
@@ -355,13 +360,15 @@ class Tools:
         first = parse_number(after)
         left = _at(old, self._vault.thread(thread_id).load)
         right = _at(new, self._vault.thread(new_thread_id or thread_id).load)
-        changes = self._vault.diff(left.id, right.id)
+        found = changes_between(self._vault.codec, left.state, right.state)
+        changes, folded = Folded(found, 0) if bookkeeping else fold(found, left.state, right.state)
         entries, more = fill_page(changes[first:], limit, schemas.ChangeEntry.of, self.room)
         return schemas.DiffResult(
             old=left.id,
             new=right.id,
             changes=entries,
             total=len(changes),
+            folded=folded,
             next=str(first + len(entries)) if more else None,
         )
 
