@@ -60,6 +60,7 @@ from savegame.store import Capability, Store, StoreChange
 from savegame.thread import Thread
 from savegame.timeline import graveyard, pruning, subjects
 from savegame.timeline.companions import PARENT, SOURCE
+from savegame.timeline.derived import parent_of
 from savegame.timeline.engine import Above, Engine, Naming
 from savegame.timeline.listing import Listed, listed, thread_rows
 from savegame.timeline.policy import Retention, Strategy
@@ -282,6 +283,7 @@ class Vault:
             first.created_at,
             head.created_at,
             first.forked_from,
+            child_of=None if head.external_id is None else parent_of(self._timeline(row.key)),  # only frameworks have children
         )
 
     def _has_tag(self, row: ThreadRow, tag: str) -> bool:

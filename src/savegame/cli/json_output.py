@@ -40,6 +40,7 @@ class ThreadOutput(TypedDict):
     updated_at: str
     forked_from: str | None
     damage: str | None
+    child_of: str | None
 
 
 class CheckpointOutput(TypedDict):

@@ -372,14 +372,16 @@ class ThreadEntry(BaseModel):
     updated_at: dt.datetime
     forked_from: str | None
     damage: str | None = Field(description="If not null, the thread cannot be read, and only its id is known.")
+    child_of: str | None = Field(description="The thread of the graph, for that of a subgraph.")
+    children: list[str] = Field(description="The first threads of its subgraphs, which are not listed by themselves.")
 
     @classmethod
-    def of(cls, info: ThreadInfo) -> ThreadEntry:
+    def of(cls, info: ThreadInfo, children: list[str]) -> ThreadEntry:
         """The entry of a thread."""
         texts, _ = cut_fields({"damage": info.damage}, ASIDE)
-        names = ("agent_id", "head", "step", "checkpoints", "size_bytes", "updated_at", "forked_from")
+        names = ("agent_id", "head", "step", "checkpoints", "size_bytes", "updated_at", "forked_from", "child_of")
         same = {name: getattr(info, name) for name in names}
-        return cls(thread_id=info.id, status=str.__str__(info.status), **same, **texts)
+        return cls(thread_id=info.id, status=str.__str__(info.status), children=children, **same, **texts)
 
 
 class ThreadPage(BaseModel):

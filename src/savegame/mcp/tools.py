@@ -20,11 +20,12 @@ from savegame.messages.domain import AgentState, Conversation
 from savegame.messages.domain import Message as DomainMessage
 from savegame.messages.locate import Folded, fold
 from savegame.messages.states import own_thread
-from savegame.model import MAX_KIND, Kind
+from savegame.model import MAX_KIND, Kind, ThreadInfo
 from savegame.present.completion import exists
 from savegame.present.diffs import changes_between
 from savegame.runs.keys import digest_of
 from savegame.runs.ledger import MARKS
+from savegame.timeline.companions import CHILD
 from savegame.timeline.lineage import Ref as Reference
 from savegame.timeline.lineage import by_text
 from savegame.vault import Vault
@@ -36,6 +37,9 @@ F = TypeVar("F", bound=Callable[..., BaseModel])
 
 ENVELOPE: Final = 6000
 """Characters of an answer that are reserved for everything but its entries."""
+
+CHILDREN: Final = 20
+"""Maximum number of threads of subgraphs that an entry names."""
 
 SKIPPED: Final = 5
 """Maximum number of skipped threads that an answer names."""
@@ -416,9 +420,14 @@ class Tools:
         limit: Limit = 50,
         after: After = None,
     ) -> schemas.ThreadPage:
-        """List threads by id: conversations, agents' own threads, and all other threads of this vault."""
+        """List threads by id: conversations, agents' own threads, and all other threads of this vault.
+
+        Threads of a graph's subgraphs are named with the graph's, unless there is a filter.
+        """
         found = self._vault.threads(agent=agent_id, status=status, tag=tag, after=after)
-        entries, more = fill_page(found, limit, schemas.ThreadEntry.of, self.room)
+        if agent_id is status is tag is None:
+            found = (info for info in found if info.child_of is None or self._vault.info(info.child_of) is None)
+        entries, more = fill_page(found, limit, self._entry, self.room)
         return schemas.ThreadPage(threads=entries, next=entries[-1].thread_id if more else None)
 
     @_tool("Load a state", reads=True)
@@ -445,6 +454,10 @@ class Tools:
             next_start=part.following,
             cut=part.cuts,
         )
+
+    def _entry(self, info: ThreadInfo) -> schemas.ThreadEntry:
+        names = () if info.damage is not None else self._vault.thread(info.id).records(CHILD)
+        return schemas.ThreadEntry.of(info, sorted(names)[:CHILDREN])
 
     def _conversation(self, conversation_id: str) -> Conversation | None:
         """The conversation with this id, None if missing. Raises NotAConversation for other threads."""

@@ -70,6 +70,13 @@ def above(thread: Lineage) -> list[tuple[str, ThreadKey]]:
     return found + [(PARENT, parent) for parent in _noting_parents(thread)]
 
 
+def parent_of(thread: Lineage) -> str | None:
+    """The id of the thread whose child a thread is."""
+    named_parents = thread.names(PARENT)
+    parents = [named_by(thread.key, name) for name in sorted(named_parents)] or _noting_parents(thread)
+    return parents[0].id if parents else None
+
+
 def family(
     engine: Engine,
     keys: Collection[ThreadKey],
