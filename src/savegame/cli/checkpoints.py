@@ -33,6 +33,7 @@ from savegame.cli.vaults import (
 )
 from savegame.errors import ThreadNotFound
 from savegame.messages.locate import Folded, beside_messages, find_messages, fold, is_graph
+from savegame.model import Status
 from savegame.present.diffs import changes_between
 from savegame.present.text import size_text
 from savegame.vault import Vault
@@ -63,7 +64,8 @@ def show(
         if as_json:
             print_json(found.to_dict(state=True))
             return
-        _print_details(found)
+        info = vault.info(found.thread_id)
+        _print_details(found, info.status if info is not None and info.head == found.id else found.status)
         messages = find_messages(found.state)
         print_lines((message_text(message, full=full) for message in messages or ()), hang=TEXT_COLUMN)
         rest, folded = (found.state, 0) if full and is_graph(found.state) else beside_messages(found.state)
@@ -75,7 +77,7 @@ def show(
             say((f"+ {plural(folded, 'bookkeeping field')}; --full shows them", "dim"))
 
 
-def _print_details(found: Checkpoint) -> None:
+def _print_details(found: Checkpoint, status: Status) -> None:
     say((one_line(found.thread_id), "bold"), f"  step {found.step}  ", label_and_tags(found), hang=2)
     facts: list[tuple[str, str | Text]] = [
         ("id", found.id),
@@ -84,7 +86,7 @@ def _print_details(found: Checkpoint) -> None:
         ("agent", found.agent_id or ""),
         ("saved", f"{found.created_at:%Y-%m-%d %H:%M:%S} UTC, {ago(found.created_at)}"),
         ("kind", found.kind + ("" if found.iteration is None else f", iteration {found.iteration}")),
-        ("status", status_text(found.status)),
+        ("status", status_text(status)),
         ("cost", cost_text(found)),
         ("description", found.description or ""),
         ("resume hint", found.resume_hint or ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any, Final
 
@@ -50,13 +51,15 @@ def log(
         entries = _list_entries(found, strict=as_json, branches=branches or graph, limit=number, tag=tag, label=label)
         if as_json:
             print_json_list({**entry.to_dict(), "head": entry.id == head} for entry in entries)
-        elif graph:
-            _print_graph(list(_with_messages(found, entries)), head)
+            return
+        info = vault.info(found.id)
+        if info is not None and info.damage is None:  # the head of a graph does not say whether it waits or failed
+            entries = (replace(entry, status=info.status) if entry.id == head else entry for entry in entries)
+        told = _with_messages(found, entries)
+        if graph:
+            _print_graph(list(told), head)
         else:
-            lines = (
-                checkpoint_line(entry, head=entry.id == head, message=said) for entry, said in _with_messages(found, entries)
-            )
-            print_lines(lines, hang=10)
+            print_lines((checkpoint_line(entry, head=entry.id == head, message=said) for entry, said in told), hang=10)
 
 
 def tail(

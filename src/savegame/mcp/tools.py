@@ -6,6 +6,7 @@ Annotations are not postponed, because schemas are made from them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
@@ -335,8 +336,11 @@ class Tools:
         if not exists(thread):
             raise ThreadNotFound(f"thread {thread_id!r} does not exist: it has no checkpoints")
         found = thread.history(branches=branches, label=label, tag=tag, before=after)
-        entries, more = fill_page(found, limit, schemas.CheckpointEntry.of, self.room)
         head = next(thread.history(limit=1), None)
+        info = self._vault.info(thread_id)
+        if info is not None and info.damage is None:  # the head of a graph does not say whether it waits or failed
+            found = (replace(entry, status=info.status) if entry.id == info.head else entry for entry in found)
+        entries, more = fill_page(found, limit, schemas.CheckpointEntry.of, self.room)
         return schemas.History(
             thread_id=thread_id,
             head=None if head is None else head.id,
