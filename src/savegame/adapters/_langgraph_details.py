@@ -23,8 +23,8 @@ from savegame.runs.interrupts import INTERRUPT
 
 REMEMBERED: Final = 1024
 
-_GIVEN: Final = ("input", "fork")
-"""Sources of checkpoints whose messages the graph did not make."""
+_GIVEN: Final = ("input", "fork", START)
+"""Kinds of checkpoints whose messages the graph did not make."""
 
 
 class _Last(NamedTuple):
@@ -33,7 +33,13 @@ class _Last(NamedTuple):
     id: str
     seen: dict[str, dict[str, Any]]
     sends: tuple[str, ...]
+    messages: set[str]
+    """All that were there so far."""
     details: dict[str, Any]
+
+
+_UNKNOWN: Final[dict[str, Any]] = {}
+"""The details of checkpoints that this process did not put."""
 
 
 class GraphDetails:
@@ -42,7 +48,7 @@ class GraphDetails:
     def __init__(self) -> None:
         self._last: OrderedDict[GraphPlace, _Last] = OrderedDict()
         self._counted: OrderedDict[str, set[str]] = OrderedDict()
-        """Messages by thread, subgraphs included, so that one that a subgraph returns counts once."""
+        """Messages by thread with its subgraphs: those that a subgraph returns were counted there."""
         self._lock = threading.Lock()
 
     def of(
@@ -55,43 +61,50 @@ class GraphDetails:
         load: Callable[[], Saved | None],
     ) -> dict[str, Any]:
         """The kind, status, tokens and cost of a checkpoint with these `changed` channels; `load` loads its parent."""
-        source, values = metadata.get("source"), checkpoint["channel_values"]
+        values = checkpoint["channel_values"]
         last = self._last.get(place)
         if last is not None and last.id == checkpoint["id"]:
             return last.details
-        before: dict[str, Any] = {}
         if last is None or last.id != parent:
-            last, changed = None, values.keys()
-            found = load() if parent is not None and source not in _GIVEN else None
-            before = {} if found is None else found.state
-        seen = before.get("versions_seen", {}) if last is None else last.seen
-        sends = _sends(before.get("channel_values", {})) if last is None else last.sends
-        details: dict[str, Any] = {"kind": _kind(source, checkpoint, seen, sends)}
-        if source != "input" and has_ended(checkpoint):
+            changed, last = values.keys(), _last(load() if metadata.get("source") not in _GIVEN else None)
+        kind = _kind(metadata.get("source"), checkpoint, last)
+        details: dict[str, Any] = {"kind": kind}
+        if kind != "input" and has_ended(checkpoint):
             details["status"] = "completed"
         present = dict(_answers({channel: values[channel] for channel in changed if channel in values}))
         with self._lock:
             counted = self._counted.setdefault(place.thread_id, set())
-            counted.update(dict(_answers(before.get("channel_values", {}))))
-            new = [] if source in _GIVEN else [message for id_, message in present.items() if id_ not in counted]
-            counted.update(present)
-            details |= _spent(new)
+            if last.details is _UNKNOWN:  # another process put it, and whatever it has was counted then
+                counted |= last.messages
+            new = present.keys() - last.messages - counted if kind not in _GIVEN else set()
+            counted |= new
+            details |= _spent([present[one] for one in new])
+            last.messages.update(present)
             copied = {node: dict(versions) for node, versions in checkpoint["versions_seen"].items()}
-            self._last[place] = _Last(checkpoint["id"], copied, _sends(values), details)
-            for kept, key in ((self._last, place), (self._counted, place.thread_id)):
-                kept.move_to_end(key)  # type: ignore[arg-type]
+            self._last[place] = _Last(checkpoint["id"], copied, _sends(values), last.messages, details)
+            self._last.move_to_end(place)
+            self._counted.move_to_end(place.thread_id)
+            for kept in (self._last, self._counted):
                 while len(kept) > REMEMBERED:
                     kept.popitem(last=False)
         return details
 
 
-def _kind(source: str | None, checkpoint: Checkpoint, before: Mapping[str, Mapping[str, Any]], sends: tuple[str, ...]) -> str:
+def _last(found: Saved | None) -> _Last:
+    """What is to know of a checkpoint that was not put here, or that is missing."""
+    if found is None:
+        return _Last("", {}, (), set(), _UNKNOWN)
+    values = found.state["channel_values"]
+    return _Last(found.external_id or "", found.state["versions_seen"], _sends(values), set(dict(_answers(values))), _UNKNOWN)
+
+
+def _kind(source: str | None, checkpoint: Checkpoint, before: _Last) -> str:
     """The source of a checkpoint, or the nodes that ran since the one before."""
     if source != "loop":
         return source or Kind.ITERATION
     seen = checkpoint["versions_seen"].items()
-    ran = [node for node, versions in seen if versions and versions != before.get(node) and node != INTERRUPT]
-    names = list(dict.fromkeys([*ran, *sends]))
+    ran = [node for node, versions in seen if versions and versions != before.seen.get(node) and node != INTERRUPT]
+    names = list(dict.fromkeys([*ran, *before.sends]))
     text = "+".join([name for name in names if name != START] or names) or Kind.ITERATION
     return text if len(text) <= MAX_KIND else f"{text[: MAX_KIND - 1]}…"
 
