@@ -241,7 +241,7 @@ def _head(thread: Lineage, meta: Meta) -> _Head | None:
             elif channel == INTERRUPT:
                 task.asked = _listed(value)
             elif channel == RESUME:
-                task.resumed = value if isinstance(value, Foreign) else _listed(value)
+                task.resumed = [value] if task_id == _NO_TASK else value if isinstance(value, Foreign) else _listed(value)
             elif channel == ERROR:
                 task.error = value
             task.ended |= channel not in _CONTROL
