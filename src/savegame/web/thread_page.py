@@ -345,9 +345,9 @@ def _changes_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, par
         return {"changes": [], "changed": 0, "old": None, "new": point}
     old, new = sorted((compared, point), key=lambda one: one.seq)
     found = changes_between(ui.vault.codec, old.state, new.state)
-    diff, folded = Folded(found, 0) if params.get("all") else fold(found, old.state, new.state)
+    diff, aside = Folded(found, 0) if params.get("all") else fold(found, old.state, new.state)
     views = values.change_views(list(diff[:CHANGES]))
-    return {"changes": views, "changed": len(diff), "folded": folded, "old": old, "new": new}
+    return {"changes": views, "changed": len(diff), "aside": aside, "old": old, "new": new}
 
 
 def _calls_data(ui: Ui, thread: Thread, params: Params) -> dict[str, Any]:
