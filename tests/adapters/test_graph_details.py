@@ -14,6 +14,7 @@ from langgraph.channels import EphemeralValue, LastValue
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.pregel import NodeBuilder, Pregel
 from langgraph.types import Command, Send, interrupt
 
@@ -265,6 +266,20 @@ def test_replaced_and_removed_messages_are_not_counted_again(quick: SavegameSave
     for _ in range(4):
         graph.invoke(human("go on"), config("t"))
     assert tokens(quick.vault)[2::3] == [10, None, 7, None]
+
+
+def test_what_stands_before_kept_messages_is_counted(quick: SavegameSaver) -> None:
+    def compact(state: MessagesState) -> dict[str, Any]:
+        kept = state["messages"][-1]
+        return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), AIMessage("so far", **spent(4)), kept]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("compact", compact)
+    builder.add_edge(START, "compact")
+    graph = builder.compile(checkpointer=quick)
+    for _ in range(3):
+        graph.invoke(human("go on"), config("t"))
+    assert tokens(quick.vault)[2::3] == [4, 4, 4]
 
 
 def test_messages_of_a_subgraph_count_once(quick: SavegameSaver) -> None:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 
 from savegame.adapters._langgraph_places import GraphPlace
@@ -35,6 +35,8 @@ class _Last(NamedTuple):
     sends: tuple[str, ...]
     messages: set[str]
     """All that were there so far."""
+    ends: dict[str, tuple[int, str]]
+    """The length of each list of messages, and the id of its last one: a list that only grew is read from there."""
     details: dict[str, Any]
 
 
@@ -71,7 +73,7 @@ class GraphDetails:
         details: dict[str, Any] = {"kind": kind}
         if kind != "input" and has_ended(checkpoint):
             details["status"] = "completed"
-        present = dict(_answers({channel: values[channel] for channel in changed if channel in values}))
+        present = dict(_answers({channel: values[channel] for channel in changed if channel in values}, last.ends))
         with self._lock:
             counted = self._counted.setdefault(place.thread_id, set())
             if last.details is _UNKNOWN:  # another process put it, and whatever it has was counted then
@@ -81,7 +83,7 @@ class GraphDetails:
             details |= _spent([present[one] for one in new])
             last.messages.update(present)
             copied = {node: dict(versions) for node, versions in checkpoint["versions_seen"].items()}
-            self._last[place] = _Last(checkpoint["id"], copied, _sends(values), last.messages, details)
+            self._last[place] = _Last(checkpoint["id"], copied, _sends(values), last.messages, last.ends, details)
             self._last.move_to_end(place)
             self._counted.move_to_end(place.thread_id)
             for kept in (self._last, self._counted):
@@ -93,9 +95,10 @@ class GraphDetails:
 def _last(found: Saved | None) -> _Last:
     """What is to know of a checkpoint that was not put here, or that is missing."""
     if found is None:
-        return _Last("", {}, (), set(), _UNKNOWN)
-    values = found.state["channel_values"]
-    return _Last(found.external_id or "", found.state["versions_seen"], _sends(values), set(dict(_answers(values))), _UNKNOWN)
+        return _Last("", {}, (), set(), {}, _UNKNOWN)
+    values, ends = found.state["channel_values"], dict[str, tuple[int, str]]()
+    messages = set(dict(_answers(values, ends)))
+    return _Last(found.external_id or "", found.state["versions_seen"], _sends(values), messages, ends, _UNKNOWN)
 
 
 def _kind(source: str | None, checkpoint: Checkpoint, before: _Last) -> str:
@@ -133,13 +136,17 @@ def _triggers(channel: str, value: Any) -> bool:
     return channel == START or channel.startswith(BRANCH) or (channel == SENDS and bool(value))
 
 
-def _answers(values: Mapping[str, Any]) -> Iterator[tuple[str, AIMessage]]:
-    """The messages in lists that say what they used, each with an id, or its place if it has none."""
+def _answers(values: Mapping[str, Any], ends: dict[str, tuple[int, str]]) -> Iterator[tuple[str, AIMessage]]:
+    """The messages in lists that say what they used, each with an id, or its place if it has none; updates `ends`."""
     for channel, value in values.items():
-        if type(value) is list:
-            for place, item in enumerate(value):
+        if type(value) is list and value:
+            count, last = ends.pop(channel, (0, ""))
+            start = count if 0 < count <= len(value) and getattr(value[count - 1], "id", None) == last else 0
+            for place, item in enumerate(value[start:], start):
                 if isinstance(item, AIMessage) and item.usage_metadata is not None:
                     yield item.id or f"{channel} {place}", item
+            if isinstance(value[-1], BaseMessage) and value[-1].id:
+                ends[channel] = (len(value), value[-1].id)
 
 
 def _spent(messages: Collection[AIMessage]) -> dict[str, Any]:
