@@ -21,7 +21,8 @@ from savegame.messages.locate import BRANCH, JOIN, SENDS, START
 from savegame.model import MAX_KIND, Kind
 from savegame.runs.interrupts import INTERRUPT
 
-REMEMBERED: Final = 1024
+PLACES: Final = 1024
+"""How many places, and threads, are remembered."""
 
 _GIVEN: Final = ("input", "fork", START)
 """Kinds of checkpoints whose messages the graph did not make."""
@@ -87,7 +88,7 @@ class GraphDetails:
             self._last.move_to_end(place)
             self._counted.move_to_end(place.thread_id)
             for kept in (self._last, self._counted):
-                while len(kept) > REMEMBERED:
+                while len(kept) > PLACES:
                     kept.popitem(last=False)
         return details
 

@@ -32,9 +32,9 @@ from savegame.cli.vaults import (
     use_vault,
 )
 from savegame.errors import ThreadNotFound
-from savegame.messages.locate import Folded, beside_messages, find_messages, fold, is_graph
-from savegame.model import Status
+from savegame.messages.locate import beside_messages, find_messages, fold, is_graph
 from savegame.present.diffs import changes_between
+from savegame.present.families import as_listed
 from savegame.present.text import size_text
 from savegame.vault import Vault
 
@@ -64,8 +64,7 @@ def show(
         if as_json:
             print_json(found.to_dict(state=True))
             return
-        info = vault.info(found.thread_id)
-        _print_details(found, info.status if info is not None and info.head == found.id else found.status)
+        _print_details(next(as_listed(vault, found.thread_id, [found])))
         messages = find_messages(found.state)
         print_lines((message_text(message, full=full) for message in messages or ()), hang=TEXT_COLUMN)
         rest, folded = (found.state, 0) if full and is_graph(found.state) else beside_messages(found.state)
@@ -77,7 +76,7 @@ def show(
             say((f"+ {plural(folded, 'bookkeeping field')}; --full shows them", "dim"))
 
 
-def _print_details(found: Checkpoint, status: Status) -> None:
+def _print_details(found: Checkpoint) -> None:
     say((one_line(found.thread_id), "bold"), f"  step {found.step}  ", label_and_tags(found), hang=2)
     facts: list[tuple[str, str | Text]] = [
         ("id", found.id),
@@ -86,7 +85,7 @@ def _print_details(found: Checkpoint, status: Status) -> None:
         ("agent", found.agent_id or ""),
         ("saved", f"{found.created_at:%Y-%m-%d %H:%M:%S} UTC, {ago(found.created_at)}"),
         ("kind", found.kind + ("" if found.iteration is None else f", iteration {found.iteration}")),
-        ("status", status_text(status)),
+        ("status", status_text(found.status)),
         ("cost", cost_text(found)),
         ("description", found.description or ""),
         ("resume hint", found.resume_hint or ""),
@@ -125,7 +124,7 @@ def diff(
     with use_vault(store, namespace) as vault:
         before, after = _get_both(vault, thread, old, new)
         found = changes_between(vault.codec, before.state, after.state)
-        changes, folded = Folded(found, 0) if everything else fold(found, before.state, after.state)
+        changes, folded = fold(found, before.state, after.state, everything=everything)
         if as_json:
             items = [json_output.change_output(vault.codec, change) for change in found]
             print_json({"old": before.to_dict(), "new": after.to_dict(), "changes": items})

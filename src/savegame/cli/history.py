@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any, Final
 
@@ -20,6 +19,7 @@ from savegame.cli.vaults import AnyThread, AsJson, Namespace, Store, command, ge
 from savegame.errors import CheckpointNotFound, CorruptionError
 from savegame.messages.locate import find_messages
 from savegame.messages.transcript import summary
+from savegame.present.families import as_listed
 from savegame.thread import Thread
 
 PAGE: Final = 100
@@ -52,10 +52,7 @@ def log(
         if as_json:
             print_json_list({**entry.to_dict(), "head": entry.id == head} for entry in entries)
             return
-        info = vault.info(found.id)
-        if info is not None and info.damage is None:  # the head of a graph does not say whether it waits or failed
-            entries = (replace(entry, status=info.status) if entry.id == head else entry for entry in entries)
-        told = _with_messages(found, entries)
+        told = _with_messages(found, as_listed(vault, found.id, entries))
         if graph:
             _print_graph(list(told), head)
         else:

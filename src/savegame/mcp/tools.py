@@ -6,7 +6,6 @@ Annotations are not postponed, because schemas are made from them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
@@ -19,14 +18,14 @@ from savegame.mcp.paging import fill_page, parse_number, skip_newer, skip_past
 from savegame.mcp.schemas import After, AgentId, CheckpointId, ConversationId, Limit, Message, Patch, Ref, Start, ThreadId
 from savegame.messages.domain import AgentState, Conversation
 from savegame.messages.domain import Message as DomainMessage
-from savegame.messages.locate import Folded, fold
+from savegame.messages.locate import fold
 from savegame.messages.states import own_thread
-from savegame.model import MAX_KIND, Kind, ThreadInfo
+from savegame.model import MAX_KIND, Kind
 from savegame.present.completion import exists
 from savegame.present.diffs import changes_between
+from savegame.present.families import as_listed, children_of
 from savegame.runs.keys import digest_of
 from savegame.runs.ledger import MARKS
-from savegame.timeline.companions import CHILD
 from savegame.timeline.lineage import Ref as Reference
 from savegame.timeline.lineage import by_text
 from savegame.vault import Vault
@@ -38,9 +37,6 @@ F = TypeVar("F", bound=Callable[..., BaseModel])
 
 ENVELOPE: Final = 6000
 """Characters of an answer that are reserved for everything but its entries."""
-
-CHILDREN: Final = 20
-"""Maximum number of threads of subgraphs that an entry names."""
 
 SKIPPED: Final = 5
 """Maximum number of skipped threads that an answer names."""
@@ -335,11 +331,8 @@ class Tools:
         thread = self._vault.thread(thread_id)
         if not exists(thread):
             raise ThreadNotFound(f"thread {thread_id!r} does not exist: it has no checkpoints")
-        found = thread.history(branches=branches, label=label, tag=tag, before=after)
+        found = as_listed(self._vault, thread_id, thread.history(branches=branches, label=label, tag=tag, before=after))
         head = next(thread.history(limit=1), None)
-        info = self._vault.info(thread_id)
-        if info is not None and info.damage is None:  # the head of a graph does not say whether it waits or failed
-            found = (replace(entry, status=info.status) if entry.id == info.head else entry for entry in found)
         entries, more = fill_page(found, limit, schemas.CheckpointEntry.of, self.room)
         return schemas.History(
             thread_id=thread_id,
@@ -369,7 +362,7 @@ class Tools:
         left = _at(old, self._vault.thread(thread_id).load)
         right = _at(new, self._vault.thread(new_thread_id or thread_id).load)
         found = changes_between(self._vault.codec, left.state, right.state)
-        changes, folded = Folded(found, 0) if bookkeeping else fold(found, left.state, right.state)
+        changes, folded = fold(found, left.state, right.state, everything=bookkeeping)
         entries, more = fill_page(changes[first:], limit, schemas.ChangeEntry.of, self.room)
         return schemas.DiffResult(
             old=left.id,
@@ -431,7 +424,8 @@ class Tools:
         found = self._vault.threads(agent=agent_id, status=status, tag=tag, after=after)
         if agent_id is status is tag is None:
             found = (info for info in found if info.child_of is None or self._vault.info(info.child_of) is None)
-        entries, more = fill_page(found, limit, self._entry, self.room)
+        children = partial(children_of, self._vault)
+        entries, more = fill_page(found, limit, lambda info: schemas.ThreadEntry.of(info, children(info)), self.room)
         return schemas.ThreadPage(threads=entries, next=entries[-1].thread_id if more else None)
 
     @_tool("Load a state", reads=True)
@@ -458,10 +452,6 @@ class Tools:
             next_start=part.following,
             cut=part.cuts,
         )
-
-    def _entry(self, info: ThreadInfo) -> schemas.ThreadEntry:
-        names = () if info.damage is not None else self._vault.thread(info.id).records(CHILD)
-        return schemas.ThreadEntry.of(info, sorted(names)[:CHILDREN])
 
     def _conversation(self, conversation_id: str) -> Conversation | None:
         """The conversation with this id, None if missing. Raises NotAConversation for other threads."""

@@ -65,9 +65,9 @@ class Folded(NamedTuple):
     fields: int
 
 
-def fold(changes: Sequence[Change], old: Any, new: Any) -> Folded:
-    """The changes between two states without the bookkeeping of LangGraph."""
-    if not is_graph(old) or not is_graph(new):
+def fold(changes: Sequence[Change], old: Any, new: Any, *, everything: bool = False) -> Folded:
+    """The changes between two states without the bookkeeping of LangGraph, unless `everything` is wanted."""
+    if everything or not is_graph(old) or not is_graph(new):
         return Folded(changes, 0)
     aside = {change.path[: 2 if change.path[0] == CHANNELS else 1] for change in changes if is_bookkeeping(change.path)}
     return Folded([change for change in changes if not is_bookkeeping(change.path)], len(aside))

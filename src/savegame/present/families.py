@@ -1,15 +1,21 @@
-"""Threads of subgraphs below the threads of their graphs, as lists show them. Pure."""
+"""What lists show of graphs: the threads of subgraphs below those of their graphs, and how a graph fares."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Final, TypeVar
 
+from savegame.checkpoint import Checkpoint
 from savegame.model import ThreadInfo
+from savegame.timeline.companions import CHILD
 from savegame.timeline.derived import SEPARATOR
+from savegame.vault import Vault
 
 T = TypeVar("T")
+
+MOST_CHILDREN: Final = 20
 
 _UUID: Final = re.compile(r":([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -33,3 +39,19 @@ def nested(threads: Iterable[T], info_of: Callable[[T], ThreadInfo]) -> Iterator
 def short_name(info: ThreadInfo) -> str:
     """The name of a child below its parent: without the parent's id, and with its ids cut short."""
     return _UUID.sub(r":\1", info.id.removeprefix(f"{info.child_of}{SEPARATOR}"))
+
+
+def children_of(vault: Vault, info: ThreadInfo) -> list[str]:
+    """The ids of the first threads of a graph's subgraphs."""
+    return [] if info.damage is not None else sorted(vault.thread(info.id).records(CHILD))[:MOST_CHILDREN]
+
+
+def as_listed(vault: Vault, thread_id: str, entries: Iterable[Checkpoint]) -> Iterator[Checkpoint]:
+    """Checkpoints of a thread, the head with the status of lists: that of a graph does not say whether it waits or failed.
+
+    That one comes without its state.
+    """
+    info = vault.info(thread_id)
+    for entry in entries:
+        is_head = info is not None and info.damage is None and entry.id == info.head
+        yield replace(entry, status=info.status) if info is not None and is_head else entry

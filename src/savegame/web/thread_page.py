@@ -26,7 +26,7 @@ from savegame.errors import (
     SavegameError,
     ThreadNotFound,
 )
-from savegame.messages.locate import Folded, find_messages, fold
+from savegame.messages.locate import find_messages, fold
 from savegame.model import ThreadInfo, ThreadKey
 from savegame.present.completion import list_left_behind
 from savegame.present.diffs import changes_between
@@ -345,7 +345,7 @@ def _changes_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, par
         return {"changes": [], "changed": 0, "old": None, "new": point}
     old, new = sorted((compared, point), key=lambda one: one.seq)
     found = changes_between(ui.vault.codec, old.state, new.state)
-    diff, aside = Folded(found, 0) if params.get("all") else fold(found, old.state, new.state)
+    diff, aside = fold(found, old.state, new.state, everything=bool(params.get("all")))
     views = values.change_views(list(diff[:CHANGES]))
     return {"changes": views, "changed": len(diff), "aside": aside, "old": old, "new": new}
 
