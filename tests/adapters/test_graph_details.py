@@ -171,6 +171,16 @@ def test_a_run_that_saves_at_its_end_names_all_its_nodes(quick: SavegameSaver) -
     assert listed(quick.vault) == [("one+two", "completed")]
 
 
+@pytest.mark.parametrize("value", [["a", "b", "c"], (), "text", None, {"a": 1}, [None], ({1}, 2)])
+def test_channels_of_users_may_have_any_name(quick: SavegameSaver, value: Any) -> None:
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = {"join:a:b": value, "branch": value, "__pregel_tasks": value}
+    checkpoint["channel_versions"] = {"join:a:b": 1}
+    place = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    quick.put(place, checkpoint, {"source": "loop", "step": 0}, {"join:a:b": 1})  # type: ignore[typeddict-item]
+    assert listed(quick.vault) == [("iteration", "in_progress")], "nothing tells that a node ran"
+
+
 def test_copies_keep_kind_and_status(vault: Vault) -> None:
     chat(vault).invoke(human("hello"), config("t"))
     SavegameSaver(vault).copy_thread("t", "copy")

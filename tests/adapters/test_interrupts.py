@@ -21,7 +21,7 @@ from langgraph.types import Command, Send, interrupt
 
 import savegame
 from savegame.adapters.langgraph import SavegameSaver
-from savegame.errors import InvalidInputError, NotFoundError, UnsupportedError
+from savegame.errors import CorruptionError, InvalidInputError, NotFoundError, UnsupportedError
 from savegame.runs.ledger import CallEntry
 from savegame.vault import Vault
 
@@ -121,6 +121,19 @@ def test_any_value_is_an_answer(quick: Vault, value: Any) -> None:
     graph.invoke({"log": []}, config("t"))
     quick.answer("t", only(quick), value)
     assert graph.invoke(None, config("t")) == {"log": [f"ask: {value}"]}
+
+
+def test_damaged_writes_hide_no_thread(quick: Vault) -> None:
+    asking(SavegameSaver(quick), "ask").invoke({"log": []}, config("t"))
+    thread = quick.thread("t")
+    newest = thread.latest()
+    assert newest is not None
+    thread.put_records({(f"writes {newest.external_id}", "x"): "no writes"})
+    assert [(info.id, str(info.status), info.damage) for info in quick.threads()] == [("t", "in_progress", None)]
+    with pytest.raises(CorruptionError, match="run repair, which sets it aside"):
+        quick.calls("t")
+    assert quick.repair().ok
+    assert only(quick).name == "ask"
 
 
 def test_a_comment_has_no_place(quick: Vault) -> None:

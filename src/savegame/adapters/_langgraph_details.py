@@ -121,19 +121,18 @@ def _sends(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 def has_ended(checkpoint: Checkpoint) -> bool:
     """Whether no node is to run next, as far as a checkpoint tells: False for graphs that trigger nodes by other channels."""
-    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-    if any(_triggers(channel, value) for channel, value in values.items()):
+    if any(_triggers(channel, value) for channel, value in checkpoint["channel_values"].items()):
         return False
     triggers = {channel for node, seen in checkpoint["versions_seen"].items() if node != INTERRUPT for channel in seen}
-    return bool(versions) and all(channel == START or channel.startswith((BRANCH, JOIN)) for channel in triggers)
+    return bool(triggers) and all(channel == START or channel.startswith((BRANCH, JOIN)) for channel in triggers)
 
 
 def _triggers(channel: str, value: Any) -> bool:
     """Whether a channel that has a value starts a node."""
-    if channel.startswith(JOIN):  # it has the names of the nodes that it waits for, and those that came so far
-        came, _ = value if isinstance(value, (tuple, list)) else (value, None)
+    if channel.startswith(JOIN):  # it has the names of the nodes that came so far; with `defer`, and something else
+        came = value[0] if isinstance(value, tuple) and value else value
         awaited = channel.removeprefix(JOIN).rpartition(":")[0]
-        return len("+".join(came)) == len(awaited)
+        return isinstance(came, (set, frozenset)) and len("+".join(map(str, came))) == len(awaited)
     return channel == START or channel.startswith(BRANCH) or (channel == SENDS and bool(value))
 
 

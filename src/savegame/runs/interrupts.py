@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from savegame.encoding.foreign import Foreign
 from savegame.encoding.frames import Meta, load_meta
 from savegame.encoding.text import written
-from savegame.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnsupportedError
+from savegame.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError, UnsupportedError
 from savegame.model import Status
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.store import Expect, PutRecord, StoreChange
@@ -99,15 +99,19 @@ class _Waiting(NamedTuple):
     held: list[tuple[_Head, _Task]]
 
 
-def waiting(thread: Lineage) -> Iterator[CallEntry]:
+def waiting(thread: Lineage) -> list[CallEntry]:
     """The interrupts of a graph and its subgraphs that wait, or were answered but not resumed; none for a subgraph itself."""
-    return (found.entry for found in _waiting(thread) if not thread.names(PARENT))
+    found = [one.entry for one in _waiting(thread)]
+    return [] if found and thread.names(PARENT) else found
 
 
 def graph_status(thread: Lineage, meta: Meta) -> Status:
     """The status of a head: halted while an interrupt waits, failed if a task did, else what was saved with it."""
     saved = Status(meta.status, meta.reason)
-    head = _head(thread, meta) if meta.external_id is not None and saved == "in_progress" else None
+    try:
+        head = _head(thread, meta) if meta.external_id is not None and saved == "in_progress" else None
+    except CorruptionError:  # `waiting` raises it
+        return saved
     if head is None:
         return saved
     errors = [written(task.error) for task in head.tasks.values() if task.error is not None and not task.ended]
@@ -192,7 +196,7 @@ def with_answers(writes: Iterable[Write]) -> list[tuple[str, str, Any]]:
 
 
 def _waiting(root: Lineage) -> Iterator[_Waiting]:
-    head = _newest(root)
+    head = _newest(root) if any(kind.startswith(WRITES) for kind in root.kinds()) else None
     if head is None:
         return
     done: set[str] = set()
