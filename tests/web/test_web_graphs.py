@@ -35,6 +35,7 @@ def test_what_a_graph_asks_is_answered_on_the_page(quick_vault: Vault, empty_sit
     assert "Answered, not resumed yet" in empty_site.get("runs").text
     graph.invoke(None, config("t"))
     assert "The graph asks: when?" in texts(empty_site.get("runs").text)
+    assert "The graph asks: when?" in texts(empty_site.get("thread", id="t", view="calls").text)
     (call,) = quick_vault.calls("t")
     empty_site.post("answer", id="t", call=call.key, verdict="text", value="May")
     assert graph.invoke(None, config("t")) == {"log": ["Rome May", "booked"]}

@@ -9,7 +9,7 @@ derived, companions and what is below them.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -175,21 +175,17 @@ def _mark(key: str) -> str:
 # -- for the saver ---------------------------------------------------------------------------------
 
 
-def with_answers(writes: Iterable[Write]) -> list[tuple[str, str, Any]]:
-    """Pending writes as a graph reads them: the answers of each task in one write, as LangGraph keeps them."""
-    plain: list[Write] = []
-    answers: dict[tuple[str, int], Any] = {}
-    for write in writes:
-        number, task, _, value = write
-        if number < ANSWERED:
-            plain.append(write)
-        else:
-            answers[task, number - ANSWERED] = value
-    resumed = {task: value if isinstance(value, list) else [value] for _, task, channel, value in plain if channel == RESUME}
-    more = {(task, len(resumed.get(task, ()))) for task, _ in answers} & answers.keys()
-    lists = {task: [*resumed.get(task, ()), answers[task, number]] for task, number in more}
-    found = [(task, channel, value) for _, task, channel, value in plain if channel != RESUME or task not in lists]
-    return found + [(task, RESUME, value) for task, value in lists.items()]
+def with_answers(writes: Sequence[Write]) -> list[tuple[str, str, Any]]:
+    """Pending writes as a graph reads them: all answers of a task in one write, as LangGraph keeps them."""
+    answers = {(task, number - ANSWERED): value for number, task, _, value in writes if number >= ANSWERED}
+    kept = [(task, channel, value) for number, task, channel, value in writes if number < ANSWERED]
+    if not answers:
+        return kept
+    before = {task: value if isinstance(value, list) else [value] for task, channel, value in kept if channel == RESUME}
+    next_ = {(task, len(before.get(task, ()))) for task, _ in answers} & answers.keys()  # the others were read already
+    new = {task: [*before.get(task, ()), answers[task, number]] for task, number in next_}
+    old = [write for write in kept if write[1] != RESUME or write[0] not in new]
+    return old + [(task, RESUME, value) for task, value in new.items()]
 
 
 # -- reading ---------------------------------------------------------------------------------------
