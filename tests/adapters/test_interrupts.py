@@ -242,6 +242,26 @@ def test_what_a_command_answered_waits_no_more(quick: Vault) -> None:
     assert graph.invoke(None, config("t")) == {"log": ["yes"]}
 
 
+def test_the_next_question_after_a_command_waits(quick: Vault) -> None:
+    trip(quick).invoke({"log": []}, config("t"))
+    trip(quick).invoke(Command(resume="Rome"), config("t"))
+    inner = StateGraph(Log)
+    inner.add_node("ask", lambda state: {"log": [interrupt("a?"), interrupt("b?")]})
+    inner.add_edge(START, "ask")
+    outer = StateGraph(Log)
+    outer.add_node("helper", inner.compile())
+    outer.add_edge(START, "helper")
+    graph = outer.compile(checkpointer=SavegameSaver(quick))
+    graph.invoke({"log": []}, config("nested"))
+    graph.invoke(Command(resume="A"), config("nested"))
+    for thread_id, node, question in (("t", "ask", "when?"), ("nested", "helper", "b?")):
+        assert (only(quick, thread_id).asked, only(quick, thread_id).answered) == (question, False)
+        assert status(quick, thread_id) == f"halted({node} waits for a person)"
+    quick.answer("nested", only(quick, "nested"), "B")
+    assert status(quick, "nested") == "in_progress"
+    assert graph.invoke(None, config("nested")) == {"log": ["A", "B"]}
+
+
 def test_going_back_asks_again(quick: Vault) -> None:
     graph = asking(SavegameSaver(quick), "ask")
     graph.invoke({"log": []}, config("t"))

@@ -117,9 +117,10 @@ def graph_status(thread: Lineage, meta: Meta) -> Status:
     errors = [written(task.error) for task in head.tasks.values() if task.error is not None and not task.ended]
     if errors:
         return Status.failed(min(errors, key=lambda text: "Cancelled" in text))  # other tasks are cancelled when one fails
-    open_ = [
-        task.node for task, key, _ in head.open() if not task.answered and not head.commanded and _mark(key) not in head.names
-    ]
+    if head.commanded:  # only the task that asked tells whether it got this answer
+        open_ = [found.held[-1][1].node for found in _waiting_at(head) if not found.entry.answered]
+    else:
+        open_ = [task.node for task, key, _ in head.open() if not task.answered and _mark(key) not in head.names]
     return Status.halted(f"{open_[0]} waits for a person") if open_ else saved
 
 
@@ -193,8 +194,10 @@ def with_answers(writes: Sequence[Write]) -> list[tuple[str, str, Any]]:
 
 def _waiting(root: Lineage) -> Iterator[_Waiting]:
     head = _newest(root) if any(kind.startswith(WRITES) for kind in root.kinds()) else None
-    if head is None:
-        return
+    return iter(()) if head is None else _waiting_at(head)
+
+
+def _waiting_at(head: _Head) -> Iterator[_Waiting]:
     done: set[str] = set()
     for outer, key, value in head.open():
         if key not in done:
