@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 
 from savegame.adapters._langgraph_places import GraphPlace
 from savegame.checkpoint import Checkpoint as Saved
+from savegame.details import Details
 from savegame.messages.locate import BRANCH, JOIN, SENDS, START
 from savegame.model import MAX_KIND, Kind
 from savegame.runs.interrupts import INTERRUPT
@@ -38,10 +39,10 @@ class _Last(NamedTuple):
     """All that were there so far."""
     ends: dict[str, tuple[int, str]]
     """The length of each list of messages, and the id of its last one: a list that only grew is read from there."""
-    details: dict[str, Any]
+    details: Details
 
 
-_UNKNOWN: Final[dict[str, Any]] = {}
+_UNKNOWN: Final[Details] = {}
 """The details of checkpoints that this process did not put."""
 
 
@@ -62,7 +63,7 @@ class GraphDetails:
         metadata: CheckpointMetadata,
         changed: Collection[str],
         load: Callable[[], Saved | None],
-    ) -> dict[str, Any]:
+    ) -> Details:
         """The kind, status, tokens and cost of a checkpoint with these `changed` channels; `load` loads its parent."""
         values = checkpoint["channel_values"]
         last = self._last.get(place)
@@ -71,7 +72,7 @@ class GraphDetails:
         if last is None or last.id != parent:
             changed, last = values.keys(), _last(load() if metadata.get("source") not in _GIVEN else None)
         kind = _kind(metadata.get("source"), checkpoint, last)
-        details: dict[str, Any] = {"kind": kind}
+        details: Details = {"kind": kind}
         if kind != "input" and has_ended(checkpoint):
             details["status"] = "completed"
         present = dict(_answers({channel: values[channel] for channel in changed if channel in values}, last.ends))
@@ -149,11 +150,12 @@ def _answers(values: Mapping[str, Any], ends: dict[str, tuple[int, str]]) -> Ite
                 ends[channel] = (len(value), value[-1].id)
 
 
-def _spent(messages: Collection[AIMessage]) -> dict[str, Any]:
+def _spent(messages: Collection[AIMessage]) -> Details:
     """The tokens and cost of messages, where they are known."""
     tokens = [found for message in messages for found in _numbers(message.usage_metadata, "total_tokens")]
     costs = [cost for message in messages for cost in _costs(message)]
-    return ({"tokens_used": int(sum(tokens))} if tokens else {}) | ({"cost": math.fsum(costs)} if costs else {})
+    spent: Details = {"tokens_used": int(sum(tokens))} if tokens else {}
+    return spent | {"cost": math.fsum(costs)} if costs else spent
 
 
 def _costs(message: AIMessage) -> list[float]:
