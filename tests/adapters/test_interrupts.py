@@ -274,6 +274,25 @@ def test_going_back_asks_again(quick: Vault) -> None:
     assert graph.invoke(None, config("t")) == {"log": ["ask: second"]}
 
 
+@pytest.mark.parametrize("build", [trip, team])
+def test_a_rewind_undoes_answers(quick: Vault, build: Callable[[Vault], Any]) -> None:
+    graph = build(quick)
+    graph.invoke({"log": []}, config("t"))
+    asked_at = quick.thread("t").head or next(quick.thread("t").history(limit=1)).id
+    while list(quick.calls("t")):
+        quick.answer("t", only(quick), "first")
+        graph.invoke(None, config("t"))
+    quick.thread("t").rewind(asked_at)
+    assert list(quick.calls("t")) == []
+    graph.invoke(None, config("t"))
+    assert only(quick).answered is False
+    while list(quick.calls("t")):
+        quick.answer("t", only(quick), "second")
+        graph.invoke(None, config("t"))
+    assert "second" in repr(graph.get_state(config("t")).values)
+    assert "first" not in repr(graph.get_state(config("t")).values)
+
+
 class Scrambled:
     """As a serializer that encrypts: nothing else reads what it wrote."""
 
