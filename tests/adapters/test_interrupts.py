@@ -314,6 +314,7 @@ def test_an_unreadable_interrupt_is_listed_and_answered_by_its_task(quick: Vault
     graph = builder.compile(checkpointer=SavegameSaver(quick, serde=Scrambled()))
     graph.invoke({"log": []}, config("t"))
     assert only(quick).name == "ask"
+    assert only(quick).asked == "(a question in the format 'msgpack+scrambled', which only the graph reads)"
     quick.answer("t", only(quick), "A")
     graph.invoke(None, config("t"))
     with pytest.raises(UnsupportedError, match="earlier answers of 'ask' cannot be read here"):

@@ -114,7 +114,8 @@ def graph_status(thread: Lineage, meta: Meta) -> Status:
         return saved
     if head is None:
         return saved
-    errors = [written(task.error) for task in head.tasks.values() if task.error is not None and not task.ended]
+    failed = [task for task in head.tasks.values() if task.error is not None and not task.ended]
+    errors = [f"{task.node} failed" if isinstance(task.error, Foreign) else written(task.error) for task in failed]
     if errors:
         return Status.failed(min(errors, key=lambda text: "Cancelled" in text))  # other tasks are cancelled when one fails
     if head.commanded:  # only the task that asked tells whether it got this answer
@@ -204,7 +205,8 @@ def _waiting_at(head: _Head) -> Iterator[_Waiting]:
             done.add(key)
             held = _holders(head, outer, key)
             at, task = held[0]
-            answered = task.answered or any(one not in _listed(task.resumed) for one in head.commanded)
+            commanded = isinstance(task.resumed, list) and any(one not in task.resumed for one in head.commanded)
+            answered = task.answered or commanded
             yield _Waiting(_entry(key, value, task, at.created_at, answered=answered), held)
 
 
@@ -257,6 +259,8 @@ def _listed(value: Any) -> list[Any]:
 
 def _entry(key: str, value: Any, task: _Task, created_at: dt.datetime, *, answered: bool) -> CallEntry:
     """An interrupt as a call: a text is the question itself, the fields of a dict are the arguments."""
+    if isinstance(value, Foreign):
+        value = f"(a question in the format {value.kind!r}, which only the graph reads)"
     named = isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
     return CallEntry(
         key,
