@@ -27,7 +27,7 @@ TIMEOUT_S = 1800
 class Task:
     """A task, who does it, how often in a round, and whether one round is enough because it counts bytes and not time.
 
-    With a `turn`, all are there at the same time, and one makes so many calls, then the next: what the machine does
+    With a `turn`, all are there at the same time, and each makes `turn` calls, then the next: what the machine does
     besides is the same for all.
     """
 

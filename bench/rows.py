@@ -270,7 +270,7 @@ def _savers(results: Results) -> list[Row]:
 
 
 def _short_chats(results: Results) -> list[Row]:
-    """What a turn costs more than with LangGraph's saver in memory, which keeps nothing, beside what SqliteSaver's costs more."""
+    """What a turn costs above one with InMemorySaver, which stores nothing, beside what it costs with SqliteSaver."""
     ours, stock, memory = (results.get(name, "short_chats") for name in ("saver_savegame", "saver_sqlite", "saver_memory"))
     found: list[Row] = []
     for what, turns in (("short", 20), ("middle", 100)) if ours and stock and memory else ():
@@ -351,7 +351,7 @@ def _faster(results: Results, task: str, name: str, what: str, least: float) -> 
 def _against(
     results: Results, task: str, name: str, what: str, *, faster: float | None = None, at_most: float | None = None
 ) -> list[Row]:
-    """A row against SqliteSaver: so many times faster at least, or so many times its time at most."""
+    """A row against SqliteSaver: at least that many times faster, or at most that many times its time."""
     ours, theirs = results.get("savegame", task), results.get("sqlitesaver", task)
     if not ours:
         return []

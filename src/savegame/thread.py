@@ -34,7 +34,7 @@ from savegame.store import ANY, MoveHead, PutNote, StoreChange
 from savegame.timeline import deleting, derived, forks, frameworks, pruning, subjects
 from savegame.timeline.autosave import Autosave
 from savegame.timeline.engine import Point
-from savegame.timeline.lineage import PAGE, Ref
+from savegame.timeline.lineage import FRAMES_AT_ONCE, Ref
 from savegame.timeline.timeline import Edit, Edited, Terms, Timeline, Written
 from savegame.timeline.watch import Watcher, follow
 from savegame.waiting.awaiting import plain_result
@@ -113,27 +113,27 @@ class Thread:
         """
         engine = self._timeline.engine
         drafted = draft(engine.codec, self._agent, id, details)
-        kept = states.kept(engine.codec, self.id, state, force=force) if isinstance(state, Plain) else None
+        domain = states.domain_save(engine.codec, self.id, state, force=force) if isinstance(state, Plain) else None
         if id is not None:
-            drafted.details["request"] = request_digest(engine.codec.encode(state if kept is None else kept.plain))
+            drafted.details["request"] = request_digest(engine.codec.encode(state if domain is None else domain.plain))
         with engine.alone(self._timeline.key) as alone:  # an autosave of this handle may be moving the expected head
             free = ANY if force or parent is not None or self._step is None else self._head
             wanted = free if expect is None else _id_of(expect)
-            if kept is None:
+            if domain is None:
                 return self._write(lambda node: diff.difference(engine.codec, node, state), drafted, parent, wanted)
-            self._name_agent(drafted, kept)
+            self._name_agent(drafted, domain)
             unbound = wanted == ANY and not force and parent is None
-            expected = kept.expect if unbound and kept.expect is not None else wanted
-            saved = self._write(self._timeline.with_about(kept.make, drafted), drafted, parent, expected)
-            kept.acknowledge(saved.id if alone else None)
+            expected = domain.expect if unbound and domain.expect is not None else wanted
+            saved = self._write(self._timeline.with_about(domain.make, drafted), drafted, parent, expected)
+            domain.acknowledge(saved.id if alone else None)
             return saved
 
-    def _name_agent(self, drafted: Draft, kept: states.Kept) -> None:
+    def _name_agent(self, drafted: Draft, domain: states.DomainSave) -> None:
         """Assign a save to the agent that its object names. Raises InvalidInputError if this handle names another."""
-        if kept.agent_id is not None and drafted.details.setdefault("agent_id", kept.agent_id) != kept.agent_id:
+        if domain.agent_id is not None and drafted.details.setdefault("agent_id", domain.agent_id) != domain.agent_id:
             raise InvalidInputError(
                 f"thread {self.id!r} was opened with agent={drafted.details['agent_id']!r}, but what is saved belongs to agent "
-                f"{kept.agent_id!r}; open the thread without agent=, or change agent_id"
+                f"{domain.agent_id!r}; open the thread without agent=, or change agent_id"
             )
 
     def update(
@@ -276,7 +276,7 @@ class Thread:
             high = None if start is None else start.seq - 1
             frames: Iterable[Frame] = timeline.everything(high=high, newest_first=newest_first)
         else:
-            frames = timeline.line(row.head if start is None else start.base, page=min(PAGE, limit or PAGE))
+            frames = timeline.line(row.head if start is None else start.base, page=min(FRAMES_AT_ONCE, limit or FRAMES_AT_ONCE))
             frames = frames if newest_first else reversed(list(frames))
 
         def fits(frame: Frame) -> bool:
@@ -360,9 +360,9 @@ class Thread:
         frame = source.resolve(at)
         begun = forks.fork(source, frame, key)
         logger.info("forked thread %r at %s as %r", self.id, frame.id, key.id)
-        made = Thread(source.at(key), begun.agent)
-        made._learn(begun.id, begun.step)
-        return made
+        fork = Thread(source.at(key), begun.agent)
+        fork._learn(begun.id, begun.step)
+        return fork
 
     # -- notes -------------------------------------------------------------------------------------
 

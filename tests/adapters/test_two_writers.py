@@ -204,7 +204,7 @@ def test_a_branch_is_guarded_like_every_line(on_disk: Opener) -> None:
 
 
 def test_a_look_at_the_newest_ends_time_travel(on_disk: Opener) -> None:
-    """Whoever asked for a checkpoint by its id, and later for the newest, which is the same, is guarded again."""
+    """A caller that asked for a checkpoint by its id, and later for the newest, the same one, is guarded again."""
     a, b = two(on_disk)
     first = put(a, config(), ["first"], 1)
     assert a.get_tuple(first) is not None
@@ -230,7 +230,7 @@ def test_somebody_looking_on_does_not_take_the_guard_away(on_disk: Opener) -> No
 
 
 def put_on_top(mouth: Mouth, path: str, name: str, rounds: int) -> None:
-    """Read the newest, wait for the other, put on top; whoever loses reads again and adds its item to what is there."""
+    """Read the newest, wait for the other, put on top; the loser reads again and adds its item to what is there."""
     with savegame.open(path) as vault:
         saver = SavegameSaver(vault)
         newest(saver)

@@ -84,7 +84,7 @@ def files_of(scheme: str, path: Path) -> list[Path]:
 
 
 def one_fault(scheme: str, directory: Path, call: str, error: str, when: int, then: str) -> int:
-    """One run with one fault; how many calls failed (0: there were not so many)."""
+    """One run with one fault; how many calls failed (0: there were fewer calls)."""
     place = directory / f"{call}-{error}-{when}-{then}" / "v.db"
     path = f"{scheme}:{place}"
     with savegame.open(path) as vault:

@@ -22,7 +22,7 @@ from savegame.messages.transcript import summary
 from savegame.present.families import as_listed
 from savegame.thread import Thread
 
-PAGE: Final = 100
+MESSAGES_READ: Final = 100
 """Checkpoints whose messages are read at a time."""
 
 Count = Annotated[int | None, typer.Option("--number", "-n", min=0, help="Show only the newest N checkpoints.")]
@@ -52,11 +52,11 @@ def log(
         if as_json:
             print_json_list({**entry.to_dict(), "head": entry.id == head} for entry in entries)
             return
-        told = _with_messages(found, as_listed(vault, found.id, entries))
+        rows = _with_messages(found, as_listed(vault, found.id, entries))
         if graph:
-            _print_graph(list(told), head)
+            _print_graph(list(rows), head)
         else:
-            print_lines((checkpoint_line(entry, head=entry.id == head, message=said) for entry, said in told), hang=10)
+            print_lines((checkpoint_line(entry, head=entry.id == head, message=message) for entry, message in rows), hang=10)
 
 
 def tail(
@@ -122,20 +122,20 @@ def _list_entries(thread: Thread, *, strict: bool, branches: bool, **filters: An
 def _with_messages(thread: Thread, entries: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, str | None]]:
     """Entries, newest first, each with the newest message of its conversation if LangGraph made it and it can be read."""
     rest = iter(entries)
-    while page := list(islice(rest, PAGE)):
-        graphs, said = [entry for entry in page if entry.external_id is not None], {}
+    while page := list(islice(rest, MESSAGES_READ)):
+        graphs, newest = [entry for entry in page if entry.external_id is not None], {}
         with suppress(CorruptionError, CheckpointNotFound):  # `verify` reports the one, the other was pruned meanwhile
             for loaded in thread.replay(graphs):
                 messages = find_messages(loaded.state)
-                said[loaded.id] = summary(messages[-1]) if messages else None
-        yield from ((entry, said.get(entry.id)) for entry in page)
+                newest[loaded.id] = summary(messages[-1]) if messages else None
+        yield from ((entry, newest.get(entry.id)) for entry in page)
 
 
 def _print_graph(entries: list[tuple[Checkpoint, str | None]], head: str | None) -> None:
     """Print checkpoints beside their tree; all texts begin in the same column."""
     rows = list(draw_rows([(entry.id, entry.parent_id) for entry, _ in entries], head))
     width = max((len(row.line) for row in rows), default=0) + 2
-    texts = (checkpoint_line(entry, head=entry.id == head, message=said) for entry, said in entries)
+    texts = (checkpoint_line(entry, head=entry.id == head, message=message) for entry, message in entries)
     print_lines((_graph_line(row, width, text) for row, text in zip(rows, texts, strict=True)), cut=True)
 
 

@@ -8,7 +8,6 @@ Only the `Editing` that created a node changes it in place.
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import accumulate
 from operator import itemgetter
@@ -20,6 +19,7 @@ from savegame.encoding.codec import Codec
 from savegame.encoding.extensions import MAP, RawExt
 from savegame.encoding.raw import array_header, join_array, map_header, object_ext, open_ext, pack_raw, unpack_raw
 from savegame.errors import CorruptionError
+from savegame.waiting.forking import call_in_child
 
 RUN_ITEMS: Final = 64
 RUN_BYTES: Final = 128 * 1024
@@ -412,8 +412,7 @@ def _collect_again() -> None:
         gc.enable()
 
 
-if hasattr(os, "register_at_fork"):  # the thread that was decoding does not exist in the child
-    os.register_at_fork(after_in_child=_collect_again)
+call_in_child(_collect_again)  # the thread that was decoding does not exist in the child
 
 
 def _decode(codec: Codec, node: Node, shared: Shared | None) -> Any:

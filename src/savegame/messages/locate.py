@@ -83,8 +83,8 @@ def beside_messages(state: Any) -> tuple[Any, int]:
     if not graph:
         return top, 0
     channels = {name: value for name, value in top[CHANNELS].items() if (CHANNELS, name) != without}
-    shown = {name: value for name, value in channels.items() if not is_bookkeeping((CHANNELS, name))}
-    return {CHANNELS: shown} if shown else {}, len(top) - 1 + len(channels) - len(shown)
+    visible = {name: value for name, value in channels.items() if not is_bookkeeping((CHANNELS, name))}
+    return {CHANNELS: visible} if visible else {}, len(top) - 1 + len(channels) - len(visible)
 
 
 def find_messages_node(state: Node | None) -> Node | None:

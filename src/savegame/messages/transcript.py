@@ -71,10 +71,10 @@ def is_message(value: Any) -> bool:
 
 def summary(message: Any) -> str:
     """A message in one text, for lists: its role, and its texts, or what it calls or carries."""
-    said = read_message(message)
-    text = "\n".join(map(plain_text, said.parts)) or ", ".join(f"{call.name}(…)" for call in said.calls)
-    text = text or ", ".join(map(file_name, said.files, range(len(said.files))))
-    return f"{said.role}: {text}" if text else said.role
+    found = read_message(message)
+    text = "\n".join(map(plain_text, found.parts)) or ", ".join(f"{call.name}(…)" for call in found.calls)
+    text = text or ", ".join(map(file_name, found.files, range(len(found.files))))
+    return f"{found.role}: {text}" if text else found.role
 
 
 def files_of(message: Any) -> list[Mapping[str, Any]]:

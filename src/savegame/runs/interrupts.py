@@ -180,13 +180,13 @@ def _mark(key: str) -> str:
 def with_answers(writes: Sequence[Write]) -> list[tuple[str, str, Any]]:
     """Pending writes as a graph reads them: all answers of a task in one write, as LangGraph keeps them."""
     answers = {(task, number - ANSWERED): value for number, task, _, value in writes if number >= ANSWERED}
-    kept = [(task, channel, value) for number, task, channel, value in writes if number < ANSWERED]
+    plain = [(task, channel, value) for number, task, channel, value in writes if number < ANSWERED]
     if not answers:
-        return kept
-    before = {task: value if isinstance(value, list) else [value] for task, channel, value in kept if channel == RESUME}
+        return plain
+    before = {task: value if isinstance(value, list) else [value] for task, channel, value in plain if channel == RESUME}
     next_ = {(task, len(before.get(task, ()))) for task, _ in answers} & answers.keys()  # the others were read already
     new = {task: [*before.get(task, ()), answers[task, number]] for task, number in next_}
-    old = [write for write in kept if write[1] != RESUME or write[0] not in new]
+    old = [write for write in plain if write[1] != RESUME or write[0] not in new]
     return old + [(task, RESUME, value) for task, value in new.items()]
 
 

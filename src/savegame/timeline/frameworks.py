@@ -48,7 +48,7 @@ class Moment(NamedTuple):
         return under not in self.before if under else (meta.external_id or "") >= self.external_id
 
 
-class Child(NamedTuple):
+class ChildAt(NamedTuple):
     """A child thread, and the checkpoint that was its newest at a moment of its parent; None if there was none yet."""
 
     thread: Lineage
@@ -56,7 +56,7 @@ class Child(NamedTuple):
     frame: Frame | None
 
 
-def children_at(thread: Lineage, frame: Frame) -> Iterator[Child]:
+def children_at(thread: Lineage, frame: Frame) -> Iterator[ChildAt]:
     """The child threads of a thread as they were at one of its checkpoints."""
     external_id = load_meta(frame.meta).external_id
     below = [] if external_id is None else derived.below(thread, [CHILD], derived.named(thread))
@@ -68,7 +68,7 @@ def children_at(thread: Lineage, frame: Frame) -> Iterator[Child]:
         row = child.row()
         if row is not None and row.frames:
             older = (one for one in child.everything() if not moment.is_after(child, load_meta(one.meta)))
-            yield Child(child, row, next(older, None))
+            yield ChildAt(child, row, next(older, None))
 
 
 # -- going back ------------------------------------------------------------------------------------
@@ -149,6 +149,6 @@ def orphaned_writes(thread: Lineage, frames: Collection[Frame], drop: Collection
     if not kinds:
         return []
     ids = {frame.seq: load_meta(frame.meta).external_id for frame in frames}
-    gone = {ids[seq] for seq in drop} - {kept for seq, kept in ids.items() if seq not in drop}
+    gone = {ids[seq] for seq in drop} - {external_id for seq, external_id in ids.items() if seq not in drop}
     orphans = [kind for kind in kinds if kind.removeprefix(LEFT).removeprefix(WRITES).partition(" ")[0] in gone]
     return [PutRecord(thread.key, kind, record.name, None) for kind in orphans for record in thread.records(kind)]

@@ -11,6 +11,7 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from savegame.checkpoint import Checkpoint, Source
@@ -24,6 +25,7 @@ from savegame.encoding.frames import (
     PLAIN,
     STATE_TO,
     Meta,
+    details_of,
     digest,
     load_meta,
     load_note,
@@ -49,7 +51,6 @@ from savegame.stores.refusals import head_moved
 from savegame.timeline import removal
 from savegame.timeline.engine import EMPTY, Engine, Point, Records
 from savegame.timeline.lineage import Lineage, Ref
-from savegame.timeline.reading import refuse_missing_head
 from savegame.waiting.retrying import TRIES
 
 logger = logging.getLogger("savegame")
@@ -135,7 +136,7 @@ class Timeline(Lineage):
 
     def _fields(self, frame: Frame, meta: Meta, node: Node | None, shared: Shared | None) -> tuple[dict[str, Any], Source]:
         label, tags = load_note(frame.note)
-        fields = {name: getattr(meta, name) for name in _SAME} | {
+        found = {name: getattr(meta, name) for name in _SAME} | {
             "id": frame.id,
             "thread_id": self.id,
             "seq": frame.seq,
@@ -147,7 +148,7 @@ class Timeline(Lineage):
             "status": Status(meta.status, meta.reason),
         }
         decode = None if node is None else lambda: self._value(frame.id, meta, node, shared)
-        return fields, Source(lambda: self._load_again(frame), decode, self.codec)
+        return found, Source(lambda: self._load_again(frame), decode, self.codec)
 
     def _value(self, checkpoint_id: str, meta: Meta, node: Node, shared: Shared | None) -> Any:
         value = value_of(self.codec, node, shared)
@@ -164,22 +165,18 @@ class Timeline(Lineage):
 
     def latest(self, *, skip_damaged: bool = False) -> Newest | None:
         """The head with its state; None for an empty thread. `skip_damaged`: the newest sound one, with `.skipped`."""
-        seen: ThreadRow | None = None
-        for _ in range(TRIES):
-            row = self.row()
-            if row is None or row.head_id is None:
-                return None
+
+        def read(row: ThreadRow) -> Newest:
+            assert row.head_id is not None
             try:
                 return Newest(row.head_id, self._load(self.frame(row.head), is_head=True))
-            except CheckpointNotFound as error:
-                refuse_missing_head(row, seen, error)
-                seen = row
             except CorruptionError as error:
                 error.newest_sound = self.newest_sound(row, error)
                 if not skip_damaged or error.newest_sound is None:
                     raise
                 return Newest(row.head_id, error.newest_sound)
-        raise ConflictError(f"thread {self.id!r}: its head was moved and removed {TRIES} times while it was loaded; try again")
+
+        return self.at_head(read)
 
     def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
         """A checkpoint with its state, by a reference or the newest `at` a time."""
@@ -368,9 +365,9 @@ class Timeline(Lineage):
         meta = digest(base_meta[:DIGEST_BYTES], key.id, id, packed, payload) + packed
         plain = len(payload) < store.compress_from and not blobs
         body = PLAIN + payload if plain else engine.wrap(payload, with_blobs=bool(blobs))
-        kept, large = engine.retention.max_checkpoints, engine.wrap_blobs(blobs) if blobs else ()
+        keep_newest, large = engine.retention.max_checkpoints, engine.wrap_blobs(blobs) if blobs else ()
         fresh = chosen_id is None
-        change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, kept, large, fresh, renew_us, base_id)
+        change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, keep_newest, large, fresh, renew_us, base_id)
         return change, step, size, bool(details.get("about"))
 
     def _write_keyframe(self, point: Point, node: Node, epoch: int | None) -> Point:
@@ -479,12 +476,10 @@ def _packed(ops: list[Op]) -> tuple[bytes, dict[bytes, bytes]]:
     return deltas.dump(smaller), blobs
 
 
-_SAME: Final = (
-    "parent_id", "agent_id", "step", "created_at", "size_bytes", "iteration", "description", "tokens_used", "cost",
-    "resume_hint", "forked_from", "external_id",
-)  # fmt: skip
+_OWN: Final = frozenset(("metadata", "kind", "status", "digest"))
+_SAME: Final = tuple(item.name for item in fields(Checkpoint) if hasattr(Meta, item.name) and item.name not in _OWN)
 """The fields that a checkpoint takes unchanged from its metadata."""
-_COMPARED: Final = (
-    "kind", "status", "reason", "description", "resume_hint", "iteration", "tokens_used", "cost", "metadata", "created_us",
-)  # fmt: skip
+_COMPARED: Final = tuple(
+    {"created_us", *details_of(Meta(None, 0, 0, 0))} - {"agent_id", "forked_from", "external_id", "request", "about"}
+)
 """The fields that identify a retry of a save, besides the state."""

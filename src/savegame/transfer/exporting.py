@@ -37,7 +37,7 @@ from savegame.timeline.lineage import Lineage
 from savegame.timeline.verify import Progress
 from savegame.waiting.retrying import PLANS
 
-FORMAT: Final = 1
+EXPORT_FORMAT: Final = 1
 
 Line = dict[str, Any]
 """The content of a line: its first key is its kind."""
@@ -60,7 +60,7 @@ def export(
         writer = _Writer(file)
         now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=engine.store.clock())
         created_at = now.isoformat().replace("+00:00", "Z")
-        writer.write({"savegame-export": FORMAT, "namespace": namespace, "created_at": created_at})
+        writer.write({"savegame-export": EXPORT_FORMAT, "namespace": namespace, "created_at": created_at})
         for done, key in enumerate(keys, 1):
             _write_steadily(Lineage(engine, key), writer)
             progress(done, len(keys))

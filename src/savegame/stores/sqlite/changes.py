@@ -21,13 +21,23 @@ from savegame.encoding.frames import BASE_FACTOR, SEQ_FACTOR, checksum, pack_id,
 from savegame.errors import CorruptionError
 from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, StoreChange
-from savegame.stores.rows import EMPTY_ROW, Row, Span, continues, place_in, read_frame, read_thread, remember, thread_values
+from savegame.stores.rows import (
+    EMPTY_ROW,
+    FrameRange,
+    Row,
+    continues,
+    place_in,
+    read_frame,
+    read_thread,
+    remember,
+    thread_values,
+)
 from savegame.stores.rules import MAX_SEQ, Blobs, Pin, Transaction, floor_after, make
 from savegame.stores.sqlite.reading import read_frames
 from savegame.stores.sqlite_file import SQL, Connection, all_rows, one_row, repeated
 from savegame.stores.sums import blob_checksum, damaged, meta_checksum, record_checksum, space_checksum, thread_sum
 
-AT_ONCE: Final = 256
+ONE_STATEMENT: Final = 256
 """The largest number of appends in one statement: apsw keeps no statements that are longer."""
 
 AT_ONCE_BYTES: Final = 8 << 20
@@ -93,7 +103,7 @@ class Committed:
 
     def append_together(self, db: Connection, changes: Sequence[StoreChange]) -> list[int]:
         """`append_next` for many threads, with one statement for all. Returns nothing where one of them is not that plain."""
-        if not 0 < len(changes) <= AT_ONCE:
+        if not 0 < len(changes) <= ONE_STATEMENT:
             return []
         new: dict[ThreadKey, Row] = {}
         columns: list[Any] = []
@@ -256,7 +266,7 @@ class SQLiteTransaction(Transaction):
         return {seq: Pin(unpack_id(columns[0]), columns[1]) for seq, columns in found if columns is not None}
 
     def frames_after(self, key: ThreadKey, seq: int) -> list[Frame]:
-        return read_frames(self.db, key, self._row(key), Span(low=seq + 1, deltas=True))
+        return read_frames(self.db, key, self._row(key), FrameRange(low=seq + 1, deltas=True))
 
     def nth_newest(self, key: ThreadKey, number: int) -> int | None:
         return _nth_newest(self.db, self._row(key), number)

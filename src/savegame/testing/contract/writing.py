@@ -121,11 +121,11 @@ class Appending(Contract):
 
     def test_new_ids_are_all_different(self, store: Store) -> None:
         """32 hexadecimal digits, whether the thread is there or not."""
-        made = [store.new_id(A) for _ in range(500)]
+        ids = [store.new_id(A) for _ in range(500)]
         grown(store, A, 1)
-        made += [store.new_id(A) for _ in range(500)]
-        assert len(set(made)) == 1000
-        assert all(re.fullmatch("[0-9a-f]{32}", name) for name in made)
+        ids += [store.new_id(A) for _ in range(500)]
+        assert len(set(ids)) == 1000
+        assert all(re.fullmatch("[0-9a-f]{32}", name) for name in ids)
 
     def test_a_new_id_is_taken_like_any_other(self, store: Store) -> None:
         """A second use is refused, in the thread and in others."""
