@@ -37,8 +37,8 @@ from savegame.model import checked_limit
 from savegame.runs.interrupts import with_answers
 from savegame.store import ANY, MoveHead
 from savegame.thread import Thread
-from savegame.timeline.companions import CHILD, LEFT, WRITES
-from savegame.timeline.derived import NOTED
+from savegame.timeline.companions import CHILD, LEFT, PARENT, WRITES
+from savegame.timeline.derived import NOTED, tying
 from savegame.timeline.timeline import Edit, Terms
 from savegame.vault import Vault
 
@@ -160,7 +160,7 @@ class SavegameSaver(AsyncMethods):
         whole = self.full_state(place, parent, checkpoint, hashes)
         codec, expect = thread.timeline.codec, None if alone and place in self._empty and parent is None else ANY
         try:
-            self._write(thread, lambda node: diff.difference(codec, node, whole), drafted, Terms(expect))
+            self._write(thread, place, lambda node: diff.difference(codec, node, whole), drafted, Terms(expect))
         except ConflictError as error:
             if type(error) is not ConflictError:
                 raise
@@ -169,9 +169,10 @@ class SavegameSaver(AsyncMethods):
             ) from error
         return hashes
 
-    def _write(self, thread: Thread, edit: Edit, drafted: Draft, terms: Terms) -> None:
+    def _write(self, thread: Thread, place: GraphPlace, edit: Edit, drafted: Draft, terms: Terms) -> None:
         timeline = thread.timeline
-        edit, beside = thread.tied(edit)
+        origins = {PARENT: timeline.key._replace(id=place.parent)} if place.parent else {}
+        edit, beside = tying(timeline, origins, edit)
         with timeline.engine.alone(timeline.key):
             timeline.write(edit, drafted, terms._replace(beside=beside))
 
@@ -206,14 +207,14 @@ class SavegameSaver(AsyncMethods):
         base = place.checkpoint(parent)
         if not branch:
             try:
-                return self._write(thread, edit, drafted, Terms(base))
+                return self._write(thread, place, edit, drafted, Terms(base))
             except ConflictError as error:
                 last = self._latest.get(place)
                 own = last is not None and error.found == place.checkpoint(last.external_id)
                 if type(error) is not ConflictError or not own or (place, parent) in self._started:
                     raise
         frame = thread.timeline.resolve(base)
-        return self._write(thread, edit, drafted, Terms(base=thread.timeline.point(frame.seq, frame)))
+        return self._write(thread, place, edit, drafted, Terms(base=thread.timeline.point(frame.seq, frame)))
 
     def _changes(
         self, known: LastPut, checkpoint: Checkpoint, new_versions: ChannelVersions
