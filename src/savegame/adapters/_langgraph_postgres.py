@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.types import TASKS
 from psycopg.conninfo import conninfo_to_dict
 
 from savegame.adapters._langgraph_places import GraphPlace
-from savegame.adapters._langgraph_sources import SEALED, OldCheckpoint, Source, place_name
+from savegame.adapters._langgraph_sources import SEALED, OldCheckpoint, ThreadSource, place_name
 from savegame.errors import CorruptionError, UnavailableError, UnsupportedError
 from savegame.stores.postgres.errors import translate
 from savegame.stores.postgres.pool import CONNECT_S
@@ -69,7 +69,7 @@ _NEEDED: Final = {
 }
 
 
-class PostgresDatabase(Source):
+class PostgresDatabase(ThreadSource):
     """The tables of the stock PostgresSaver in the search path of a connection."""
 
     saver = "PostgresSaver"

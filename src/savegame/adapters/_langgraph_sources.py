@@ -52,7 +52,7 @@ _KINDS: Final = ("msgpack", "null", "bytes", "bytearray")
 _PARTS: Final = ("channel_values", "channel_versions", "versions_seen")
 
 
-def open_source(address: str | os.PathLike[str]) -> Source:
+def open_source(address: str | os.PathLike[str]) -> ThreadSource:
     """The threads of a SqliteSaver file, or of the PostgresSaver database at a postgresql:// address.
 
     Raises StoreNotFound, UnsupportedError or UnavailableError if there is none, and InvalidInputError for a wrong address.
@@ -120,7 +120,7 @@ class OldCheckpoint(NamedTuple):
     writes: list[Write]
 
 
-class Source(ABC):
+class ThreadSource(ABC):
     """The threads of a stock saver. `name` is its address without secrets. Leaving the `with` block closes it."""
 
     saver: str
@@ -206,7 +206,7 @@ class Source(ABC):
         )
 
 
-class SqliteFile(Source):
+class SqliteFile(ThreadSource):
     """A read-only snapshot of a file of the stock SqliteSaver."""
 
     saver = "SqliteSaver"

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, cast
 
 from savegame.adapters._langgraph_places import GraphPlace
-from savegame.adapters._langgraph_sources import SEALED, OldCheckpoint, Source, Write, open_source, place_name
+from savegame.adapters._langgraph_sources import SEALED, OldCheckpoint, ThreadSource, Write, open_source, place_name
 from savegame.adapters.langgraph import SavegameSaver
 from savegame.errors import (
     ConflictError,
@@ -91,7 +91,7 @@ class _WorkCounter:
 class _Mover:
     """Imports places of a source into a vault."""
 
-    def __init__(self, old: Source, vault: Vault, work: _WorkCounter) -> None:
+    def __init__(self, old: ThreadSource, vault: Vault, work: _WorkCounter) -> None:
         self._old = old
         self._vault = vault
         self._work = work
