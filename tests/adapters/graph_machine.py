@@ -274,10 +274,10 @@ class GraphMachine(RuleBasedStateMachine):
         """Those that the vault can rewind and fork."""
         return [one for one in self.filled(least) if not KNOWN_DEFECTS or one not in self.hidden]
 
-    def to_replay(self) -> list[str]:
+    def to_replay(self, least: int = 1) -> list[str]:
         """Those that a graph can replay."""
         left = {thread_id for thread_id, _ in self.ours.left if self.graph_of[thread_id] != "flat"}
-        return [one for one in self.filled() if not KNOWN_DEFECTS or one not in left]
+        return [one for one in self.filled(least) if not KNOWN_DEFECTS or one not in left]
 
     def point(self, side: Side, thread_id: str, number: int) -> StateSnapshot:
         return side.history(self.graph_of[thread_id], thread_id)[number]
@@ -325,7 +325,9 @@ class GraphMachine(RuleBasedStateMachine):
     @rule(data=st.data(), word=st.none() | words, newest=st.booleans(), then=st.booleans())
     def change(self, data: st.DataObject, word: str | None, newest: bool, then: bool) -> None:
         """`update_state` at any checkpoint, as any node or as a copy, and then perhaps a run from there."""
-        thread_id, number = (self.draw_thread(data), None) if newest else self.draw_point(data, self.to_replay())
+        thread_id, number = self.draw_point(data, self.to_replay())
+        if newest:
+            thread_id, number = self.draw_thread(data, among=self.to_replay(0)), None
         graph = self.graph_of[thread_id]
         node = data.draw(st.sampled_from([None, None, "__copy__", START, *NODES[graph]]), label="as")
         if KNOWN_DEFECTS and node == "__copy__" and number == self.count[thread_id] - 1:
@@ -339,11 +341,11 @@ class GraphMachine(RuleBasedStateMachine):
 
         self.both(thread_id, act)
 
-    @precondition(lambda self: self.waiting)
+    @precondition(lambda self: self.waiting.intersection(self.to_replay()))
     @rule(data=st.data(), word=st.none() | words, given=st.sampled_from((None, "answer", "look")))
     def change_inside(self, data: st.DataObject, word: str | None, given: str | None) -> None:
         """Change or replay the innermost subgraph that is running, or answer there."""
-        thread_id = self.draw_thread(data, among=list(self.waiting))
+        thread_id = self.draw_thread(data, among=list(self.waiting.intersection(self.to_replay())))
 
         def act(side: Side) -> Any:
             where = self.inside(side, thread_id)
