@@ -28,9 +28,8 @@ from savegame.vault import Vault
 KNOWN_DEFECTS = True
 """Leave out what does not work yet; remove this constant with the defects.
 
-A fork, or a rewind, of a fork forgets what subgraphs remembered from before that fork. A copy of a thread's first checkpoint
-stands on top of the head in the vault, so that a rewind takes it for what came of that head's step. After a rewind, a
-replay lets subgraphs remember what was undone.
+A copy of a thread's first checkpoint stands on top of the head in the vault, so that a rewind takes it for what came of that
+head's step. After a rewind, a replay lets subgraphs remember what was undone.
 """
 
 Saver = BaseCheckpointSaver[Any]
@@ -270,10 +269,6 @@ class GraphMachine(RuleBasedStateMachine):
         """The threads with so many checkpoints, and not too many to look at."""
         return [thread_id for thread_id, count in self.count.items() if least <= count < MOST_CHECKPOINTS]
 
-    def to_go_back(self, least: int = 1) -> list[str]:
-        """Those that the vault can rewind and fork."""
-        return [one for one in self.filled(least) if not KNOWN_DEFECTS or one not in self.hidden]
-
     def to_replay(self, least: int = 1) -> list[str]:
         """Those that a graph can replay."""
         left = {thread_id for thread_id, _ in self.ours.left if self.graph_of[thread_id] != "flat"}
@@ -416,22 +411,22 @@ class GraphMachine(RuleBasedStateMachine):
         assert self.vault.verify().ok
         self.touched.add(thread_id)
 
-    @precondition(lambda self: self.to_go_back(2))
+    @precondition(lambda self: self.filled(2))
     @rule(data=st.data(), given=st.sampled_from((None, None, "run", "answer")))
     def rewind(self, data: st.DataObject, given: str | None) -> None:
         """The state is that of then, what was written there is not applied, and the next node runs again."""
-        thread_id, number = self.draw_point(data, self.to_go_back(2), least=1)  # at the head there is nothing to take back
+        thread_id, number = self.draw_point(data, self.filled(2), least=1)  # at the head there is nothing to take back
         self.back(thread_id, thread_id, number, waits=True)
         there = self.vaults_id(thread_id, number)
         self.leave(thread_id, at(self.point(self.ours, thread_id, number)))
         self.vault.thread(thread_id).rewind(there)
         self.go_on_from_there(thread_id, given)
 
-    @precondition(lambda self: self.to_go_back() and len(self.graph_of) < MOST_THREADS)
+    @precondition(lambda self: self.filled() and len(self.graph_of) < MOST_THREADS)
     @rule(data=st.data(), given=st.sampled_from((None, None, "run", "answer")))
     def fork(self, data: st.DataObject, given: str | None) -> None:
         """A thread of its own that begins with a checkpoint of another."""
-        (thread_id, number), new = self.draw_point(data, self.to_go_back()), f"fork {len(self.graph_of)}"
+        (thread_id, number), new = self.draw_point(data, self.filled()), f"fork {len(self.graph_of)}"
         self.theirs.saver.copy_thread(thread_id, new)
         self.back(thread_id, new, number, waits=False)
         self.vault.thread(thread_id).fork(new, at=self.vaults_id(thread_id, number))

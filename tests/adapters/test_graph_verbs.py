@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from langgraph.types import Command
 from scripted import Flaky, Graph, branches, config, deltas, nested, outer, person, tool_loop, trip
+from travelling import Nodes
 
 import savegame
 from savegame import CorruptionError, UnsupportedError
@@ -305,3 +306,17 @@ def test_the_command_line_rewinds_and_forks_without_langgraph(on_disk: Opener, t
             timeout=60,
         )
     assert memory(graph) == memory(graph, "f") == second
+
+
+def test_a_fork_that_is_forked_or_rewound_remembers_what_its_subgraphs_knew(saver: SavegameSaver) -> None:
+    nodes = Nodes()
+    graph = nodes.line("p", ("sub", nodes.line("s", key="own", saver=True)), key="results", saver=saver)
+    graph.invoke({"results": []}, config())
+    first = saver.vault.thread("t").fork("fork").latest()
+    assert first is not None
+    saver.vault.thread("fork").fork("again")
+    graph.invoke({"results": []}, config("fork"))
+    saver.vault.thread("fork").rewind(first.id)
+    for thread_id in ("fork", "again"):
+        graph.invoke({"results": []}, config(thread_id))
+        assert nodes.saw[-1] == ("s", ["s"])

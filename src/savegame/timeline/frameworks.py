@@ -27,25 +27,27 @@ class Moment(NamedTuple):
     """A checkpoint of a thread as its child threads see it: what they did after it is undone by going back to it."""
 
     external_id: str
-    before: frozenset[str]
-    """The framework's ids of its ancestors."""
+    others: frozenset[str]
+    """The framework's ids of this thread's checkpoints, but for its ancestors. A fork's ancestors may be in its source."""
 
     @classmethod
     def of(cls, thread: Lineage, frame: Frame, external_id: str) -> Moment:
         """The moment of a checkpoint."""
-        ids = (load_meta(older.meta).external_id for older in thread.line(frame.base))
-        return cls(external_id, frozenset(found for found in ids if found is not None))
+        every, before = (
+            {load_meta(one.meta).external_id for one in frames} for frames in (thread.everything(), thread.line(frame.base))
+        )
+        return cls(external_id, frozenset(found for found in every - before if found is not None))
 
     def is_after(self, thread: Lineage, meta: Meta) -> bool:
         """Whether a checkpoint of a child thread was not made yet.
 
-        A framework's checkpoint names the parent's checkpoint that it was made under. Without that name the framework's ids
-        decide, which grow with time.
+        The framework's ids grow with time. A checkpoint may also name the parent's checkpoint that it was made under, which
+        may be on another line.
         """
         metadata = thread.engine.codec.decode(meta.metadata) if meta.metadata else {}
         parents = metadata.get("parents")
         under = parents.get("") if isinstance(parents, dict) else None
-        return under not in self.before if under else (meta.external_id or "") >= self.external_id
+        return (meta.external_id or "") >= self.external_id or under in self.others
 
 
 class ChildAt(NamedTuple):
