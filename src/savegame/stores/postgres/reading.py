@@ -1,4 +1,8 @@
-"""What is read of PostgreSQL's tables on one connection, each row against its checksum. Touches frames, rows, sums, pool."""
+"""What is read of PostgreSQL's tables on one connection, each row against its checksum. Touches frames, rows, sums, pool.
+
+Every row is compared with its checksum before it is returned; damage raises CorruptionError naming the place. A chain takes
+one statement wherever its line is unbroken.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What reading promises: frames, notes and chains, with and without keyframes; ids and namespaces mean nothing."""
+"""What reading promises: frames, notes and chains, with and without keyframes; ids and namespaces mean nothing.
+
+Deltas are pieces of text here, so that the state at a frame is what `state` joins. Touches the contract and its helpers only.
+"""
 
 from __future__ import annotations
 
