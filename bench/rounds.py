@@ -64,6 +64,7 @@ PLAN = (
     Task("many", ("savegame", "savegame_file"), once=True),
     Task("pages", ("savegame", "pg_savegame"), once=True),
     Task("chat", ("saver_savegame", "saver_sqlite", "saver_delta"), once=True, turn=5),
+    Task("short_chats", ("saver_savegame", "saver_sqlite", "saver_memory"), turn=1),
 )
 TURNS = {task.name: task.turn for task in PLAN if task.turn}
 GROWN = frozenset(("load", "older", "history", "disk"))

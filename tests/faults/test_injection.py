@@ -129,6 +129,7 @@ def one_fault(scheme: str, directory: Path, call: str, error: str, when: int, th
         ("pwrite64", "EIO", 3),
         ("pwrite64", "ENOSPC", 6),
         ("ftruncate", "EIO", 1),
+        ("fcntl", "EIO", 1),  # the file store: when something is read after it was written
     ],
 )
 def test_a_call_that_fails(scheme: str, call: str, error: str, when: int, then: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import ormsgpack
 
@@ -511,6 +511,19 @@ class Editing:
             parent.size += size_of(node) - before
             node = parent
         self.node = node
+
+    def put(self, path: Path, child: Node) -> None:
+        """Set an entry of the dict that the path before its last part leads to."""
+        key = pack_raw(path[-1])
+
+        def put_child(parent: Node) -> Node:
+            cast(Dict, parent).put(key, child)
+            return parent
+
+        if len(path) == 1 and self.node is not None:
+            self.node = put_child(self._own(self.node))
+        else:
+            self.change(path[:-1], put_child)
 
     def _own(self, node: Node) -> Node:
         """The node, opened if it is a container, and ours to change."""

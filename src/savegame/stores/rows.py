@@ -73,15 +73,15 @@ EMPTY_ROW = Row(0, None, 0, None, 0, 0, 0, 0, 0, None, 0, 0)
 
 
 def continues(change: Append, row: Row) -> bool:
-    """Whether the rules surely accept an append to a thread whose row is still this one, whatever else is stored.
+    """Whether the rules surely accept an append to a thread whose row is still this one, if its id is free.
 
     If not, they decide: this never refuses anything.
     """
     _, agent, head, head_id, last, _, _, _, newest, owner, _, _ = row  # every save comes along here
-    _, _, base, _, _, _, expect, epoch, wanted_agent, _, _, fresh, _, base_id = change
+    _, _, base, _, _, _, expect, epoch, wanted_agent, _, _, _, _, base_id = change
     free = owner is None if epoch is None else epoch == newest != 0
     on_head = expect == head_id and base == head and base_id in (None, head_id)
-    return fresh and free and on_head and wanted_agent in (None, agent) and last < MAX_SEQ
+    return free and on_head and wanted_agent in (None, agent) and last < MAX_SEQ
 
 
 def remember(rows: dict[ThreadKey, Row], new: dict[ThreadKey, Row], most: int = 1024) -> None:

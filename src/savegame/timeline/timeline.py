@@ -94,11 +94,15 @@ class Newest(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A saved checkpoint, with its id and step, which are known without computing its fields."""
+    """A saved checkpoint, with its id and step, which are known without computing its fields.
+
+    `again` says that an earlier attempt had saved it: it may not be the head any more.
+    """
 
     id: str
     step: int
     checkpoint: Checkpoint
+    again: bool = False
 
 
 class Timeline(Lineage):
@@ -285,12 +289,11 @@ class Timeline(Lineage):
 
     def append(self, base: Point, ops: list[Op], node: Node, draft: Draft, terms: Terms) -> Point:
         """Save one frame on top of `base`."""
-        payload = deltas.dump(ops)
-        blobs: dict[bytes, bytes] = {}
-        if len(payload) >= BLOB_FROM:
-            smaller, blobs = take_out_ops(ops)
-            payload = deltas.dump(smaller)
-        return self._append(base, payload, blobs, node, draft, terms)
+        return self._append(base, *_packed(ops), node, draft, terms)
+
+    def appending(self, base: Point, ops: list[Op], node: Node, draft: Draft, terms: Terms) -> Append:
+        """The change that `append` would commit."""
+        return self._prepare(base, *_packed(ops), node, draft, terms)[0]
 
     def append_items(self, append: Mapping[Any, list[Any]], draft: Draft) -> Point | None:
         """The fast path for what agents save most: items at the end of one top-level list of the head's state.
@@ -324,11 +327,27 @@ class Timeline(Lineage):
             return None
 
     def _append(self, base: Point, payload: bytes, blobs: dict[bytes, bytes], node: Node, draft: Draft, terms: Terms) -> Point:
-        """`append` with encoded operations. Every save runs through here, so it unpacks what it needs once."""
+        """`append` with encoded operations."""
+        change, step, size, about = self._prepare(base, payload, blobs, node, draft, terms)
+        seq = self.store.commit([change, *terms.beside])[0]
+        rows, read, chosen = base.rows + 1, base.bytes + len(change.delta), "request" in draft.details
+        point = Point(seq, change.id, step, change.meta, node, rows, read, change.agent, chosen, about)
+        if keyframe_due(size, rows, read):
+            point = self._write_keyframe(point, node, terms.epoch)
+        self.engine.cache.put(self.key, point)
+        return point
+
+    def _prepare(
+        self, base: Point, payload: bytes, blobs: dict[bytes, bytes], node: Node, draft: Draft, terms: Terms
+    ) -> tuple[Append, int, int, bool]:
+        """The change that saves a frame, its step, its size, and whether it says what listings show.
+
+        Every save runs through here, so it unpacks what it needs once.
+        """
         engine, store, key = self.engine, self.store, self.key
         details, chosen_id, note = draft
-        expect, _, epoch, renew_us, beside = terms
-        base_seq, base_id, base_step, base_meta, _, rows, read, base_agent, _, base_about = base
+        expect, _, epoch, renew_us, _ = terms
+        base_seq, base_id, base_step, base_meta, _, _, _, base_agent, _, base_about = base
         agent = details.get("agent_id")
         if base_agent is not None and agent is None:
             agent = base_agent
@@ -349,13 +368,7 @@ class Timeline(Lineage):
         keep_newest, large = engine.retention.max_checkpoints, engine.wrap_blobs(blobs) if blobs else ()
         fresh = chosen_id is None
         change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, keep_newest, large, fresh, renew_us, base_id)
-        seq = store.commit([change, *beside])[0]
-        rows, read = rows + 1, read + len(body)
-        point = Point(seq, id, step, meta, node, rows, read, agent, not fresh, bool(details.get("about")))
-        if keyframe_due(size, rows, read):
-            point = self._write_keyframe(point, node, epoch)
-        engine.cache.put(key, point)
-        return point
+        return change, step, size, bool(details.get("about"))
 
     def _write_keyframe(self, point: Point, node: Node, epoch: int | None) -> Point:
         try:
@@ -432,7 +445,7 @@ class Timeline(Lineage):
             same = there.node is not None and to_bytes(node) == to_bytes(there.node)
         if not same:
             raise AlreadyExistsError(f"the id {given_id!r} is taken by a checkpoint with other content; choose another id")
-        return Written(frame.id, meta.step, self.checkpoint(frame, meta, node=there.node))
+        return Written(frame.id, meta.step, self.checkpoint(frame, meta, node=there.node), again=True)
 
     def _parent(self, parent_id: str | None) -> Point:
         found = None if parent_id is None else self.engine.find(self.key.namespace, parent_id)
@@ -449,9 +462,18 @@ class Timeline(Lineage):
         body = None if value is None else self.engine.wrap_record(value, kind, name)
         return PutRecord(self.key, kind, name, body, epoch, absent)
 
-    def put_all(self, records: Records) -> list[PutRecord]:
+    def put_all(self, records: Records, *, absent: bool = False) -> list[PutRecord]:
         """The changes that set records by kind and name, or remove those whose value is None."""
-        return [self.put(kind, name, value) for (kind, name), value in records.items()]
+        return [self.put(kind, name, value, absent=absent) for (kind, name), value in records.items()]
+
+
+def _packed(ops: list[Op]) -> tuple[bytes, dict[bytes, bytes]]:
+    """Encoded operations, and the large values taken out of them."""
+    payload = deltas.dump(ops)
+    if len(payload) < BLOB_FROM:
+        return payload, {}
+    smaller, blobs = take_out_ops(ops)
+    return deltas.dump(smaller), blobs
 
 
 _OWN: Final = frozenset(("metadata", "kind", "status", "digest"))

@@ -30,7 +30,7 @@ from savegame.errors import (
     of_system,
 )
 from savegame.model import Frame, ThreadKey, ThreadRow, checked_id
-from savegame.timeline import companions
+from savegame.timeline import companions, derived
 from savegame.timeline.companions import Way, policy_of
 from savegame.timeline.engine import Engine
 from savegame.timeline.lineage import Lineage
@@ -82,7 +82,7 @@ def _chosen(engine: Engine, namespace: str, threads: Sequence[str] | None, agent
     for key in keys:
         if not _is_worth_it(Lineage(engine, key)):
             raise ThreadNotFound(f"thread not found: {key.id!r}; nothing was exported")
-    return keys
+    return list(derived.with_children(engine, keys))
 
 
 def _is_worth_it(thread: Lineage) -> bool:

@@ -222,7 +222,7 @@ class CommittedRows:
     def plain_append(self, change: Append) -> tuple[Row, tuple[Any, ...]] | None:
         """The next row and the parameters of `append`, if the remembered row says that the rules have nothing to look up."""
         key, row = change.key, self._rows.get(change.key)
-        if row is None or change.blobs or not continues(change, row):
+        if row is None or change.blobs or not change.fresh or not continues(change, row):
             return None
         if change.keep_newest is not None and change.keep_newest > 1 and row.frames != row.last:
             return None  # frames were removed: the oldest to keep has to be looked up

@@ -98,7 +98,7 @@ class PostgresStore(Store):
             raise InvalidInputError(f"deadline= must be above 0, at most {LONGEST_DEADLINE_S:g}, and connections= at least 2")
         self.read_only = read_only
         self.schema = checked_schema(schema)
-        conninfo, self.path = _conninfo(url, read_only=read_only)
+        conninfo, self.path = libpq_address(url, read_only=read_only)
         pool = Pool(conninfo, self.path, statements(schema, durable=durability == "power"), connections)
         self._work = Workings(pool, deadline, f"{quoted(schema)}.epoch")
         self._committed = self._work.committed
@@ -325,7 +325,7 @@ def _by_thread(rows: Rows) -> defaultdict[ThreadKey, list[tuple[Any, ...]]]:
     return found
 
 
-def _conninfo(url: str, *, read_only: bool) -> tuple[str, str]:
+def libpq_address(url: str, *, read_only: bool) -> tuple[str, str]:
     """What libpq takes, and how errors name the database: without a password."""
     try:
         given = conninfo_to_dict(url)

@@ -87,12 +87,19 @@ class Committed:
         row = self.rows.get(key)
         if row is None or type(change) is not Append or not _is_plain(change, row):
             return 0
+        if not change.fresh and self._may_be_taken(db, change):
+            return 0
         new, columns = self.next_row(db, change, row)
         if not _inserted(db, columns, 1):
             self.rows.pop(key, None)
             return 0
         remember(self.rows, {key: new})
         return new.last
+
+    def _may_be_taken(self, db: Connection, change: Append) -> bool:
+        """Whether a frame that another id would lead to may have a chosen id; of chosen ids, no two rows can have one."""
+        place = place_in(pack_id(change.id))
+        return place < NO_KEY and one_row(db, "frame_place", place) is not None
 
     def append_together(self, db: Connection, changes: Sequence[StoreChange]) -> list[int]:
         """`append_next` for many threads, with one statement for all. Returns nothing where one of them is not that plain."""
@@ -104,6 +111,8 @@ class Committed:
         for change in changes:
             row = self.rows.get(change.key)
             if row is None or type(change) is not Append or not _is_plain(change, row) or size > AT_ONCE_BYTES:
+                return []
+            if not change.fresh:
                 return []
             new[change.key], more = self.next_row(db, change, row)
             columns += more
@@ -155,7 +164,7 @@ class SQLiteTransaction(Transaction):
         """Make one change, the short way if it is plainly the next append. Returns the number that it made, or 0."""
         if type(change) is Append:
             known = self._written.get(change.key) or self._before.rows.get(change.key)
-            if known is not None and continues(change, known):
+            if known is not None and change.fresh and continues(change, known):
                 new, columns = self._before.next_row(self.db, change, known)
                 if _inserted(self.db, columns, 1):
                     self._keep(change.key, new)

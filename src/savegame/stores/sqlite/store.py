@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias, TypeVar
 
 import apsw
 
@@ -29,6 +29,7 @@ from savegame.stores.refusals import no_checkpoint, read_only, unknown_outcome, 
 from savegame.stores.rows import (
     EMPTY_ROW,
     FrameRange,
+    Row,
     check_order,
     placed_id,
     read_frame,
@@ -49,6 +50,7 @@ from savegame.waiting.undoing import on_failure
 _REFUSALS: Final[tuple[type[SavegameError], ...]] = (*REFUSALS, CorruptionError)
 """What goes wrong with one caller's changes alone; the others of its group are written."""
 
+T = TypeVar("T")
 Waiting: TypeAlias = Ticket[Sequence[StoreChange], list[int]]
 
 SYNCHRONOUS: Final = {"power": 2, "process": 1}
@@ -283,11 +285,18 @@ class SQLiteStore(RuledStore):
         noted: bool = False,
         deltas: bool = False,
     ) -> list[Frame]:
+        span = FrameRange(low, high, limit, newest_first, noted, deltas)
         with self._reading(snapshot=deltas) as db:
-            row = self._committed.row(db, key)
-            if row is None:
-                return []
-            return read_frames(db, key, row, FrameRange(low, high, limit, newest_first, noted, deltas))
+            return self._by_number(db, key, lambda row: read_frames(db, key, row, span))
+
+    def _by_number(self, db: file.Connection, key: ThreadKey, read: Callable[[Row], list[T]]) -> list[T]:
+        """What is stored under the number of a thread's row. Numbers are never used again, so a remembered one may be tried."""
+        known = self._committed.rows.get(key)
+        found = [] if known is None else read(known)
+        if found:
+            return found
+        row = self._committed.row(db, key)
+        return [] if row is None or (known is not None and known.no == row.no) else read(row)
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         with self._reading(snapshot=True) as db:
@@ -327,8 +336,7 @@ class SQLiteStore(RuledStore):
 
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         with self._reading() as db:
-            row = self._committed.row(db, key)
-            found = [] if row is None else all_rows(db, "records", row.no, kind, after, limit + 1)
+            found = self._by_number(db, key, lambda row: all_rows(db, "records", row.no, kind, after, limit + 1))
         page = record_page(key, kind, found, limit)
         check_order("records", [after, *(record.name for record in page.items)], key.id)
         return page
