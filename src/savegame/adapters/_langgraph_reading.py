@@ -1,0 +1,123 @@
+"""The reads of a batch on LangGraph's long-term memory: get, search, list. All see what was stored before the batch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
+
+from langgraph.store.base import GetOp, Item, ListNamespacesOp, SearchItem, SearchOp, TTLConfig
+
+from savegame.adapters._langgraph_matching import cosines, fits, matches, score_words
+from savegame.adapters._langgraph_memory import Memories, Memory, Namespace, Stored
+
+REFRESH_SHARE: Final = 0.01
+"""A read prolongs the life of an item when this share of it has passed, so that not every read writes."""
+
+
+class Found(NamedTuple):
+    """An item that a search looks at."""
+
+    memory: Memory
+    key: str
+    item: Stored
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of LangGraph's item."""
+        return {"namespace": self.memory.namespace, "key": self.key, **_common(self.item)}
+
+
+class Reading:
+    """Reads each namespace once, so that the results agree; `refresh` collects the items whose life a read prolongs.
+
+    `queries` are the vectors of the texts that are searched for; None if there is no index.
+    """
+
+    def __init__(self, memories: Memories, ttl: TTLConfig | None, queries: Mapping[str, bytes] | None) -> None:
+        self._memories = memories
+        self._queries = queries
+        self._refreshes = ttl is not None and ttl.get("refresh_on_read", True)
+        self._omits = ttl is not None and bool(ttl.get("omit_expired"))
+        self._read: dict[Namespace, Memory] = {}
+        self._now = memories.now()
+        self.refresh: dict[Namespace, set[str]] = defaultdict(set)
+
+    def memory(self, namespace: Namespace) -> Memory:
+        """The items of a namespace."""
+        if namespace not in self._read:
+            self._read[namespace] = self._memories.read(namespace)
+        return self._read[namespace]
+
+    def get(self, op: GetOp) -> Item | None:
+        """One item; None if it does not exist."""
+        memory = self.memory(tuple(op.namespace))
+        item = memory.get(op.key)
+        if item is None or self._hidden(item):
+            return None
+        self._note(memory.namespace, op.key, item, wanted=op.refresh_ttl)
+        return Item(namespace=memory.namespace, key=op.key, **_common(item))
+
+    def search(self, op: SearchOp) -> list[SearchItem]:
+        """The items below a prefix that pass the filter: best matches first, then the others, newest first."""
+        memories = [self._read.setdefault(one.namespace, one) for one in self._memories.below(tuple(op.namespace_prefix))]
+        found = [
+            Found(memory, key, item)
+            for memory in memories
+            for key, item in memory.items().items()
+            if not self._hidden(item) and fits(item.value, op.filter)
+        ]
+        scored = list(zip(self._scores(op, found), found, strict=True))
+        scored.sort(key=lambda pair: (pair[1].memory.namespace, pair[1].key))
+        scored.sort(key=lambda pair: (-2 if pair[0] is None else pair[0], pair[1].item.updated_at), reverse=True)
+        page = scored[op.offset : op.offset + op.limit]
+        for _, one in page:
+            self._note(one.memory.namespace, one.key, one.item, wanted=op.refresh_ttl)
+        return [SearchItem(**one.fields(), score=score) for score, one in page]
+
+    def names(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
+        """The namespaces that have items and meet all conditions, cut off at `max_depth`, in order."""
+        conditions = op.match_conditions or ()
+        starts = [tuple(condition.path) for condition in conditions if condition.match_type == "prefix"]
+        prefix = max((tuple(takewhile(lambda label: label != "*", path)) for path in starts), key=len, default=())
+        if self._omits:
+            memories = self._memories.below(prefix)
+            names = [one.namespace for one in memories if not all(map(self._hidden, one.items().values()))]
+        else:
+            names = list(self._memories.names(prefix))
+        found = {name[: op.max_depth] for name in names if all(matches(name, condition) for condition in conditions)}
+        return sorted(found)[op.offset : op.offset + op.limit]
+
+    def _scores(self, op: SearchOp, found: Sequence[Found]) -> list[float | None]:
+        if not op.query:
+            return [None] * len(found)
+        if self._queries is None:
+            return score_words(op.query, [one.item.value for one in found])
+        query = self._queries[op.query]
+        stored = {one.memory.namespace: one.memory.vectors() for one in {one.memory.namespace: one for one in found}.values()}
+        places: list[int] = []
+        vectors: list[bytes] = []
+        for place, (memory, key, item) in enumerate(found):
+            put_at, own = stored[memory.namespace].get(key, (None, {}))
+            fitting = [vector for vector in own.values() if len(vector) == len(query)] if put_at == item.updated_at else []
+            vectors += fitting
+            places += [place] * len(fitting)
+        scores: list[float | None] = [None] * len(found)
+        for place, score in zip(places, cosines(query, vectors), strict=True):
+            best = scores[place]
+            scores[place] = score if best is None else max(best, score)
+        return scores
+
+    def _hidden(self, item: Stored) -> bool:
+        return self._omits and item.expired(self._now)
+
+    def _note(self, namespace: Namespace, key: str, item: Stored, *, wanted: bool) -> None:
+        """Take note of a read that prolongs the life of an item."""
+        if wanted and self._refreshes and item.ttl is not None and item.expires_at is not None:
+            left = (item.expires_at - self._now).total_seconds() / 60
+            if left <= item.ttl * (1 - REFRESH_SHARE):
+                self.refresh[namespace].add(key)
+
+
+def _common(item: Stored) -> dict[str, Any]:
+    return {"value": item.value, "created_at": item.created_at, "updated_at": item.updated_at}
