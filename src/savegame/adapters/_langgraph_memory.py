@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 import blake3
 
 from savegame.details import EPOCH, MICROSECOND
-from savegame.encoding import diff
-from savegame.encoding.delta import Op
+from savegame.encoding.delta import DELETE, SET, Op, make
 from savegame.encoding.frames import load_meta
 from savegame.encoding.raw import pack_raw
 from savegame.encoding.tree import Dict, Editing, Node, child_of, open_node, value_of
@@ -89,7 +88,7 @@ class Memory:
 
     def __init__(self, namespace: Namespace, timeline: Timeline, items: Dict | None) -> None:
         self.namespace = namespace
-        self._timeline = timeline
+        self.timeline = timeline
         self._items = items
 
     def __len__(self) -> int:
@@ -98,22 +97,24 @@ class Memory:
     def get(self, key: str) -> Stored | None:
         """The item with a key; decodes nothing else. Raises CorruptionError."""
         node = None if self._items is None else self._items.children.get(pack_raw(key))
-        return None if node is None else self._stored(key, value_of(self._timeline.codec, node))
+        return None if node is None else self._stored(key, value_of(self.timeline.codec, node))
 
-    def items(self) -> dict[str, Stored]:
-        """All items by key. Raises CorruptionError."""
-        fields = {} if self._items is None else value_of(self._timeline.codec, self._items)
-        return {key: self._stored(key, found) for key, found in fields.items()}
+    def items(self) -> Iterator[tuple[str, Stored]]:
+        """All items with their keys, last put first; decodes each when it is its turn. Raises CorruptionError."""
+        codec = self.timeline.codec
+        for encoded, node in reversed(({} if self._items is None else self._items.children).items()):
+            key = codec.decode(encoded)
+            yield key, self._stored(key, value_of(codec, node))
 
     def vectors(self) -> dict[str, tuple[dt.datetime, dict[str, bytes]]]:
         """The vectors of all items by key, each with the time at which their item was put."""
-        return {key: (put_at, found) for key, put_at, found in self._timeline.values(VECTORS).values()}
+        return {key: (put_at, found) for key, put_at, found in self.timeline.values(VECTORS).values()}
 
     def vectors_of(self, key: str, item: Stored) -> dict[str, bytes]:
         """The vectors of one item; reads no others."""
         name = _record_name(key)
-        page = self._timeline.store.records(self._timeline.key, VECTORS, after=name[:-1], limit=1)
-        found = [self._timeline.read(record) for record in page.items if record.name == name]
+        page = self.timeline.store.records(self.timeline.key, VECTORS, after=name[:-1], limit=1)
+        found = [self.timeline.read(record) for record in page.items if record.name == name]
         return found[0][2] if found and found[0][1] == item.updated_at else {}
 
     def _stored(self, key: str, fields: Any) -> Stored:
@@ -125,8 +126,8 @@ class Memory:
                 raise TypeError("its fields have other types")
         except TypeError as error:
             raise CorruptionError(
-                f"thread {self._timeline.id!r}: item {key!r} is not what a store writes ({error}); delete it, or run verify",
-                thread_id=self._timeline.id,
+                f"thread {self.timeline.id!r}: item {key!r} is not what a store writes ({error}); delete it, or run verify",
+                thread_id=self.timeline.id,
                 place=f"item {key}",
             ) from error
         return item
@@ -239,16 +240,11 @@ class Memories:
             nonlocal left, gone
             items = None if node is None else open_node(child_of(node, ITEMS) or b"\xc0")
             known = Memory(namespace, timeline, None if node is None else self._checked(timeline, node, items))
-            edits = _Edits(known, change, self.now())
+            edits = _Edits(known, node, change, self.now())
             beside[:] = [timeline.put(VECTORS, _record_name(key), value) for key, value in edits.vectors.items()]
-            paths = {(ITEMS, *path): value for path, value in edits.set.items()}
-            start = {MEMORY: list(namespace), ITEMS: {}} if node is None else {}
-            gone = edits.gone
-            ops, after = diff.update(
-                timeline.codec, node, append={}, set=start | paths, delete=[(ITEMS, key) for key in edits.gone]
-            )
-            left = len(known) + edits.added - len(gone)
-            return ops, after, {ITEMS: left}
+            left, gone = len(known) + edits.added - len(edits.gone), edits.gone
+            assert edits.editing.node is not None
+            return edits.ops, edits.editing.node, {ITEMS: left}
 
         kind = "put" if any(change.puts.values()) else "delete" if change.puts or change.sweep else "read"
         saved = timeline.change(revise, {"kind": kind}, terms=Terms(beside=beside))
@@ -278,32 +274,46 @@ class Memories:
 
 
 class _Edits:
-    """What a change does to the items of a namespace as they are now."""
+    """What a change does to the items of a namespace as they are now. An item that is put moves to the end."""
 
-    def __init__(self, known: Memory, change: Change, now: dt.datetime) -> None:
-        self.set: dict[tuple[str, ...], Any] = {}
+    def __init__(self, known: Memory, node: Node | None, change: Change, now: dt.datetime) -> None:
+        self.editing = Editing(node)
+        self.ops: list[Op] = []
         self.gone: list[str] = []
         self.vectors: dict[str, Any] = {}
         self.added = 0
+        self._codec = known.timeline.codec
+        if node is None:
+            self._set((), {MEMORY: list(known.namespace), ITEMS: {}})
         for key, put in change.puts.items():
             before = known.get(key)
+            if before is not None:
+                self._do(Op(DELETE, (ITEMS, key)))
+                self.vectors[key] = None
             if put is not None:
                 created = now if before is None else before.created_at
-                self.set[(key,)] = Stored(put.value, created, now, put.ttl, expiry(now, put.ttl)).fields()
+                self._set((ITEMS, key), Stored(put.value, created, now, put.ttl, expiry(now, put.ttl)).fields())
                 self.added += before is None
             elif before is not None:
                 self.gone.append(key)
             if put is not None and put.vectors:
                 self.vectors[key] = [key, now, dict(put.vectors)]
-            elif before is not None:
-                self.vectors[key] = None
-        if change.sweep:
-            self.gone += [key for key, item in known.items().items() if item.expired(now)]
-            self.vectors |= dict.fromkeys(self.gone)
         for key in change.refresh:
             item = None if key in change.puts else known.get(key)
             if item is not None and item.ttl is not None:
-                self.set[key, "expires_at"] = expiry(now, item.ttl)
+                self._set((ITEMS, key, "expires_at"), expiry(now, item.ttl))
+        if change.sweep:
+            for key in [key for key, item in known.items() if item.expired(now)]:
+                self._do(Op(DELETE, (ITEMS, key)))
+                self.vectors[key] = None
+                self.gone.append(key)
+
+    def _set(self, path: tuple[str, ...], value: Any) -> None:
+        self._do(Op(SET, path, self._codec.encode(value, path, len(path))))
+
+    def _do(self, op: Op) -> None:
+        self.ops.append(op)
+        make(self.editing, op)
 
 
 def expiry(now: dt.datetime, ttl: float | None) -> dt.datetime | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice, repeat, takewhile
 from typing import Any, Final, NamedTuple
 
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, SearchItem, SearchOp, TTLConfig
@@ -37,7 +38,7 @@ class Reading:
     def __init__(self, memories: Memories, ttl: TTLConfig | None, queries: Mapping[str, bytes] | None) -> None:
         self._memories = memories
         self._queries = queries
-        self._refreshes = ttl is not None and ttl.get("refresh_on_read", True)
+        self._refreshes = ttl is not None and bool(ttl.get("refresh_on_read"))
         self._omits = ttl is not None and bool(ttl.get("omit_expired"))
         self._read: dict[Namespace, Memory] = {}
         self._now = memories.now()
@@ -61,19 +62,24 @@ class Reading:
     def search(self, op: SearchOp) -> list[SearchItem]:
         """The items below a prefix that pass the filter: best matches first, then the others, newest first."""
         memories = [self._read.setdefault(one.namespace, one) for one in self._memories.below(tuple(op.namespace_prefix))]
-        found = [
-            Found(memory, key, item)
-            for memory in memories
-            for key, item in memory.items().items()
-            if not self._hidden(item) and fits(item.value, op.filter)
-        ]
-        scored = list(zip(self._scores(op, found), found, strict=True))
-        scored.sort(key=lambda pair: (pair[1].memory.namespace, pair[1].key))
-        scored.sort(key=lambda pair: (-2 if pair[0] is None else pair[0], pair[1].item.updated_at), reverse=True)
-        page = scored[op.offset : op.offset + op.limit]
-        for _, one in page:
+        newest = merge(*map(self._fitting, memories, repeat(op)), key=lambda one: one.item.updated_at, reverse=True)
+        wanted = slice(op.offset, op.offset + op.limit)
+        if op.query:
+            found = list(newest)
+            scores = self._scores(op.query, found)
+            best = sorted(range(len(found)), key=lambda place: -2 if (score := scores[place]) is None else score, reverse=True)
+            page = [(found[place], scores[place]) for place in best[wanted]]
+        else:
+            page = [(one, None) for one in list(islice(newest, wanted.stop))[wanted]]
+        for one, _ in page:
             self._note(one.memory.namespace, one.key, one.item, wanted=op.refresh_ttl)
-        return [SearchItem(**one.fields(), score=score) for score, one in page]
+        return [SearchItem(**one.fields(), score=score) for one, score in page]
+
+    def _fitting(self, memory: Memory, op: SearchOp) -> Iterator[Found]:
+        """The items of a namespace that a search considers, last put first."""
+        for key, item in memory.items():
+            if not self._hidden(item) and fits(item.value, op.filter):
+                yield Found(memory, key, item)
 
     def names(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         """The namespaces that have items and meet all conditions, cut off at `max_depth`, in order."""
@@ -82,18 +88,16 @@ class Reading:
         prefix = max((tuple(takewhile(lambda label: label != "*", path)) for path in starts), key=len, default=())
         if self._omits:
             memories = self._memories.below(prefix)
-            names = [one.namespace for one in memories if not all(map(self._hidden, one.items().values()))]
+            names = [one.namespace for one in memories if not all(self._hidden(item) for _, item in one.items())]
         else:
             names = list(self._memories.names(prefix))
         found = {name[: op.max_depth] for name in names if all(matches(name, condition) for condition in conditions)}
         return sorted(found)[op.offset : op.offset + op.limit]
 
-    def _scores(self, op: SearchOp, found: Sequence[Found]) -> list[float | None]:
-        if not op.query:
-            return [None] * len(found)
+    def _scores(self, text: str, found: Sequence[Found]) -> list[float | None]:
         if self._queries is None:
-            return score_words(op.query, [one.item.value for one in found])
-        query = self._queries[op.query]
+            return score_words(text, [one.item.value for one in found])
+        query = self._queries[text]
         stored = {one.memory.namespace: one.memory.vectors() for one in {one.memory.namespace: one for one in found}.values()}
         places: list[int] = []
         vectors: list[bytes] = []

@@ -201,7 +201,7 @@ class SavegameStore(BaseStore):
         return sum(
             self._memories.change(memory.namespace, Change(sweep=True))
             for memory in self._memories.below(())
-            if any(item.expired(now) for item in memory.items().values())
+            if any(item.expired(now) for _, item in memory.items())
         )
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
