@@ -87,7 +87,7 @@ def score_words(query: str, values: Sequence[Any]) -> list[float | None]:
     None for values in which no word occurs.
     """
     terms = [_needle(words_of(term.text), open_end=term.open) for term in terms_of(query)]
-    texts = [f" {' '.join(words_of(' '.join(_texts(value))))} " for value in values]
+    texts = [f" {' | '.join(' '.join(words_of(text)) for text in _texts(value))} " for value in values]
     found = [{number for number, term in enumerate(terms) if term in text} for text in texts]
     counts = [sum(number in one for one in found) for number in range(len(terms))]
     weights = [math.log(1 + len(values) / max(1, count)) for count in counts]

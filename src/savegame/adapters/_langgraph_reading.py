@@ -6,15 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice, repeat, takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, SearchItem, SearchOp, TTLConfig
 
 from savegame.adapters._langgraph_matching import cosines, fits, matches, score_words
 from savegame.adapters._langgraph_memory import Memories, Memory, Namespace, Stored
-
-REFRESH_SHARE: Final = 0.01
-"""A read prolongs the life of an item when this share of it has passed, so that not every read writes."""
 
 
 class Found(NamedTuple):
@@ -117,10 +114,8 @@ class Reading:
 
     def _note(self, namespace: Namespace, key: str, item: Stored, *, wanted: bool) -> None:
         """Take note of a read that prolongs the life of an item."""
-        if wanted and self._refreshes and item.ttl is not None and item.expires_at is not None:
-            left = (item.expires_at - self._now).total_seconds() / 60
-            if left <= item.ttl * (1 - REFRESH_SHARE):
-                self.refresh[namespace].add(key)
+        if wanted and self._refreshes and item.ttl is not None:
+            self.refresh[namespace].add(key)
 
 
 def _common(item: Stored) -> dict[str, Any]:
