@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.store.base import PutOp
 from recalling import Letters, calls_on, keys
-from scripted import chat, config, person
-from typer.testing import CliRunner
+from scripted import chat, config
 
 import savegame
 from savegame import CorruptionError, InvalidInputError
 from savegame.adapters.langgraph import SavegameSaver, SavegameStore
-from savegame.cli.app import app
 from savegame.model import ThreadKey
 from savegame.vault import Vault
 
@@ -33,12 +33,10 @@ def test_a_memory_is_readable_without_langgraph(on_disk: Opener, tmp_path: Path)
     item = state["items"]["prefs"]
     assert item["value"] == {"theme": "dark"}
     assert list(item) == ["value", "created_at", "updated_at", "ttl", "expires_at"]
-    shown = CliRunner().invoke(app, ["show", HERE, "--store", vault.store.path])
-    assert shown.exit_code == 0, shown.output
-    assert "theme" in shown.output
-    assert "dark" in shown.output
-    listed = CliRunner().invoke(app, ["ls", "--json", "--store", vault.store.path])
-    assert [json.loads(line)["id"] for line in listed.output.splitlines() if line] == [HERE]
+    for command, expected in ((["show", HERE], ["theme", "dark"]), (["ls"], [HERE])):
+        line = [sys.executable, "-m", "savegame", *command, "--store", vault.store.path]
+        done = subprocess.run(line, capture_output=True, text=True, check=True)
+        assert all(word in done.stdout for word in expected), done.stdout
 
 
 def test_items_can_be_changed_by_a_relative_update(vault: Vault) -> None:
@@ -58,7 +56,6 @@ def test_ten_thousand_updates_take_the_space_of_a_few(on_disk: Opener) -> None:
     for number in range(10_001):
         store.put(ME, "counter", {"number": number, "text": f"{number} " * 20})
         size[number] = vault.stats().total_bytes if number in (1000, 10_000) else 0
-    assert len(list(vault.thread(HERE).history(branches=True))) == 1
     assert len(vault.store.frames(ThreadKey("default", HERE))) < 500
     assert size[10_000] < 2 * size[1000]
     assert vault.verify().ok
@@ -104,7 +101,7 @@ def test_an_empty_memory_goes_unless_something_is_attached_to_it(vault: Vault) -
     assert calls.names() == []
     assert [info.id for info in vault.threads()] == ["memory:label", "memory:subject"]
     calls.put(("subject",), "k", {"n": 2})
-    assert vault.erase("person 7").threads == ["memory:subject"]
+    assert vault.erase("person 7").threads == ("memory:subject",)
     assert calls.get(("subject",), "k") is None
     vault.thread("memory:label").rewind("before")
     assert calls.get(("label",), "k").value == {"n": 1}
@@ -155,7 +152,7 @@ def test_namespaces_of_vaults_do_not_see_each_other(on_disk: Opener) -> None:
 def test_a_thread_of_another_kind_is_refused_by_name_and_passed_over_in_listings(vault: Vault, awaited: bool) -> None:
     calls = calls_on(vault, awaited=awaited)
     graph = chat(SavegameSaver(vault))
-    graph.invoke({"messages": [person("hello")]}, config(HERE))
+    graph.invoke({"messages": [HumanMessage("hello")]}, config(HERE))
     vault.thread("memory:list").save([1, 2])
     vault.thread("memory:odd").save({"memory": ["odd"], "items": [1]})
     for namespace in (ME, ("list",), ("odd",)):

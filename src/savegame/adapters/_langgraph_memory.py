@@ -2,8 +2,8 @@
 
 Such a thread is readable without LangGraph: in its state, `memory` is the namespace, and `items` maps each key to a value with
 its times. Vectors are records beside the thread, set in the commit of their item. A change is relative and repeated if another
-writer was faster, so no item is lost. Only the newest state stays: earlier ones are hidden at once and freed when their deltas
-outweigh the state, or by the next delete.
+writer was faster, so no item is lost. Earlier states are freed when they outweigh the newest one, and by every delete; those
+with a label stay.
 """
 
 from __future__ import annotations
