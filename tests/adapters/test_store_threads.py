@@ -178,8 +178,11 @@ def test_a_damaged_item_is_reported_and_not_returned(vault: Vault) -> None:
         with pytest.raises(CorruptionError, match=r"memory:users\.1"):
             calls.search(ME)
         assert calls.get(ME, "sound").value == {"n": 2}
-    vault.thread(HERE).update(delete=[("items", "k")])
+    calls.delete(ME, "k")
     assert keys(calls.search(ME)) == ["sound"]
+    vault.thread(HERE).update(set={("items", "k"): 7})
+    calls.put(ME, "k", {"n": 3})
+    assert keys(calls.search(ME)) == ["k", "sound"]
 
 
 @pytest.mark.parametrize("wrong", [7, ["k"], ["k", 1, {}], ["k", None, {"$": "text"}]])

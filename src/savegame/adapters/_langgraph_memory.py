@@ -94,6 +94,9 @@ class Memory:
     def __len__(self) -> int:
         return 0 if self._items is None else len(self._items.children)
 
+    def __contains__(self, key: str) -> bool:
+        return self._items is not None and pack_raw(key) in self._items.children
+
     def get(self, key: str) -> Stored | None:
         """The item with a key; decodes nothing else. Raises CorruptionError."""
         node = None if self._items is None else self._items.children.get(pack_raw(key))
@@ -126,7 +129,7 @@ class Memory:
                 raise TypeError("its fields have other types")
         except TypeError as error:
             raise CorruptionError(
-                f"thread {self.timeline.id!r}: item {key!r} is not what a store writes ({error}); delete it, or run verify",
+                f"thread {self.timeline.id!r}: item {key!r} is not what a store writes ({error}); put or delete it",
                 thread_id=self.timeline.id,
                 place=f"item {key}",
             ) from error
@@ -180,8 +183,9 @@ class Memories:
                 text = row.key.id.removeprefix(ROOT)
                 timeline = self._timeline(row.key.id)
                 count = None if frame is None else timeline.about(load_meta(frame.meta)).get(ITEMS)
-                if type(count) is int and len(text) <= LONGEST:
-                    yield from [tuple(text.split("."))] if count else []
+                labels = tuple(text.split("."))
+                if type(count) is int and len(text) <= LONGEST and all(labels):
+                    yield from [labels] if count else []
                 else:
                     yield from (memory.namespace for memory in [self._listed(row, prefix)] if memory)
 
@@ -248,7 +252,8 @@ class Memories:
 
         kind = "put" if any(change.puts.values()) else "delete" if change.puts or change.sweep else "read"
         saved = timeline.change(revise, {"kind": kind}, terms=Terms(beside=beside))
-        if gone and (left or not self._dropped(timeline, saved.id)):
+        dropped = not left and self._dropped(timeline, saved.id)
+        if gone and not dropped:
             thread.prune(keep=1)
         return len(gone)
 
@@ -286,18 +291,15 @@ class _Edits:
         if node is None:
             self._set((), {MEMORY: list(known.namespace), ITEMS: {}})
         for key, put in change.puts.items():
-            before = known.get(key)
-            if before is not None:
+            if key in known:
                 self._do(Op(DELETE, (ITEMS, key)))
                 self.vectors[key] = None
+                self.gone += [key] if put is None else []
             if put is not None:
-                created = now if before is None else before.created_at
+                created = self._created(known, key) or now
                 self._set((ITEMS, key), Stored(put.value, created, now, put.ttl, expiry(now, put.ttl)).fields())
-                self.added += before is None
-            elif before is not None:
-                self.gone.append(key)
-            if put is not None and put.vectors:
-                self.vectors[key] = [key, now, dict(put.vectors)]
+                self.added += key not in known
+                self.vectors |= {key: [key, now, dict(put.vectors)]} if put.vectors else {}
         for key in change.refresh:
             item = None if key in change.puts else known.get(key)
             if item is not None and item.ttl is not None:
@@ -307,6 +309,13 @@ class _Edits:
                 self._do(Op(DELETE, (ITEMS, key)))
                 self.vectors[key] = None
                 self.gone.append(key)
+
+    def _created(self, known: Memory, key: str) -> dt.datetime | None:
+        try:
+            item = known.get(key)
+        except CorruptionError:  # replacing it is the cure
+            return None
+        return None if item is None else item.created_at
 
     def _set(self, path: tuple[str, ...], value: Any) -> None:
         self._do(Op(SET, path, self._codec.encode(value, path, len(path))))

@@ -1,8 +1,9 @@
 """LangGraph's long-term memory on a vault: `builder.compile(store=SavegameStore(vault))`.
 
 Needs `pip install "savegame[langgraph]"`; import it from `savegame.adapters.langgraph`. A namespace is a thread of the vault.
-Here is what LangGraph asks for: operations in batches, search, time to live, in both colours; each operation is one hop to a
-worker. Threads are in `_langgraph_memory`, filters and scores in `_langgraph_matching`.
+Here is what LangGraph asks for: operations in batches, time to live, in both colours; an awaited batch is one hop to a worker,
+and one more before texts are embedded. Threads are in `_langgraph_memory`, reads in `_langgraph_reading`, filters and scores in
+`_langgraph_matching`.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class SavegameStore(BaseStore):
         for namespace in dict.fromkeys([*puts, *reading.refresh]):
             changes, refresh = puts.get(namespace, {}), reading.refresh.get(namespace, set())
             known = None if refresh or any(changes.values()) else reading.memory(namespace)
-            if known is None or any(known.get(key) for key in changes):  # deleting what does not exist changes nothing
+            if known is None or any(key in known for key in changes):  # deleting what does not exist changes nothing
                 self._memories.change(namespace, Change(changes, refresh))
         return results
 
