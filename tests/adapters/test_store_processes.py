@@ -42,8 +42,6 @@ def put_own(mouth: Mouth, url: str, name: str) -> None:
 
 def test_two_processes_that_put_and_delete_at_once_lose_nothing(lasting: Home) -> None:
     url = lasting.url
-    if lasting.store == "file":
-        pytest.skip("a file store belongs to one process")
     with Child(put_own, url, "one") as one, Child(put_own, url, "two") as two:
         for child in (one, two):
             assert child.next() == ["ready"]
