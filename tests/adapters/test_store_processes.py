@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import ormsgpack
-import pytest
 from homes import Home
 from langgraph.store.base import PutOp
 from recalling import Letters, calls_on, keys
