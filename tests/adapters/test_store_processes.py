@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,23 @@ def test_many_tasks_and_threads_at_once(opened: Opener) -> None:
     asyncio.run(run())
     assert sorted(keys(store.search(ME, limit=100))) == [f"{task} 4" for task in range(8)]
     assert len(store.search(("threads",), limit=100)) == 40
+
+
+def test_writers_that_empty_a_namespace_again_and_again_do_not_disturb_each_other(opened: Opener) -> None:
+    store = SavegameStore(opened())
+
+    def work(task: int) -> None:
+        for number in range(15):
+            store.put(ME, f"{task}", {"n": number})
+            assert store.get(ME, f"{task}").value == {"n": number}  # type: ignore[union-attr]
+            store.delete(ME, f"{task}")
+            assert store.get(ME, f"{task}") is None
+        store.put(ME, f"{task}", {"n": "last"})
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert sorted(keys(store.search(ME))) == [str(task) for task in range(6)]
+    assert store.vault.verify().ok
 
 
 def test_stored_data_executes_nothing(vault: Vault, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ with a label stay.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -19,15 +20,18 @@ from savegame.encoding.delta import DELETE, SET, Op, make
 from savegame.encoding.frames import load_meta
 from savegame.encoding.raw import pack_raw
 from savegame.encoding.tree import Dict, Editing, Node, child_of, open_node, value_of
-from savegame.errors import ConflictError, CorruptionError, InvalidInputError
+from savegame.errors import ConflictError, CorruptionError, InvalidInputError, ThreadNotFound
 from savegame.model import ThreadKey, ThreadRow
 from savegame.store import DeleteThread, Expect, MoveHead, StoreChange
+from savegame.thread import Thread
 from savegame.timeline import removal
 from savegame.timeline.companions import SUBJECT, VECTORS
 from savegame.timeline.derived import DOWN
 from savegame.timeline.policy import Retention
 from savegame.timeline.timeline import Terms, Timeline
 from savegame.vault import Vault
+
+logger = logging.getLogger("savegame")
 
 Namespace = tuple[str, ...]
 
@@ -254,7 +258,7 @@ class Memories:
         saved = timeline.change(revise, {"kind": kind}, terms=Terms(beside=beside))
         dropped = not left and self._dropped(timeline, saved.id)
         if gone and not dropped:
-            thread.prune(keep=1)
+            self._free(thread)
         return len(gone)
 
     def check(self, puts: Mapping[str, Put | None]) -> None:
@@ -262,6 +266,15 @@ class Memories:
         for key, put in puts.items():
             if put is not None:
                 self.vault.codec.encode(put.value, (ITEMS, key, "value"), 3)
+
+    def _free(self, thread: Thread) -> None:
+        """Free the bytes of deleted items."""
+        try:
+            thread.prune(keep=1)
+        except ThreadNotFound:  # another writer has deleted the last item, and with it the thread
+            return
+        except ConflictError as error:  # the items are deleted, whatever happens to their bytes now
+            logger.warning("thread %r: the bytes of deleted items are freed by the next delete: %s", thread.id, error)
 
     def _dropped(self, timeline: Timeline, head_id: str) -> bool:
         """Delete the thread of an empty namespace, unless anything else is attached to it or another writer was faster."""
