@@ -30,6 +30,9 @@ def test_a_memory_is_readable_without_langgraph(on_disk: Opener, tmp_path: Path)
     calls_on(vault).put(ME, "prefs", {"theme": "dark"}, ttl=5)
     state = vault.thread(HERE).state()
     assert state["memory"] == ["users", "1"]
+    newest = vault.thread(HERE).latest()
+    assert newest is not None
+    assert (newest.kind, newest.status) == ("put", "completed")
     item = state["items"]["prefs"]
     assert item["value"] == {"theme": "dark"}
     assert list(item) == ["value", "created_at", "updated_at", "ttl", "expires_at"]

@@ -255,7 +255,7 @@ class Memories:
             return edits.ops, edits.editing.node, {ITEMS: left}
 
         kind = "put" if any(change.puts.values()) else "delete" if change.puts or change.sweep else "read"
-        saved = timeline.change(revise, {"kind": kind}, terms=Terms(beside=beside))
+        saved = timeline.change(revise, {"kind": kind, "status": "completed"}, terms=Terms(beside=beside))
         dropped = not left and self._dropped(timeline, saved.id)
         if gone and not dropped:
             self._free(thread)
