@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.sizes import Sizes
 
-SAVERS = ("saver_savegame", "saver_sqlite", "saver_delta")
+SAVERS = ("saver_savegame", "saver_sqlite", "saver_delta", "saver_memory")
 DBOS = ("dbos", "dbos_wal")
 POSTGRES = ("pg_floor", "pg_savegame", "pg_saver")
 MODULES = {

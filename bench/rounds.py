@@ -27,7 +27,7 @@ TIMEOUT_S = 1800
 class Task:
     """A task, who does it, how often in a round, and whether one round is enough because it counts bytes and not time.
 
-    With a `turn`, all are there at the same time, and one makes so many calls, then the next: what the machine does
+    With a `turn`, all are there at the same time, and each makes `turn` calls, then the next: what the machine does
     besides is the same for all.
     """
 
@@ -64,6 +64,7 @@ PLAN = (
     Task("many", ("savegame", "savegame_file"), once=True),
     Task("pages", ("savegame", "pg_savegame"), once=True),
     Task("chat", ("saver_savegame", "saver_sqlite", "saver_delta"), once=True, turn=5),
+    Task("short_chats", ("saver_savegame", "saver_sqlite", "saver_memory"), turn=1),
 )
 TURNS = {task.name: task.turn for task in PLAN if task.turn}
 GROWN = frozenset(("load", "older", "history", "disk"))

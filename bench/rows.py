@@ -253,6 +253,7 @@ def _savers(results: Results) -> list[Row]:
         found += _faster(results, task, "put", f"LangGraph: put at step 1,000, {what}", least)
     found += _faster(results, "saver_messages", "get_tuple", "LangGraph: get_tuple, 2,000 LangChain messages", 1)
     found += _faster(results, "chat", "history", "LangGraph: get_state_history(limit=50) at turn 1,000", 3)
+    found += _short_chats(results)
     ours, stock, delta = (results.get(name, "chat") for name in ("saver_savegame", "saver_sqlite", "saver_delta"))
     if not ours or not stock or not delta:
         return found
@@ -266,6 +267,25 @@ def _savers(results: Results) -> list[Row]:
     limit, ok = "≥ 300 x smaller than SqliteSaver, smaller than DeltaChannel", ratio >= 300 and size < smaller
     found.append(Row("chat_disk", "LangGraph: disk after 1,000 turns", size_text(size), text, ratio, None, limit, ok))
     return found
+
+
+def _short_chats(results: Results) -> list[Row]:
+    """What a turn costs above one with InMemorySaver, which stores nothing, beside what it costs with SqliteSaver."""
+    ours, stock, memory = (results.get(name, "short_chats") for name in ("saver_savegame", "saver_sqlite", "saver_memory"))
+    found: list[Row] = []
+    for what, turns in (("short", 20), ("middle", 100)) if ours and stock and memory else ():
+        mine_above, theirs_above = (_above(entries, memory, what) for entries in (ours, stock))
+        ratio, spread = paired(mine_above, theirs_above)
+        mine, theirs, none = (time_text(_median(entries, what, "median_us")) for entries in (ours, stock, memory))
+        other = f"SqliteSaver {theirs}, InMemorySaver {none}"
+        text, limit = f"LangGraph: a turn in chats of {turns}", "≤ 1 x SqliteSaver, above InMemorySaver"
+        found.append(Row(f"chat_{turns}", text, mine, other, ratio, spread, limit, ratio <= 1))
+    return found
+
+
+def _above(entries: list[dict[str, Any]], least: list[dict[str, Any]], what: str) -> list[float]:
+    pairs = zip(entries, least, strict=True)
+    return [entry[what]["median_us"] - base[what]["median_us"] for entry, base in pairs]
 
 
 def _postgres(results: Results) -> list[Row]:
@@ -331,7 +351,7 @@ def _faster(results: Results, task: str, name: str, what: str, least: float) -> 
 def _against(
     results: Results, task: str, name: str, what: str, *, faster: float | None = None, at_most: float | None = None
 ) -> list[Row]:
-    """A row against SqliteSaver: so many times faster at least, or so many times its time at most."""
+    """A row against SqliteSaver: at least that many times faster, or at most that many times its time."""
     ours, theirs = results.get("savegame", task), results.get("sqlitesaver", task)
     if not ours:
         return []

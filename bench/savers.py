@@ -19,6 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import _messages_delta_reducer, add_messages
@@ -48,7 +49,10 @@ class DeltaChat(TypedDict):
 
 @contextmanager
 def opened(name: str, path: Path) -> Iterator[Any]:
-    """A contestant's saver on a file of its own."""
+    """A contestant's saver on a file of its own; LangGraph's in memory keeps nothing."""
+    if name == "saver_memory":
+        yield InMemorySaver()
+        return
     if name == "saver_savegame":
         with savegame.open(path) as vault:
             yield SavegameSaver(vault)
@@ -93,19 +97,48 @@ def chat(name: str, directory: Path, sizes: Sizes) -> dict[str, Any]:
     """A graph of one node, a message in and one out at each turn; the last turns, the history, and the size."""
     path = directory / "chat.db"
     directory.mkdir(parents=True, exist_ok=True)
-    words = Random(f"{corpus.SEED}:chat")
-    builder: Any = StateGraph(DeltaChat if name == "saver_delta" else Chat)
-    builder.add_node("answer", lambda state: {"messages": [AIMessage(corpus.text(words, 1000))]})
-    builder.add_edge(START, "answer")
     questions = [HumanMessage(corpus.text(Random(f"{corpus.SEED}:question:{turn}"), 1000)) for turn in range(sizes.turns)]
     config: Any = {"configurable": {"thread_id": "main"}}
     with opened(name, path) as saver:
-        graph = builder.compile(checkpointer=saver)
+        graph = _answering(name, saver)
         samples = timed(partial(graph.invoke, {"messages": [question]}, config) for question in questions)
         assert len(graph.get_state(config).values["messages"]) == 2 * sizes.turns
         settle()
         history = summarise(partial(_history, graph, config) for _ in range(3))
     return {"turn": summary(samples[-LAST:]), "history": history, "disk_bytes": disk_bytes(path)}
+
+
+def short_chats(name: str, directory: Path, sizes: Sizes) -> dict[str, Any]:
+    """Chats of few turns, each from its beginning: the time of a turn, averaged over its chat."""
+    directory.mkdir(parents=True, exist_ok=True)
+    question = HumanMessage(corpus.text(Random(f"{corpus.SEED}:short"), 1000))
+    found: dict[str, Any] = {}
+    with opened(name, directory / "short.db") as saver:
+        graph = _answering(name, saver)
+
+        def chats(turns: int, count: int) -> Iterator[Call]:
+            for number in range(count):
+                config: Any = {"configurable": {"thread_id": f"{turns} {number}"}}
+                yield partial(_talk, graph, config, question, turns)
+
+        for what, turns, count in (("short", sizes.short, sizes.shorts), ("middle", sizes.middle, sizes.middles)):
+            settle()
+            found[what] = summary([(wall / turns, cpu / turns) for wall, cpu in timed(chats(turns, count + 1))[1:]])
+    return found
+
+
+def _talk(graph: Any, config: Any, question: HumanMessage, turns: int) -> None:
+    for _ in range(turns):
+        graph.invoke({"messages": [question.model_copy()]}, config)
+
+
+def _answering(name: str, saver: Any) -> Any:
+    """A graph of one node, which answers with a thousand characters."""
+    words = Random(f"{corpus.SEED}:chat")
+    builder: Any = StateGraph(DeltaChat if name == "saver_delta" else Chat)
+    builder.add_node("answer", lambda state: {"messages": [AIMessage(corpus.text(words, 1000))]})
+    builder.add_edge(START, "answer")
+    return builder.compile(checkpointer=saver)
 
 
 def _history(graph: Any, config: Any) -> float:
@@ -124,4 +157,5 @@ def tasks(name: str) -> dict[str, Callable[[Path, Sizes], dict[str, Any]]]:
         "saver_dicts": partial(alone, name, list),
         "saver_messages": partial(alone, name, _messages),
         "chat": partial(chat, name),
+        "short_chats": partial(short_chats, name),
     }

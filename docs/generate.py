@@ -229,7 +229,7 @@ def cli_page() -> str:
         MADE,
         f"`savegame`: {root.help}",
         "`savegame --help` and `savegame COMMAND --help` show the same texts. `python -m savegame` is the same command.\n"
-        "[The command line](../guides/command-line.md) tells how to name vaults, threads and checkpoints, and what scripts\n"
+        "[The command line](../guides/command-line.md) explains how to name vaults, threads and checkpoints, and what scripts\n"
         "can rely on. An error is one line on standard error; the exit code is that of its [kind](errors.md).",
         _options(root),
     ]

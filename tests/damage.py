@@ -24,7 +24,7 @@ def overwrite(url: str, old: bytes, new: bytes) -> int:
 
 
 def spoil(address: str, thread_id: str, kind: str) -> int:
-    """Damage every record of a kind beside a thread, in a vault that nobody has open; how many there were."""
+    """Damage every record of a kind beside a thread, in a vault that is not open; return their number."""
     scheme, _, path = address.partition(":")
     if scheme == "file":
         journals = [journal for journal in Path(path).rglob("journal.jsonl") if _is_of(journal, thread_id)]

@@ -47,7 +47,7 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-PAGE: Final = 100
+PER_HOP: Final = 100
 """Number of entries of a listing fetched in one hop."""
 
 STATES: Final = 8
@@ -128,7 +128,7 @@ def _writes(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Face[
 
 
 def _lists(
-    verb: Callable[Concatenate[S, P], Iterable[T]], page: int = PAGE
+    verb: Callable[Concatenate[S, P], Iterable[T]], page: int = PER_HOP
 ) -> Callable[Concatenate[_Face[S], P], AsyncIterator[T]]:
     """A verb that returns an iterator, as an asynchronous iterator; holds no worker between pages."""
 
@@ -379,11 +379,11 @@ class AsyncAgentAutosave(AgentSaves, _AsyncLoop):
         return saved
 
 
-def _on_this_loop(told: Callable[[Exception], object] | None) -> Callable[[Exception], object] | None:
-    if told is None:
+def _on_this_loop(callback: Callable[[Exception], object] | None) -> Callable[[Exception], object] | None:
+    if callback is None:
         return None
     loop = asyncio.get_running_loop()
-    return lambda error: loop.call_soon_threadsafe(told, error)
+    return lambda error: loop.call_soon_threadsafe(callback, error)
 
 
 class _Running(AbstractAsyncContextManager[AsyncRun]):

@@ -18,9 +18,9 @@ from savegame.details import CHECKS as DETAIL_CHECKS
 from savegame.encoding.codec import Codec
 from savegame.encoding.frames import PLAIN
 from savegame.encoding.json_form import from_text, to_text
-from savegame.encoding.plain import checked_mapping, checked_text, checked_texts, checked_time, maybe
+from savegame.encoding.plain import checked_mapping, checked_texts, checked_time, maybe
 from savegame.errors import CorruptionError, InvalidInputError
-from savegame.model import CheckpointId, Digest, Kind, Status, checked_id, checked_number
+from savegame.model import CheckpointId, Digest, Kind, Status, checked_id, checked_number, checked_text
 
 
 class _State(Enum):
@@ -73,9 +73,9 @@ class Checkpoint(_Private):
     @classmethod
     def later(cls, fields: Callable[[], tuple[dict[str, Any], Source]]) -> Checkpoint:
         """A checkpoint whose fields are computed at the first access: most results of saves are never read."""
-        made = object.__new__(cls)
-        _set_fields(made, fields)
-        return made
+        checkpoint = object.__new__(cls)
+        _set_fields(checkpoint, fields)
+        return checkpoint
 
     def __getattr__(self, name: str) -> Any:
         if name == "_fields":
@@ -117,10 +117,10 @@ class Checkpoint(_Private):
 
     def _changed(self, state: Any = _State.UNLOADED, source: Source | None = None, **changes: Any) -> Checkpoint:
         """The same checkpoint with other fields, and the same state or a given one."""
-        made = replace(self, **changes)
-        object.__setattr__(made, "_source", self._source if source is None else source)
-        object.__setattr__(made, "_state", self._state if state is _State.UNLOADED else state)
-        return made
+        checkpoint = replace(self, **changes)
+        object.__setattr__(checkpoint, "_source", self._source if source is None else source)
+        object.__setattr__(checkpoint, "_state", self._state if state is _State.UNLOADED else state)
+        return checkpoint
 
     def skipping(self, damaged: Iterable[str]) -> Checkpoint:
         """The same checkpoint, loaded instead of damaged ones with these ids."""
@@ -154,11 +154,11 @@ class Checkpoint(_Private):
         codec = codec or Codec()
         if data.get("metadata") is not None:
             given["metadata"] = checked_mapping(_value_at(codec, data, "metadata"), "metadata")
-        made = cls(**given)
-        object.__setattr__(made, "_source", Source(codec=codec))
+        checkpoint = cls(**given)
+        object.__setattr__(checkpoint, "_source", Source(codec=codec))
         if "state" in data:
-            object.__setattr__(made, "_state", _value_at(codec, data, "state"))
-        return made
+            object.__setattr__(checkpoint, "_state", _value_at(codec, data, "state"))
+        return checkpoint
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Checkpoint):
@@ -174,21 +174,27 @@ class Checkpoint(_Private):
     def __deepcopy__(self, memo: dict[int, Any]) -> Checkpoint:
         return self._changed(deepcopy(self._state, memo), metadata=deepcopy(self.metadata, memo))
 
-    def __getstate__(self) -> list[Any]:
+    def __getstate__(self) -> dict[str, Any]:
         """The pickled part: the fields, and the state if there is one, without the connection to the vault."""
         state = self._state if self._source.decode is None else self.state
-        return [*(getattr(self, item.name) for item in fields(self)), state]
+        return {**{item.name: getattr(self, item.name) for item in fields(self)}, "_state": state}
 
-    def __setstate__(self, values: list[Any]) -> None:
-        count = len(Checkpoint.__slots__)
-        state = values[count if len(values) == count + 1 else count + 2]  # earlier versions had more around it
-        for slot, value in zip((*Checkpoint.__slots__, "_state"), (*values[:count], state), strict=True):
-            object.__setattr__(self, slot, value)
+    def __setstate__(self, stored: dict[str, Any] | list[Any]) -> None:
+        if isinstance(stored, list):  # earlier versions: these fields, in this order, and sometimes more around the state
+            state = stored[_LISTED if len(stored) == _LISTED + 1 else _LISTED + 2]
+            stored = dict(zip(Checkpoint.__slots__, stored[:_LISTED], strict=False)) | {"_state": state}
+        whole = Checkpoint(**{name: value for name, value in stored.items() if name in Checkpoint.__slots__})
+        for slot in Checkpoint.__slots__:
+            object.__setattr__(self, slot, getattr(whole, slot))
+        object.__setattr__(self, "_state", stored["_state"])
 
     def __repr__(self) -> str:
         name = f" {self.label!r}" if self.label else ""
         return f"<Checkpoint {self.id[:12]}{name} step {self.step} of {self.thread_id!r}>"
 
+
+_LISTED: Final = 22
+"""The number of fields in pickles of earlier versions: new ones come after these."""
 
 _SLOTS: Final = frozenset((*Checkpoint.__slots__, *_Private.__slots__))
 _UNSET: Final = {"_source": Source(), "_state": _State.UNLOADED}
@@ -198,12 +204,13 @@ _set_fields: Final = _Private.__dict__["_fields"].__set__  # past __setattr__, w
 
 # -- JSON ------------------------------------------------------------------------------------------
 
-_SHAPE: Final = (
+_FIRST: Final = (
     "id", "thread_id", "agent_id", "parent_id", "seq", "step", "iteration", "created_at", "label", "description", "tags",
     "metadata", "kind", "status", "reason", "tokens_used", "cost", "resume_hint", "size_bytes", "digest", "forked_from",
     "external_id",
 )  # fmt: skip
-"""The fields of the JSON form, in their order. `reason` is that of the status."""
+_SHAPE: Final = tuple(dict.fromkeys((*_FIRST, *(name for name in Checkpoint.__slots__ if name != "skipped"))))
+"""The fields of the JSON form, in their order: all but `skipped`. `reason` is that of the status."""
 
 _REQUIRED: Final = ("id", "thread_id", "seq", "step", "created_at", "size_bytes", "digest")
 

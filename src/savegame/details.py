@@ -1,7 +1,7 @@
 """The details of a checkpoint besides its state: the list, their checks, and the draft that a save builds from them.
 
-`Details` is the one list. A new detail is a line there, with its check; a line in `Meta`, which is stored; and a line in
-`Checkpoint`, which is public. Touches codec, frames, model, plain, errors.
+`Details` is the one list. A new detail is a line there, with its check; a line at the end of `Meta`, which is stored; and one
+at the end of `Checkpoint`, which is public. Touches codec, frames, model, plain, errors.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, NamedTuple, TypedDict, get_args, get_t
 
 from savegame.encoding.codec import Codec
 from savegame.encoding.frames import dump_note
-from savegame.encoding.plain import checked_text, checked_time, maybe
+from savegame.encoding.plain import checked_time, maybe
 from savegame.errors import InvalidInputError
-from savegame.model import Kind, Status, checked_id, checked_number
+from savegame.model import Kind, Status, checked_id, checked_number, checked_text
 
 
 def checked_cost(cost: Any, name: str) -> float:

@@ -78,7 +78,7 @@ def rearranged(there: Iterable[tuple[int, int, Hashable]], wanted: Sequence[Hash
         number, before = free[message].popleft()
         if before != place:
             found.moved.append((number, place))
-    found.left.extend(number for kept in free.values() for number, _ in kept)
+    found.left.extend(number for places in free.values() for number, _ in places)
     return found
 
 

@@ -33,21 +33,27 @@ NEW_ID: Final = "\0new"
 """Where no id is given; no id can be like it. None is not that: a variable that was never set is a mistake."""
 
 
+def checked_text(value: object, what: str) -> str:
+    """Text that is valid Unicode. Raises InvalidInputError."""
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{what} must be text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"{what} contains a lone surrogate, which is not valid Unicode") from error
+    return str(value)
+
+
 def checked_id(text: object, what: str, longest: int = MAX_ID) -> str:
     """An id as it was given, if it is safe in every store. Raises InvalidInputError."""
-    if not isinstance(text, str):
-        raise InvalidInputError(f"{what} must be text, not {type(text).__name__}")
+    text = checked_text(text, what)
     if not text:
         raise InvalidInputError(f"{what} must not be empty")
     if len(text) > longest:
         raise InvalidInputError(f"{what} has {len(text)} characters, at most {longest} are allowed")
     if "\0" in text:
         raise InvalidInputError(f"{what} must not contain a NUL character")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(f"{what} holds a lone surrogate, which is not valid Unicode") from error
-    return str(text)
+    return text
 
 
 def checked_or_new_id(given: str) -> str:
@@ -141,9 +147,9 @@ class Status(str):
             )
         if reason is not None and name in ("in_progress", "completed"):
             raise InvalidInputError(f"status {name!r} has no reason")
-        made: Status = super().__new__(cls, name)
-        made.reason = reason
-        return made
+        status: Status = super().__new__(cls, name)
+        status.reason = reason
+        return status
 
     @classmethod
     def failed(cls, reason: str) -> Status:

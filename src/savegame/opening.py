@@ -21,6 +21,7 @@ from savegame.errors import InvalidInputError, StoreNotFound, UnsupportedError, 
 from savegame.store import Store
 from savegame.timeline.policy import Retention
 from savegame.vault import DEFAULT_CACHE, Vault, check_options
+from savegame.waiting.undoing import on_failure
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,11 +67,8 @@ def open_vault(
         raise UnsupportedError("encryption (key=...) is not implemented yet; omit key, or encrypt the disk")
     check_options(namespace, retention, cache_bytes)
     store = open_store(url, durability=durability, read_only=read_only)
-    try:
+    with on_failure(store.close):  # also Ctrl-C: the caller never gets the store to close it
         return Vault(store, namespace=namespace, retention=retention, compress=compress, cache_bytes=cache_bytes)
-    except BaseException:  # also Ctrl-C: the caller never gets the store to close it
-        store.close()
-        raise
 
 
 def _with_parameters_of(target: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:

@@ -322,7 +322,7 @@ class Store(ABC):
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """The size in bytes of each kind of row, and of all files (`total`)."""
+        """The size in bytes of `frames`, `keyframes`, `notes`, `records` and `blobs`, and of all files (`total`)."""
 
     @abstractmethod
     def check(self, namespace: str, thread_id: str | None = None) -> Iterator[Problem]:
@@ -334,7 +334,7 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close files and connections. A second call does nothing."""
+        """Close files and connections; other verbs then raise ClosedError. A second call does nothing."""
 
     def purge(self) -> bool:
         """After a delete: remove the bytes from every file. False if a reader still holds them."""

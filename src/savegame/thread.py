@@ -16,8 +16,7 @@ from typing import Any, Final, Unpack
 from savegame.checkpoint import Checkpoint
 from savegame.details import Details, Draft, checked_label, checked_tags, draft
 from savegame.encoding import diff
-from savegame.encoding.delta import whole
-from savegame.encoding.frames import details_of, dump_note, load_meta, load_note, request_digest
+from savegame.encoding.frames import dump_note, load_note, request_digest
 from savegame.encoding.plain import Plain
 from savegame.encoding.tree import Shared
 from savegame.errors import AlreadyExistsError, CheckpointNotFound, CorruptionError, InvalidInputError
@@ -32,10 +31,10 @@ from savegame.model import (
 )
 from savegame.present.diffs import Diff, changes_between
 from savegame.store import ANY, MoveHead, PutNote, StoreChange
-from savegame.timeline import deleting, derived, pruning, subjects
+from savegame.timeline import deleting, derived, forks, frameworks, pruning, subjects
 from savegame.timeline.autosave import Autosave
-from savegame.timeline.engine import EMPTY, Point
-from savegame.timeline.lineage import PAGE, Ref
+from savegame.timeline.engine import Point
+from savegame.timeline.lineage import FRAMES_AT_ONCE, Ref
 from savegame.timeline.timeline import Edit, Edited, Terms, Timeline, Written
 from savegame.timeline.watch import Watcher, follow
 from savegame.waiting.awaiting import plain_result
@@ -114,27 +113,27 @@ class Thread:
         """
         engine = self._timeline.engine
         drafted = draft(engine.codec, self._agent, id, details)
-        kept = states.kept(engine.codec, self.id, state, force=force) if isinstance(state, Plain) else None
+        domain = states.domain_save(engine.codec, self.id, state, force=force) if isinstance(state, Plain) else None
         if id is not None:
-            drafted.details["request"] = request_digest(engine.codec.encode(state if kept is None else kept.plain))
+            drafted.details["request"] = request_digest(engine.codec.encode(state if domain is None else domain.plain))
         with engine.alone(self._timeline.key) as alone:  # an autosave of this handle may be moving the expected head
             free = ANY if force or parent is not None or self._step is None else self._head
             wanted = free if expect is None else _id_of(expect)
-            if kept is None:
+            if domain is None:
                 return self._write(lambda node: diff.difference(engine.codec, node, state), drafted, parent, wanted)
-            self._name_agent(drafted, kept)
+            self._name_agent(drafted, domain)
             unbound = wanted == ANY and not force and parent is None
-            expected = kept.expect if unbound and kept.expect is not None else wanted
-            saved = self._write(self._timeline.with_about(kept.make, drafted), drafted, parent, expected)
-            kept.acknowledge(saved.id if alone else None)
+            expected = domain.expect if unbound and domain.expect is not None else wanted
+            saved = self._write(self._timeline.with_about(domain.make, drafted), drafted, parent, expected)
+            domain.acknowledge(saved.id if alone else None)
             return saved
 
-    def _name_agent(self, drafted: Draft, kept: states.Kept) -> None:
+    def _name_agent(self, drafted: Draft, domain: states.DomainSave) -> None:
         """Assign a save to the agent that its object names. Raises InvalidInputError if this handle names another."""
-        if kept.agent_id is not None and drafted.details.setdefault("agent_id", kept.agent_id) != kept.agent_id:
+        if domain.agent_id is not None and drafted.details.setdefault("agent_id", domain.agent_id) != domain.agent_id:
             raise InvalidInputError(
                 f"thread {self.id!r} was opened with agent={drafted.details['agent_id']!r}, but what is saved belongs to agent "
-                f"{kept.agent_id!r}; open the thread without agent=, or change agent_id"
+                f"{domain.agent_id!r}; open the thread without agent=, or change agent_id"
             )
 
     def update(
@@ -195,10 +194,10 @@ class Thread:
         base = None if parent is None else self._point(timeline.resolve(parent))
         beside: Sequence[StoreChange] = ()
         if self._origins:
-            edit, beside = self._tied(edit)
+            edit, beside = self.tied(edit)
         with timeline.engine.alone(timeline.key) as alone:  # an autosave of this handle looks at head and expectation
             saved = timeline.write(edit, drafted, Terms(expect, base, beside=beside))
-            if drafted.id is None or self._is_head(saved):
+            if not saved.again or self._is_head(saved):
                 # Inside connection() the save may still be rolled back: then the head is unknown.
                 self._learn(saved.id, saved.step) if alone else self._forget()
         self._log_saved(saved)
@@ -209,8 +208,8 @@ class Thread:
         row = self._timeline.row()
         return row is not None and row.head_id == saved.id
 
-    def _tied(self, edit: Edit) -> tuple[Edit, Sequence[StoreChange]]:
-        """The same terms with the links to the threads that this one derives from, read again in every attempt."""
+    def tied(self, edit: Edit) -> tuple[Edit, Sequence[StoreChange]]:
+        """For code below handles: an edit, and what links the thread to those it derives from, read again in every attempt."""
         with_ties: list[StoreChange] = []
 
         def tied(node: Any) -> Edited:
@@ -277,7 +276,7 @@ class Thread:
             high = None if start is None else start.seq - 1
             frames: Iterable[Frame] = timeline.everything(high=high, newest_first=newest_first)
         else:
-            frames = timeline.line(row.head if start is None else start.base, page=min(PAGE, limit or PAGE))
+            frames = timeline.line(row.head if start is None else start.base, page=min(FRAMES_AT_ONCE, limit or FRAMES_AT_ONCE))
             frames = frames if newest_first else reversed(list(frames))
 
         def fits(frame: Frame) -> bool:
@@ -329,11 +328,14 @@ class Thread:
             row = timeline.existing()
             frame = timeline.resolve(ref, row=row)
             found = timeline.load_frame(frame)  # a checkpoint that does not load must not become the head
-            moved = discard and pruning.discard_all_but(timeline, frame, expect=wanted)
+            beside = frameworks.going_back(timeline, frame) if frame.seq != row.head else []
+            moved = discard and pruning.discard_all_but(timeline, frame, expect=wanted, beside=beside)
             head = row.head_id if discard and wanted == ANY else wanted  # saves made meanwhile must be discarded too
             move = MoveHead(timeline.key, frame.seq, head, agent=found.agent_id)
             records = ledger.for_rewind(timeline, frame, rerun_tools=rerun_tools)
-            timeline.commit([*([] if moved else [move]), *timeline.put_all(records)])
+            timeline.commit([*([] if moved else [move, *beside]), *timeline.put_all(records)])
+            if discard:
+                pruning.discard_children(timeline, frame)
             return states.without_expectation(found)
 
         found = retried(attempt, gone=True, moved=wanted == ANY, tries=PLANS)
@@ -351,23 +353,16 @@ class Thread:
 
     def _fork(self, key: ThreadKey, at: Ref) -> Thread:
         """One attempt of `fork`. Raises ConflictError if the thread was created, or the source changed, meanwhile."""
-        source, target = self._timeline, self._timeline.at(key)
-        there = target.row()
+        source = self._timeline
+        there = source.at(key).row()
         if there is not None and there.frames:
             raise AlreadyExistsError(f"thread {key.id!r} already exists; choose another id for the fork")
         frame = source.resolve(at)
-        meta = load_meta(frame.meta)
-        point = self._point(frame)
-        assert point.node is not None
-        drafted = Draft(details_of(meta) | {"forked_from": self.id}, None, frame.note)
-        start = EMPTY._replace(id=point.id, meta=point.meta)
-        records = source.engine.above.ledger.for_fork(source, point)
-        beside = [*derived.inherited(source, frame, key), *target.put_all(records)]
-        begun = target.append(start, whole(point.node), point.node, drafted, Terms(None, beside=beside))
+        begun = forks.fork(source, frame, key)
         logger.info("forked thread %r at %s as %r", self.id, frame.id, key.id)
-        made = Thread(target, meta.agent_id)
-        made._learn(begun.id, 1)
-        return made
+        fork = Thread(source.at(key), begun.agent)
+        fork._learn(begun.id, begun.step)
+        return fork
 
     # -- notes -------------------------------------------------------------------------------------
 
@@ -410,14 +405,17 @@ class Thread:
         found = self._timeline.records(checked_id(kind, "a record's kind"))
         return {record.name: self._timeline.read(record) for record in found}
 
-    def put_records(self, records: Mapping[tuple[str, str], Any]) -> None:
-        """Set records by (kind, name), all or none; a value of None removes one."""
+    def put_records(self, records: Mapping[tuple[str, str], Any], *, absent: bool = False) -> None:
+        """Set records by (kind, name), all or none; a value of None removes one.
+
+        With `absent`, raises AlreadyExistsError if one of them exists.
+        """
         for place in records:
             if not isinstance(place, tuple) or len(place) != 2:
                 raise InvalidInputError(f"a record is set by (kind, name), not by {place!r}")
             checked_id(place[0], "a record's kind")
             checked_id(place[1], "a record's name", LONGEST_NAME)
-        timeline, changes = self._timeline, self._timeline.put_all(records)
+        timeline, changes = self._timeline, self._timeline.put_all(records, absent=absent)
         if not self._origins:
             timeline.commit(changes)
             return

@@ -20,7 +20,7 @@ from savegame.checkpoint import Checkpoint
 from savegame.encoding.classes import Upcast
 from savegame.encoding.codec import Codec
 from savegame.encoding.frames import load_meta, load_note, recode
-from savegame.encoding.plain import Plain, checked_text, maybe
+from savegame.encoding.plain import Plain, maybe
 from savegame.encoding.tree import Node
 from savegame.errors import (
     Busy,
@@ -47,6 +47,7 @@ from savegame.model import (
     checked_number,
     checked_or_new_id,
     checked_path,
+    checked_text,
 )
 from savegame.present.diffs import Diff, changes_between
 from savegame.runs.keeping import RunLedger

@@ -90,7 +90,7 @@ def test_a_delete_takes_subgraphs_and_leaves_copies(vault: Vault, saver: Savegam
             saver.prune(["u7"], strategy="delete")
     assert everything_in(vault) == ["u7-copy", "u7-copy␟sub", "u7-copy␟sub|deep"]
     told(saver)
-    assert len(nested(saver).get_state(config("u7")).values["messages"]) == 3, "begun anew"
+    assert len(nested(saver).get_state(config("u7")).values["messages"]) == 3, "started over"
 
 
 WITHOUT_LANGGRAPH = """

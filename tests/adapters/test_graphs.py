@@ -503,7 +503,7 @@ def test_awaited_interrupts_subgraphs_and_deltas(durability: Any, saver: Savegam
 
 
 def test_a_put_that_was_begun_is_done_also_if_cancelled(saver: SavegameSaver) -> None:
-    """Nobody is left not knowing: the cancellation is delivered when the write has ended."""
+    """No outcome stays unknown: the cancellation is delivered when the write has ended."""
 
     async def run() -> None:
         checkpoint = {**empty_checkpoint(), "channel_values": {"n": 1}, "channel_versions": {"n": 1}}

@@ -120,7 +120,7 @@ def nursery(mouth: Mouth, where: str, lies: bool) -> None:
                 mouth.say("error", traceback.format_exc()[-3000:])
             os._exit(0)
         mouth.say("pid", pid)
-        mouth.hear()  # until then it is not waited for, so that its id is nobody else's
+        mouth.hear()  # until then it is not reaped, so that its id is not reused
         os.waitpid(pid, 0)
         mouth.say("gone")
 

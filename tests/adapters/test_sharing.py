@@ -90,7 +90,7 @@ class Line:
         return deltas(self.saver.vault) - before
 
     def values(self) -> dict[str, Any]:
-        """What is there, read by somebody who remembers nothing."""
+        """What is stored, read without a cache."""
         fresh = SavegameSaver(self.saver.vault, allow=[Note, Card])
         found = fresh.get_tuple(self.at)
         assert found is not None

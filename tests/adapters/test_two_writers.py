@@ -109,6 +109,32 @@ def test_of_two_in_one_saver_one_wins(saver: SavegameSaver) -> None:
     assert items(saver) == ["first", "a"]
 
 
+def test_what_one_saver_does_one_after_the_other_is_time_travel(saver: SavegameSaver) -> None:
+    first = put(saver, config(), ["first"], 1)
+    lines = [put(saver, first, ["first", name], 2) for name in ("a", "b")]
+    assert items(saver) == ["first", "b"]
+    assert [items(saver, at) for at in lines] == [["first", "a"], ["first", "b"]]
+    more = put(saver, lines[0], ["first", "a", "more"], 3)
+    assert items(saver) == items(saver, more) == ["first", "a", "more"]
+    assert len(list(saver.list(config()))) == 4
+    assert saver.vault.verify().ok
+
+
+def test_another_saver_that_went_on_from_there_is_a_conflict_and_both_lines_stay(on_disk: Opener) -> None:
+    a, b = two(on_disk)
+    first = put(a, config(), ["first"], 1)
+    mine = put(a, first, ["first", "a"], 2)
+    theirs = put(b, newest(b).config, ["first", "a", "b"], 3)
+    with pytest.raises(ConflictError):
+        put(a, mine, ["first", "a", "c"], 3)
+    with pytest.raises(ConflictError):
+        put(a, first, ["first", "d"], 2)
+    assert a.get_tuple(first) is not None  # asked for: a branch is wanted
+    branch = put(a, first, ["first", "d"], 2)
+    assert items(b, theirs) == ["first", "a", "b"]
+    assert items(b) == items(b, branch) == ["first", "d"]
+
+
 def test_namespaces_do_not_stand_in_each_others_way(on_disk: Opener) -> None:
     a, b = two(on_disk)
     put(a, config(), ["first"], 1)
@@ -178,7 +204,7 @@ def test_a_branch_is_guarded_like_every_line(on_disk: Opener) -> None:
 
 
 def test_a_look_at_the_newest_ends_time_travel(on_disk: Opener) -> None:
-    """Whoever asked for a checkpoint by its id, and later for the newest, which is the same, is guarded again."""
+    """A caller that asked for a checkpoint by its id, and later for the newest, the same one, is guarded again."""
     a, b = two(on_disk)
     first = put(a, config(), ["first"], 1)
     assert a.get_tuple(first) is not None
@@ -204,7 +230,7 @@ def test_somebody_looking_on_does_not_take_the_guard_away(on_disk: Opener) -> No
 
 
 def put_on_top(mouth: Mouth, path: str, name: str, rounds: int) -> None:
-    """Read the newest, wait for the other, put on top; whoever loses reads again and adds its item to what is there."""
+    """Read the newest, wait for the other, put on top; the loser reads again and adds its item to what is there."""
     with savegame.open(path) as vault:
         saver = SavegameSaver(vault)
         newest(saver)

@@ -51,7 +51,7 @@ class HeldStore(MemoryStore):
             self.most = max(self.most, len(set(self._inside)))
             self._changed.notify_all()
         try:
-            assert self.go.wait(PATIENCE_S), "nobody said go"
+            assert self.go.wait(PATIENCE_S), "no go was given"
             yield
         finally:
             with self._changed:

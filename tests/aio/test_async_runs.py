@@ -56,7 +56,7 @@ async def contents(vault: AsyncVault) -> list[Any]:
 
 
 async def is_free(vault: AsyncVault) -> bool:
-    """Whether nobody holds the lease of the thread."""
+    """Whether the lease of the thread is free."""
     row = await vault.call(lambda sync: sync.store.thread(ThreadKey(sync.namespace, "t")))
     return row is None or row.lease is None or row.lease.expires <= await vault.call(lambda sync: sync.store.clock())
 
@@ -232,7 +232,7 @@ async def test_a_tool_that_fails_is_tried_again_and_told_to_the_model(vault: Asy
 @pytest.mark.parametrize("at_once", [False, True])
 @on_a_loop
 async def test_a_tool_that_hangs_is_left(vault: AsyncVault, at_once: bool) -> None:
-    """One that may run again has failed; of another nobody knows the outcome, and what ran beside it is kept."""
+    """One that may run again has failed; the outcome of another is unknown, and what ran beside it is kept."""
     box, hang, cancelled = Toolbox(), threading.Event(), []
 
     @box.tool(read_only=True, timeout=SHORT, retries=0)

@@ -89,7 +89,7 @@ async def test_autosave_saves_what_changed(vault: AsyncVault) -> None:
 async def test_beginning_an_autosave_does_not_block_the_loop(slow: AsyncVault, store: HeldStore) -> None:
     store.go.clear()
     beginning = asyncio.create_task(slow.thread("t").autosave(lambda: "state", HOUR))
-    await store.entered()  # were the loop blocked, nobody would say go
+    await store.entered()  # a blocked loop would never say go
     store.go.set()
     await (await beginning).stop()
     assert await slow.thread("t").state() == "state"

@@ -91,7 +91,7 @@ async def test_a_timeout_waits_for_a_write(slow: AsyncVault, store: HeldStore) -
 
 @on_a_loop
 async def test_a_read_is_abandoned_and_moves_nothing(slow: AsyncVault, store: HeldStore) -> None:
-    """Who has not seen what others saved must not be taken for somebody who has."""
+    """A handle that has not seen what others saved must not count as one that has."""
     thread = slow.thread("t")
     seen = await thread.save("mine")
     await slow.thread("t").save("somebody else's")

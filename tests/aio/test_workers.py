@@ -43,7 +43,7 @@ async def test_the_loop_goes_on_while_the_store_waits(slow: AsyncVault, store: H
         store.go.clear()
         waiting = asyncio.ensure_future(verb)
         await store.entered()
-        for _ in range(100):  # were the loop blocked, nobody would get here
+        for _ in range(100):  # a blocked loop would never get here
             await asyncio.sleep(0)
         assert not waiting.done()
         store.go.set()

@@ -102,7 +102,7 @@ def typed(
     meanwhile: Callable[[subprocess.Popen[bytes]], object] | None = None,
     **environment: str,
 ) -> Done:
-    """The command on a terminal of its own, where somebody types an answer; everything shown is in `out`.
+    """The command on a terminal of its own, where an answer is typed; everything shown is in `out`.
 
     `meanwhile` happens when the question is asked, before it is answered.
     """

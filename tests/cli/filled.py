@@ -54,7 +54,7 @@ def wait_for_person(vault: savegame.Vault, thread_id: str) -> None:
 
 
 def lose_outcome(vault: savegame.Vault, thread_id: str) -> None:
-    """A call that was interrupted in the middle: nobody knows whether the money went."""
+    """A call that was interrupted in the middle: whether the money went is unknown."""
     tools = savegame.Toolbox()
 
     @tools.tool

@@ -147,7 +147,7 @@ def test_what_goes_is_shown_before_it_is_gone(store: str) -> None:
 
 
 def test_a_rewind_is_told_once_it_has_happened(on_disk: str) -> None:
-    assert "← head" not in run("rewind", "support-42", "1", "--discard", "-s", on_disk).out, "nobody agreed"
+    assert "← head" not in run("rewind", "support-42", "1", "--discard", "-s", on_disk).out, "not confirmed"
     with savegame.open(on_disk) as vault, vault.run("support-42"):
         busy = run("rewind", "support-42", "1", "-s", on_disk)
         assert (busy.code, busy.out) == (savegame.Busy.exit_code, "")
@@ -159,7 +159,7 @@ def test_a_rewind_is_told_once_it_has_happened(on_disk: str) -> None:
     [["prune", "--keep", "1"], ["prune", "support-42", "--keep", "1"], ["erase", "customer-7"],
      ["rewind", "support-42", "1", "--discard"]],
 )  # fmt: skip
-def test_what_somebody_agreed_to_is_what_is_done(on_disk: str, arguments: list[str]) -> None:
+def test_only_what_was_confirmed_is_done(on_disk: str, arguments: list[str]) -> None:
     def change(_: object) -> None:
         with savegame.open(on_disk) as vault:
             vault.thread("support-42").update(set={"late": True})
@@ -179,7 +179,7 @@ def test_what_was_too_young_when_it_was_shown_is_not_a_change(on_disk: str) -> N
 
     assert typed("prune", "--older-than", "0s", "-s", on_disk, answer="y\n", meanwhile=save).code in (0, 5)
     with savegame.open(on_disk) as vault:
-        assert len(list(vault.thread("report").history())) >= 2, "what nobody was shown is not deleted"
+        assert len(list(vault.thread("report").history())) >= 2, "what was not listed is not deleted"
 
 
 def test_an_interrupted_question_is_an_interruption(on_disk: str) -> None:

@@ -36,7 +36,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 from savegame.adapters.langgraph import SavegameSaver
-from savegame.adapters.langgraph_import import import_file
+from savegame.adapters.langgraph_import import import_threads
 
 
 @dataclass
@@ -411,7 +411,7 @@ def test_what_differs_from_the_old_file_is_found(old: Path, tmp_path: Path) -> N
 
 def assert_differs(old: Path, new: Path, row: str, what: str) -> None:
     with savegame.open(new) as vault:
-        (error,) = (outcome.error for outcome in import_file(old, vault) if outcome.error is not None)
+        (error,) = (outcome.error for outcome in import_threads(old, vault) if outcome.error is not None)
     assert isinstance(error, savegame.CorruptionError)
     assert f"thread 'chat', checkpoint '{row}'" in str(error)
     assert what in str(error)
@@ -461,14 +461,14 @@ def test_a_file_that_somebody_has_open_is_read_as_it_is_now(tmp_path: Path) -> N
             assert list(ours.list(config("chat"))) == list(saver.list(config("chat")))
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody who may not write")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become a user who may not write")
 def test_a_file_where_nobody_may_write(old: Path, tmp_path: Path) -> None:
     script = (
         "import os, sys, savegame\n"
-        "from savegame.adapters.langgraph_import import import_file\n"
+        "from savegame.adapters.langgraph_import import import_threads\n"
         "vault = savegame.open('memory:')\n"
         "os.setuid(65534)\n"
-        "found = list(import_file(sys.argv[1], vault))\n"
+        "found = list(import_threads(sys.argv[1], vault))\n"
         "sys.exit(not found or any(item.error for item in found))\n"
     )
     place = Path(tempfile.mkdtemp())  # pytest's own directories are private to root
@@ -493,7 +493,7 @@ def test_what_is_no_such_file_is_refused_and_no_store_is_made(old: Path, tmp_pat
     for path, error in (
         (tmp_path / "missing.db", savegame.StoreNotFound),
         (tmp_path, savegame.StoreNotFound),
-        ("postgresql://127.0.0.1/graphs", savegame.UnsupportedError),
+        ("mysql://127.0.0.1/graphs", savegame.UnsupportedError),
         (text, savegame.UnsupportedError),
         (other, savegame.UnsupportedError),
     ):

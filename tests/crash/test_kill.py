@@ -48,7 +48,7 @@ def kill_over_and_over(path: str, rounds: int, *, mode: str = "power", only: str
                     oracle.hear([line])
             time.sleep(chance.uniform(0, 0.12))
             child.kill()
-            oracle.hear(child.said())
+            oracle.hear(child.lines())
         if path.startswith("postgres"):
             wait_for_the_server(path)
         with savegame.open(path) as vault:

@@ -62,7 +62,7 @@ def cut_over_and_over(ground: Ground, cuts: int, *, mode: str, only: str = "") -
         with Child(save_for_ever, path, 2, mode, only) as child:
             oracle.hear([child.next()])
             time.sleep(chance.uniform(0.01, 0.25))
-            promised = child.said()
+            promised = child.lines()
             disk.cut()
             child.kill()
         oracle.hear(promised)
@@ -132,7 +132,7 @@ def test_a_commit_to_several_threads_is_whole_after_a_power_cut(ground: Ground) 
         with Child(_move_heads, path) as child:
             assert child.next() == ["open"]
             time.sleep(chance.uniform(0.0, 0.1))
-            promised = [line[1] for line in child.said()]
+            promised = [line[1] for line in child.lines()]
             ground.disk.cut()
             child.kill()
         ground.disk.restore()

@@ -172,7 +172,7 @@ def test_metadata_is_laid_out_as_described(path: str) -> None:
 
 @pytest.mark.requirement("D25j", "D54", "Z28")
 def test_digests_add_up_as_described(path: str) -> None:
-    """Over the parent's digest, the ids, the metadata and the logical delta; not where pruning wrote a delta anew."""
+    """Over the parent's digest, the ids, the metadata and the logical delta; not where pruning rewrote a delta."""
     for (_, name), (_, points) in read(path).items():
         by_id = {point.id: point for point in points}
         for point in points if name != "pruned" else ():

@@ -185,7 +185,7 @@ def test_every_page_is_reachable_from_the_index() -> None:
             seen.add(page)
             targets = [(page.parent / file).resolve() for file, _ in links(page) if file.endswith(".md")]
             waiting += [target for target in targets if target.is_relative_to(DOCS)]
-    assert not set(PAGES) - seen, "pages that nobody finds"
+    assert not set(PAGES) - seen, "pages without a link to them"
 
 
 def test_every_public_name_is_in_the_docs() -> None:

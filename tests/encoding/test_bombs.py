@@ -37,7 +37,7 @@ FEW = 48 * MIB
 
 @functools.cache
 def compressed(size: int, *, told: bool = True) -> bytes:
-    """So many nils, as one zstd frame of a few kilobytes."""
+    """`size` nils, as one zstd frame of a few kilobytes."""
     packer = zstandard.ZstdCompressor(level=1).compressobj(size=size if told else zstandard.CONTENTSIZE_UNKNOWN)
     parts = [packer.compress(b"\xc0" * min(16 * MIB, size - at)) for at in range(0, size, 16 * MIB)]
     return b"".join(parts) + packer.flush()

@@ -47,7 +47,7 @@ KINDS = [*WRAPS, "mixed", "stretches", "keys"]
 
 
 def nested(kind: str, levels: int, leaf: Any = 1) -> Any:
-    """A value with so many containers around a leaf."""
+    """A value with `levels` containers around a leaf."""
     if kind == "keys":  # as deep inside the key as the value is
         return {nested("tuples", levels - 1, leaf): nested("lists", levels - 1, leaf)}
     wraps = list(WRAPS.values())

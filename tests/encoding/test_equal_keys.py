@@ -283,7 +283,7 @@ def test_two_equal_keys_of_the_past_wherever_they_go(opened: Callable[..., Vault
 
 
 def test_nan_is_the_entry_with_the_same_bytes(vault: Vault) -> None:
-    """In Python it is equal to nothing, not even to itself: nobody could ever change that entry."""
+    """In Python it is equal to nothing, not even to itself: that entry could never be changed."""
     thread = vault.thread("t")
     thread.save({"d": {math.nan: 1, (math.nan,): 1}, "n": 0})
     thread.update(set={("d", float("nan")): 2, ("d", (float("nan"),)): 2, "n": 1})

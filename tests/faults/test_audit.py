@@ -1,4 +1,4 @@
-"""Nobody but SQLite opens a live database file: one open() and close() in our process would drop SQLite's locks."""
+"""Only SQLite opens a live database file: one open() and close() in our process would drop SQLite's locks."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_another_process_that_comes_and_goes_takes_nothing_away(work: str, tmp_p
 
 
 def test_a_lock_that_was_cancelled_is_noticed(tmp_path: Path) -> None:
-    """Somebody opens and closes the file in our process, another process comes and goes: the next save must not be lost."""
+    """Code in our process opens and closes the file, another process comes and goes: the next save must not be lost."""
     path = tmp_path / "v.db"
     vault = savegame.open(path)
     vault.thread("t").save({"items": []})

@@ -1,4 +1,4 @@
-"""Several writers at once, as processes and as threads: one wins, nobody's work is lost, nobody sees half of it."""
+"""Several writers at once, as processes and as threads: one wins, no work is lost, no reader sees half of a write."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_readers_never_see_half_a_save(path: str) -> None:
                         assert loaded.state["count"] == entry.step
 
         in_threads(work, 3)
-        child.said()
+        child.lines()
     assert len(seen) > 5
 
 
@@ -332,7 +332,7 @@ def test_verify_copy_and_history_while_another_process_prunes(path: str) -> None
             with savegame.open("memory:") as copy:
                 vault.copy_to(copy)
                 assert copy.verify().ok
-        child.said()
+        child.lines()
 
 
 def test_compact_backup_and_verify_while_others_append(scheme: str, tmp_path: Path) -> None:

@@ -811,7 +811,7 @@ def test_what_was_set_aside_in_one_namespace_stays_when_its_twin_is_deleted_in_a
 @pytest.mark.parametrize("number", [9, 0, -1, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, -(2**63)])
 @pytest.mark.parametrize("namespace", ["default", "other"])
 def test_a_thread_gets_its_number_back(number: int, namespace: str, tmp_path: Path) -> None:
-    """Its frames, records and large values are under it; whoever repairs, of whichever namespace."""
+    """Its frames, records and large values are under it; a repair of any namespace finds them."""
     path = tmp_path / "v.db"
     two_namespaces(path)
     with savegame.open(path) as vault:
@@ -853,7 +853,7 @@ def test_a_thread_whose_number_nobody_can_tell_begins_anew(number: int, tmp_path
 @pytest.mark.parametrize("number", [2**31 - 1, 2**31, 2**38 + 1, 2**62, 2**63 - 1])
 @pytest.mark.parametrize("damage", ["thread SET no = {} WHERE no = 1", "sqlite_sequence SET seq = {}"])
 def test_no_thread_gets_a_number_that_none_can_have(damage: str, number: int, tmp_path: Path) -> None:
-    """It would be saved where nobody finds it, or among the frames of another."""
+    """It would be saved where no lookup finds it, or among the frames of another."""
     path = tmp_path / "v.db"
     two_namespaces(path)
     sql(path, f"UPDATE {damage.format(number)}")

@@ -238,7 +238,7 @@ def test_a_file_that_may_not_grow(scheme: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     saved, failed = json.loads(done.stdout)
-    assert failed >= (3 if scheme == "file" else 4)  # journals that are written anew are small enough
+    assert failed >= (3 if scheme == "file" else 4)  # rewritten journals are small enough
     with savegame.open(f"{scheme}:{tmp_path}/v.db") as vault:
         assert all(vault.find(one) is not None for one in saved)
         assert len(list(vault.thread("t").history())) == len(saved) + 1

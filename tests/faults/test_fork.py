@@ -1,4 +1,4 @@
-"""A vault and os.fork: both sides go on, nothing is lost on either, and nobody hangs.
+"""A vault and os.fork: both sides go on, nothing is lost on either, and neither hangs.
 
 Each test plays in a fresh interpreter: forking the test runner itself would bring its threads into it.
 """

@@ -84,7 +84,7 @@ def files_of(scheme: str, path: Path) -> list[Path]:
 
 
 def one_fault(scheme: str, directory: Path, call: str, error: str, when: int, then: str) -> int:
-    """One run with one fault; how many calls failed (0: there were not so many)."""
+    """One run with one fault; how many calls failed (0: there were fewer calls)."""
     place = directory / f"{call}-{error}-{when}-{then}" / "v.db"
     path = f"{scheme}:{place}"
     with savegame.open(path) as vault:
@@ -129,6 +129,7 @@ def one_fault(scheme: str, directory: Path, call: str, error: str, when: int, th
         ("pwrite64", "EIO", 3),
         ("pwrite64", "ENOSPC", 6),
         ("ftruncate", "EIO", 1),
+        ("fcntl", "EIO", 1),  # the file store: when something is read after it was written
     ],
 )
 def test_a_call_that_fails(scheme: str, call: str, error: str, when: int, then: str, tmp_path: Path) -> None:

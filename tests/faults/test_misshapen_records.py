@@ -141,7 +141,7 @@ def test_whoever_meets_it_says_so_and_repair_sets_it_aside(path: str, tmp_path: 
         assert any(f"thread 't': set aside: record {kind} {name}: " in line for line in report.repaired)
         assert list(vault.thread("t").records("set aside")) == [f"{kind} {name}"]
         assert vault.repair().repaired == ()
-        with pytest.raises(SavegameError) as caught:  # it waits, or nobody knows what became of it: nothing raw
+        with pytest.raises(SavegameError) as caught:  # it waits, or its outcome is unknown: no raw error
             play(vault)
         assert caught.value.kind in ("paused", "unknown")
 

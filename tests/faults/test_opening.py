@@ -378,7 +378,7 @@ def test_every_setting_is_as_wanted_on_every_connection(durability: str, synchro
             assert db.pragma("busy_timeout") == file.BUSY_MS
             assert db.pragma("page_size") == file.PAGE_SIZE
             assert db.pragma("application_id") == file.APPLICATION_ID
-            assert db.pragma("user_version") == file.NEWEST
+            assert db.pragma("user_version") == file.NEWEST_LAYOUT
             assert db.pragma("encoding") == "UTF-8"
     store.close()
 

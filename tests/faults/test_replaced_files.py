@@ -186,7 +186,7 @@ def test_a_file_with_two_names_is_refused_by_both(read_only: bool, tmp_path: Pat
     with savegame.open(path) as vault:
         vault.thread("t").save(1)
         os.link(path, other)
-        vault.thread("t").save(2)  # who had it open before goes on: nobody can open it by the other name
+        vault.thread("t").save(2)  # a vault that had it open continues: the other name cannot be opened
         for name in (path, other):
             with pytest.raises(UnsupportedError, match="2 names") as refused:
                 savegame.open(name, read_only=read_only)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import savegame
-from savegame.testing.contract.helpers import HOSTILE_IDS
+from savegame.testing.hostile import HOSTILE_IDS
 
 MORE = (
     '..', '../v.db', 'v.db-wal', 'v.db-journal', '~/x', '$HOME', '`id`', '$(id)', 'a;b', 'a|b', '*',

@@ -15,7 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import savegame
 from savegame.testing import VaultMachine
-from savegame.testing.postgres import Server
+from savegame.testing.postgres import PostgresServer
 from savegame.vault import Vault
 
 
@@ -94,7 +94,7 @@ TestSmallCache.settings = settings(HURRIED, max_examples=20)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def database(postgres_server: Server) -> Iterator[None]:
+def database(postgres_server: PostgresServer) -> Iterator[None]:
     with postgres_server.fresh_database() as url:
         PostgresMachine.url = url
         yield

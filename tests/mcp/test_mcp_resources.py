@@ -1,4 +1,4 @@
-"""Threads and checkpoints as resources: listed in pages, read at their addresses, completed while somebody types."""
+"""Threads and checkpoints as resources: listed in pages, read at their addresses, completed while the user types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from desk import Desk
 from mcp import MCPError, types
 
 import savegame
-from savegame.mcp.resources import CHECKPOINT, PAGE, THREAD
+from savegame.mcp.resources import CHECKPOINT_URI, RESOURCES, THREAD_URI
 
 
 def read(desk: Desk, uri: str) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def read(desk: Desk, uri: str) -> dict[str, Any]:
 
 
 def test_every_thread_is_listed_page_by_page(desk: Desk, vault: savegame.Vault) -> None:
-    wanted = [f"thread {number:03}" for number in range(PAGE + 10)]
+    wanted = [f"thread {number:03}" for number in range(RESOURCES + 10)]
     for name in wanted:
         vault.thread(name).save({})
     first = desk.ask(desk.client.list_resources)
@@ -53,12 +53,12 @@ def test_a_thread_and_its_checkpoints_are_read_at_their_addresses(desk: Desk, va
     (listed,) = desk.ask(desk.client.list_resources).resources
     history = read(desk, listed.uri)
     assert (history["thread_id"], [entry["step"] for entry in history["checkpoints"]]) == (name, [2, 1])
-    older = read(desk, f"{THREAD.expand({'thread_id': name})}?after={history['head']}")
+    older = read(desk, f"{THREAD_URI.expand({'thread_id': name})}?after={history['head']}")
     assert [entry["step"] for entry in older["checkpoints"]] == [1]
-    state = read(desk, CHECKPOINT.expand({"thread_id": name, "checkpoint": "head"}))
+    state = read(desk, CHECKPOINT_URI.expand({"thread_id": name, "checkpoint": "head"}))
     assert state["value"] == {"messages": ["one", "two"]}
     place = {"thread_id": name, "checkpoint": "a/b label", "path": "/messages", "start": "-1"}
-    assert read(desk, CHECKPOINT.expand(place))["value"] == ["one"]
+    assert read(desk, CHECKPOINT_URI.expand(place))["value"] == ["one"]
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_what_is_not_there_is_told_with_the_next_step(desk: Desk, vault: savegam
 
 def test_templates_are_declared(desk: Desk) -> None:
     templates = desk.ask(desk.client.list_resource_templates).resource_templates
-    assert [template.uri_template for template in templates] == [str(THREAD), str(CHECKPOINT)]
+    assert [template.uri_template for template in templates] == [str(THREAD_URI), str(CHECKPOINT_URI)]
 
 
 def test_ids_and_labels_are_completed(desk: Desk, vault: savegame.Vault) -> None:
     for name in ("order", "order-1", "order-2", "other"):
         vault.thread(name).save({})
     point = vault.thread("order").save({"a": 1}, label="before refund")
-    ref = types.ResourceTemplateReference(uri=str(CHECKPOINT))
+    ref = types.ResourceTemplateReference(uri=str(CHECKPOINT_URI))
 
     def completed(name: str, value: str) -> list[str]:
         argument = {"name": name, "value": value}

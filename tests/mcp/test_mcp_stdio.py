@@ -14,7 +14,7 @@ from mcp import types
 
 import savegame
 from savegame import errors
-from savegame.mcp.server import NEXT, error_text
+from savegame.mcp.server import NEXT_STEPS, error_text
 
 
 def run(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -95,7 +95,7 @@ def test_every_error_says_what_to_do_next() -> None:
         kind, _, rest = error_text(cls("what is wrong")).partition(": ")
         assert (kind, rest.partition("\n")[0]) == (cls.kind, "what is wrong")
         assert rest.partition("\nNext: ")[2]
-    assert {*savegame.SavegameError.__subclasses__()} <= NEXT.keys(), "every branch of the tree has advice of its own"
+    assert {*savegame.SavegameError.__subclasses__()} <= NEXT_STEPS.keys(), "every branch of the tree has advice of its own"
 
 
 def test_an_unknown_outcome_and_damage_name_the_checkpoint_to_look_at() -> None:

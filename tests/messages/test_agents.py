@@ -429,7 +429,7 @@ def test_a_conversation_that_changed_its_agent_goes_back_to_the_former(vault: Va
 
 
 def test_the_agent_goes_on_along_the_line(vault: Vault) -> None:
-    """Whoever saves without naming it: checkpoints, usage and forks know whose work it is."""
+    """Also for a save that does not name it: checkpoints, usage and forks know whose work it is."""
     vault.save_agent(an_agent())
     chat = begun(vault, "helper", "one")
     assert vault.add_message(chat, Message.user("two")).agent_id == "helper"

@@ -109,7 +109,7 @@ def test_a_message_added_again_with_the_same_id_is_there_once(vault: Vault) -> N
     conversation = Conversation("helper", messages=[{"role": "user", "content": "hi"}])
     vault.save_conversation(conversation)
     first = vault.add_message(conversation.id, {"role": "user", "content": "again"}, id="webhook-1")
-    for again in ({"role": "user", "content": "again"}, Message.user("again")):  # made anew: another id, another time
+    for again in ({"role": "user", "content": "again"}, Message.user("again")):  # re-created: another id, another time
         assert vault.add_message(conversation.id, again, id="webhook-1").id == first.id
     assert len(vault.load_conversation(conversation.id).messages) == 2  # type: ignore[union-attr, arg-type]
     with pytest.raises(AlreadyExistsError):

@@ -11,7 +11,7 @@ import savegame
 from savegame import SavegameError
 from savegame.model import ThreadKey
 from savegame.store import PutKeyframe, PutRecord
-from savegame.testing.postgres import Cluster, Server
+from savegame.testing.postgres import Cluster, PostgresServer
 
 COLUMNS = {
     "blob": "namespace thread digest body sum",
@@ -21,7 +21,7 @@ COLUMNS = {
     "thread": "namespace id tag agent head head_id last floor run count epoch owner version sum",
 }
 NOT_SUMMED = {"expires", "watched"}
-"""What the server itself sets, when it answers: how long a lease runs, how long somebody watches."""
+"""What the server itself sets, when it answers: how long a lease runs, how long a thread is watched."""
 OTHER = {
     "bigint": "{0} # 64",
     "integer": "{0} # 64",
@@ -51,7 +51,7 @@ def damaged_url(url: str) -> str:
 
 def test_the_columns_tested_here_are_all_there_are(damaged_url: str) -> None:
     there: dict[str, list[str]] = {}
-    for table, column in Server(damaged_url).execute(THERE):
+    for table, column in PostgresServer(damaged_url).execute(THERE):
         if column not in NOT_SUMMED:
             there.setdefault(table, []).append(column)
     for beside in ("aside", "landed", "layout"):
@@ -61,7 +61,7 @@ def test_the_columns_tested_here_are_all_there_are(damaged_url: str) -> None:
 
 @pytest.mark.parametrize(("table", "column"), [(table, column) for table, names in COLUMNS.items() for column in names.split()])
 def test_another_value_in_any_column_is_reported(table: str, column: str, damaged_url: str, shared_cluster: Cluster) -> None:
-    server, database = Server(damaged_url), urlsplit(damaged_url).path[1:]
+    server, database = PostgresServer(damaged_url), urlsplit(damaged_url).path[1:]
     kind = "SELECT data_type FROM information_schema.columns WHERE (table_schema, table_name, column_name) = (%s, %s, %s)"
     ((type_name,),) = server.execute(kind, "savegame", table, column)
     one = f"ctid = (SELECT min(ctid) FROM savegame.{table} WHERE {column} IS NOT NULL)"

@@ -49,7 +49,7 @@ def test_one_that_is_restarted_in_order_disturbs_nobody(cluster: Cluster) -> Non
 def test_errors_that_somebody_keeps_hold_no_connections(cluster: Cluster) -> None:
     """Their frames have what was to be a connection; the page, for one, shows the last error until it reads again."""
     kept: list[UnavailableError] = []
-    gc.disable()  # which would let go of those that nobody keeps
+    gc.disable()  # which would close unreferenced ones
     try:
         with savegame.open(f"{cluster.url()}?deadline=1&connections=2") as vault:
             vault.thread("t").save(1)
@@ -79,7 +79,7 @@ def turn_off_for_one_transaction(vault: Vault) -> None:
 
 @pytest.mark.parametrize("block", [turn_off_and_save, turn_off_for_one_transaction])
 def test_no_block_can_make_what_was_acknowledged_be_lost(block: Callable[[Vault], None]) -> None:
-    """The server flushes what nobody waits for only every ten seconds: a commit that did not wait is gone with it."""
+    """The server flushes writes that no client waits for only every ten seconds: a commit that did not wait is gone with it."""
     with Cluster(fsync="on", wal_writer_delay="10s") as cluster:
         for _ in range(3):
             with savegame.open(cluster.url()) as vault:
@@ -109,7 +109,7 @@ def test_a_writer_that_lies_is_caught(cluster: Cluster) -> None:
             said = [child.next() for _ in range(5)]
             cluster.kill()
             child.kill()
-            said += child.said()
+            said += child.lines()
         cluster.start()
         with savegame.open(cluster.url()) as vault:
             if any(vault.find(name) is None for (name,) in said):

@@ -10,7 +10,7 @@ import pytest
 
 import savegame
 from savegame import AgentState, Checkpoint, Conversation, Message, UnavailableError, Vault
-from savegame.testing.postgres import Server
+from savegame.testing.postgres import PostgresServer
 from savegame.testing.proxy import Proxy
 
 SAVE = b"append_1"
@@ -136,7 +136,7 @@ def test_wherever_the_connection_breaks_a_verb_happens_once(
     verb: Callable[[Vault], None], what: str, url: str, proxied: str, proxy: Proxy
 ) -> None:
     """Every exchange of a verb with the server is lost once: the first, the second, and so on until there are no more."""
-    Server(url).execute("CREATE TABLE mine (namespace TEXT)")
+    PostgresServer(url).execute("CREATE TABLE mine (namespace TEXT)")
     prepared(url, "undisturbed")
     with savegame.open(url, namespace="undisturbed") as vault:
         verb(vault)

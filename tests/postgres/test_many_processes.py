@@ -36,7 +36,7 @@ def append_and_fight(mouth: Mouth, url: str, who: int, threads: int, seconds: fl
 
 
 def held(vault: savegame.Vault, name: str, tenure: list[int]) -> bool:
-    """Work under a lease, if nobody else does."""
+    """Work under a lease, unless another process does."""
     try:
         with vault.run(name) as run:
             for number in range(TENURE):

@@ -10,7 +10,7 @@ import pytest
 
 import savegame
 from savegame.errors import UnavailableError
-from savegame.testing.postgres import Server
+from savegame.testing.postgres import PostgresServer
 
 TABLES = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA savegame TO {0}"
 GRANTS = ("GRANT USAGE ON SCHEMA savegame TO {0}", TABLES, "GRANT USAGE ON ALL SEQUENCES IN SCHEMA savegame TO {0}")
@@ -22,7 +22,7 @@ def app(url: str) -> str:
     name, password = f"app_{secrets.token_hex(4)}", secrets.token_hex(8)
     savegame.open(url).close()
     for statement in (f"CREATE ROLE {name} LOGIN PASSWORD '{password}'", *GRANTS):
-        Server(url).execute(statement.format(name))
+        PostgresServer(url).execute(statement.format(name))
     parts = urlsplit(url)
     return parts._replace(netloc=f"{name}:{password}@{parts.hostname}:{parts.port}").geturl()
 
@@ -32,7 +32,7 @@ def granted(url: str, app: str, told: UnavailableError, pattern: str) -> None:
     found = re.search(pattern, str(told))
     assert found is not None, told
     statement = re.sub(r"\bs\b", "savegame", re.sub(r"\bu\b", str(urlsplit(app).username), found[0]))
-    Server(url).execute(statement)
+    PostgresServer(url).execute(statement)
 
 
 def said(vault: savegame.Vault, thread_id: str) -> None:
@@ -60,7 +60,7 @@ def test_an_index_that_somebody_else_made_needs_rights_too(url: str, app: str) -
 
 def test_default_privileges_are_enough_for_an_index_that_comes_later(url: str, app: str) -> None:
     with savegame.open(app) as vault, savegame.open(url) as owner:
-        Server(url).execute(TABLES.format(urlsplit(app).username).replace("GRANT", "REVOKE").replace(" TO ", " FROM "))
+        PostgresServer(url).execute(TABLES.format(urlsplit(app).username).replace("GRANT", "REVOKE").replace(" TO ", " FROM "))
         with pytest.raises(UnavailableError) as told:
             said(vault, "t")
         granted(url, app, told.value, r"GRANT SELECT[\w, ]+ ON ALL TABLES IN SCHEMA s TO u")

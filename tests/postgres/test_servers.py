@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from savegame.errors import UnavailableError
-from savegame.testing.postgres import Cluster, Server
+from savegame.testing.postgres import Cluster, PostgresServer
 from savegame.testing.proxy import Proxy
 
 
@@ -48,11 +48,11 @@ def test_one_that_cannot_start_says_why_and_leaves_nothing() -> None:
     assert not cluster.data.parent.exists()
 
 
-def test_a_database_for_each(postgres_server: Server) -> None:
+def test_a_database_for_each(postgres_server: PostgresServer) -> None:
     with postgres_server.fresh_database() as one, postgres_server.fresh_database() as other:
         assert one != other
-        Server(one).execute("CREATE TABLE mine (x INTEGER)")
-        Server(other).execute("CREATE TABLE mine (x INTEGER)")
+        PostgresServer(one).execute("CREATE TABLE mine (x INTEGER)")
+        PostgresServer(other).execute("CREATE TABLE mine (x INTEGER)")
         connection = psycopg.connect(one)
     with pytest.raises(psycopg.OperationalError):
         connection.execute("SELECT 1")
@@ -60,17 +60,17 @@ def test_a_database_for_each(postgres_server: Server) -> None:
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
         psycopg.connect(one)
     with postgres_server.fresh_database() as another:
-        assert Server(another).execute("SELECT count(*) FROM pg_tables WHERE tablename = 'mine'") == [(0,)]
+        assert PostgresServer(another).execute("SELECT count(*) FROM pg_tables WHERE tablename = 'mine'") == [(0,)]
 
 
 @pytest.mark.parametrize(("what", "rows"), [("reply", [(1,)]), ("request", [])])
 def test_a_proxy_loses_what_it_is_told_to(what: str, rows: list[tuple[int]], url: str, proxied: str, proxy: Proxy) -> None:
-    Server(url).execute("CREATE TABLE kept (x INTEGER)")
+    PostgresServer(url).execute("CREATE TABLE kept (x INTEGER)")
     lose = {"reply": proxy.lose_reply, "request": proxy.lose_request}[what]
     with psycopg.connect(proxied, autocommit=True) as connection:
         lose(b"INSERT", skip=1)
         connection.execute("INSERT INTO kept VALUES (0)")
         with pytest.raises(psycopg.OperationalError):
             connection.execute("INSERT INTO kept VALUES (1)")
-    assert Server(url).execute("SELECT x FROM kept WHERE x > 0") == rows
+    assert PostgresServer(url).execute("SELECT x FROM kept WHERE x > 0") == rows
     assert proxy.losses == 1

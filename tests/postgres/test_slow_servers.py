@@ -16,7 +16,7 @@ import pytest
 import savegame
 from savegame.errors import UnavailableError
 from savegame.testing.faults import PATIENCE_S
-from savegame.testing.postgres import Cluster, Server
+from savegame.testing.postgres import Cluster, PostgresServer
 from savegame.testing.proxy import Proxy
 
 SLOW = """CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
@@ -50,8 +50,8 @@ def test_a_delete_may_take_longer_than_the_deadline(url: str) -> None:
     with savegame.open(f"{url}?deadline=1") as vault:
         for number in range(5):
             vault.thread("t").update(append={"items": [number]})
-        Server(url).execute(SLOW)
-        Server(url).execute("CREATE TRIGGER slow BEFORE DELETE ON savegame.frame FOR EACH ROW EXECUTE FUNCTION slow()")
+        PostgresServer(url).execute(SLOW)
+        PostgresServer(url).execute("CREATE TRIGGER slow BEFORE DELETE ON savegame.frame FOR EACH ROW EXECUTE FUNCTION slow()")
         vault.thread("t").delete()
         assert list(vault.thread("t").history(branches=True)) == []
 
@@ -59,8 +59,8 @@ def test_a_delete_may_take_longer_than_the_deadline(url: str) -> None:
 def test_a_save_may_take_as_long_as_the_deadline(url: str) -> None:
     with savegame.open(f"{url}?deadline=4") as vault:
         vault.thread("t").save("first")
-        Server(url).execute(SLOW.replace("0.3", "2"))
-        Server(url).execute("CREATE TRIGGER slow BEFORE INSERT ON savegame.frame FOR EACH ROW EXECUTE FUNCTION slow()")
+        PostgresServer(url).execute(SLOW.replace("0.3", "2"))
+        PostgresServer(url).execute("CREATE TRIGGER slow BEFORE INSERT ON savegame.frame FOR EACH ROW EXECUTE FUNCTION slow()")
         vault.thread("t").save("second")
         assert [entry.load().state for entry in vault.thread("t").history(branches=True)] == ["second", "first"]
 
@@ -70,11 +70,11 @@ def test_what_fails_at_the_commit_itself_is_not_overlooked(url: str) -> None:
     with savegame.open(f"{url}?deadline=1") as vault:
         thread = vault.thread("t")
         thread.save("first")
-        Server(url).execute(REFUSING)
-        Server(url).execute(AT_COMMIT)
+        PostgresServer(url).execute(REFUSING)
+        PostgresServer(url).execute(AT_COMMIT)
         with pytest.raises(UnavailableError):
             thread.save("second")
-        Server(url).execute("DROP TRIGGER refuse ON savegame.frame")
+        PostgresServer(url).execute("DROP TRIGGER refuse ON savegame.frame")
         assert [entry.load().state for entry in vault.thread("t").history(branches=True)] == ["first"]
         assert thread.save("second").step == 2
 
@@ -101,7 +101,7 @@ def test_a_save_that_took_longer_than_the_deadline_did_not_happen_and_nobody_wai
             other.thread("t").put_records({("kind", "name"): 1})  # which locks the thread
             with pytest.raises(UnavailableError, match="longer than deadline=") as told:
                 vault.thread("t").save("second", force=True)
-            assert Server(url).execute(LOCKED) == [(0,)]
+            assert PostgresServer(url).execute(LOCKED) == [(0,)]
         assert not told.value.unknown
         assert [entry.load().state for entry in vault.thread("t").history(branches=True)] == ["first"]
 

@@ -130,7 +130,7 @@ def test_one_whose_server_is_shut_down_at_once_while_it_waits_is_unknown(pair: t
 
 
 def test_without_listening_to_the_warning_a_commit_is_acknowledged_and_lost(pair: tuple[Cluster, Cluster]) -> None:
-    """The negative control: what the tests above are about does happen to whoever takes success for success."""
+    """The negative control: what the tests above are about does happen to a client that takes success for success."""
     primary, standby = pair
     primary.execute("CREATE TABLE told (x INTEGER)")
     with receiving_nothing(standby) as receiver:

@@ -39,7 +39,7 @@ class Writer:
 
     def listen(self) -> None:
         """Take what it said since the last time."""
-        for thread_id, checkpoint_id, when in self.child.said():
+        for thread_id, checkpoint_id, when in self.child.lines():
             self.acked.setdefault(thread_id, []).append(checkpoint_id)
             self.times.append(when)
 
@@ -50,7 +50,7 @@ class Writer:
 
 
 class Writers:
-    """All of them, and a thread that listens, so that none is held up because nobody does."""
+    """All of them, and a thread that listens, so that no writer is held up for lack of one."""
 
     def __init__(self, each: list[Writer]) -> None:
         self.each = each
@@ -68,7 +68,7 @@ class Writers:
             self._failed = error
 
     def go_on(self, more: int = 10) -> None:
-        """Wait until each has saved so many times more."""
+        """Wait until each has saved `more` times."""
         goals = [len(writer.times) + more for writer in self.each]
         deadline = time.monotonic() + PATIENCE_S
         while any(len(writer.times) < goal for writer, goal in zip(self.each, goals, strict=True)):

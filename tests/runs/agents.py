@@ -96,7 +96,7 @@ class Agent:
         run.model(self._reply)
 
     def to_the_end(self, say: Callable[..., None]) -> None:
-        """Work, with a person beside it who agrees to what is asked and looks up what nobody knows."""
+        """Work, with a person beside it who approves what is asked and looks up unknown outcomes."""
         while True:
             try:
                 self.work()
@@ -209,7 +209,7 @@ class Agent:
 
 
 def _calls(**calls: dict[str, Any]) -> dict[str, Any]:
-    """A reply that calls tools; providers begin to count anew in each."""
+    """A reply that calls tools; providers number them from the start in each."""
     made = [{"id": f"call_{place}", "name": name, "arguments": given} for place, (name, given) in enumerate(calls.items())]
     return {"role": "assistant", "content": "", "tool_calls": made}
 

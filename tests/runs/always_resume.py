@@ -1,7 +1,7 @@
-"""A mode in which a vault takes one write and no more: whoever made it has to close, open again and resume.
+"""A mode in which a vault takes one write and no more: its writer has to close, open again and resume.
 
 For whole programs it is a store of the scheme `resuming:`, beside those that are installed (`installed`). A program that has
-written leaves all of its `with` blocks and begins anew: python always_resume.py PROGRAM OPTIONS.
+written leaves all of its `with` blocks and starts over: python always_resume.py PROGRAM OPTIONS.
 """
 
 from __future__ import annotations

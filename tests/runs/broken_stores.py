@@ -119,7 +119,7 @@ class Stopping(Store):
 
 
 class Unfenced(Store):
-    """Broken: every write passes for one of whoever holds the lease now, on top of whatever is there; a renewal too."""
+    """Broken: every write counts as one of the present holder of the lease, on top of any head; a renewal too."""
 
     def renew(self, key: ThreadKey, epoch: int, ttl_us: int) -> Lease:
         row = self.thread(key)
@@ -140,7 +140,7 @@ class Unfenced(Store):
 
 
 class Unleased(Store):
-    """Broken: whoever asks for a lease gets it, whoever holds it."""
+    """Broken: every request for a lease succeeds, even while it is held."""
 
     def lease(self, key: ThreadKey, owner: str, ttl_us: int, *, instead_of: int | None = None) -> Lease:
         row = self.thread(key)

@@ -87,14 +87,14 @@ def overtaken(address: str, log: Log, moment: str, broken: Broken = ()) -> tuple
         _when_free(Agent(vault, "t", log))
         before = _everything(address)
         deadline = time.monotonic() + PATIENCE_S
-        while not (said := child.said()) and time.monotonic() < deadline:
+        while not (said := child.lines()) and time.monotonic() < deadline:
             os.kill(stopped, signal.SIGCONT)
             time.sleep(0.01)
         return said[0][0], _everything(address) != before
 
 
 def _when_free(agent: Agent) -> None:
-    """Run an agent as soon as nobody else does."""
+    """Run an agent as soon as no other process does."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -107,7 +107,7 @@ def _when_free(agent: Agent) -> None:
 
 
 def _unheard(*words: Any) -> None:
-    """Nobody listens."""
+    """No process listens."""
 
 
 def _everything(address: str) -> Any:

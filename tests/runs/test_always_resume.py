@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def writes(vault: Vault, thread_id: str) -> int:
-    """How many writes it took to get a thread to where it is, without those that nobody stops after."""
+    """How many writes it took to get a thread to where it is, without those that nothing stops after."""
     thread = vault.thread(thread_id)
     answers = len(thread.records("answer"))  # each to a call that was written down as waiting
     return len(list(thread.history(limit=None))) + len(thread.records("step")) + 2 * answers
@@ -52,7 +52,7 @@ def test_an_agent_gets_to_its_end_in_a_new_vault_for_every_write(address: str, l
 
 
 class Program:
-    """An example that begins anew as long as it writes something."""
+    """An example that starts over as long as it writes something."""
 
     def __init__(self, directory: Path, name: str, address: str) -> None:
         self._directory, self._environment = directory, installed(directory)

@@ -1,6 +1,6 @@
 """A run whose task is cancelled at any moment: before and after each write, inside each tool and the model.
 
-Nobody holds it then, unless something goes on in a thread, so that it can be resumed at once by the same process; what was
+Its lease is free then, unless something goes on in a thread, so that it can be resumed at once by the same process; what was
 under way is known, or said to be unknown. Each moment waits until the task was cancelled, so that this comes while it lasts.
 """
 
@@ -20,7 +20,7 @@ from savegame import Vault
 from savegame.model import ThreadKey
 
 IN_THREADS = around("the effect of refund", "the effect of wire")
-"""Moments in functions that nobody can stop: the lease on their run may last as if nothing had happened."""
+"""Moments in functions that cannot be stopped: the lease on their run may last as if nothing had happened."""
 
 
 def cancelled(
@@ -34,7 +34,7 @@ def cancelled(
     endless: str = "",
     lease: dt.timedelta = LEASE,
 ) -> str | None:
-    """Run an agent until it is cancelled; where that was, or None if it came to its end. Nobody holds the thread then."""
+    """Run an agent until it is cancelled; where that was, or None if it came to its end. The lease is free then."""
     hand = Hand(chosen, endless, insists=insists)
     agent = AsyncAgent(vault, thread_id, log, hand.moment, lease, at_once=at_once)
     held: list[int] = []
@@ -55,7 +55,7 @@ def cancelled(
 
 
 def holders(vault: Vault, thread_id: str) -> list[int]:
-    """The epoch of the lease on a thread, if somebody has it."""
+    """The epoch of the lease on a thread, if it is held."""
     row = vault.store.thread(ThreadKey(vault.namespace, thread_id))
     return [row.lease.epoch] if row and row.lease and row.lease.expires > vault.store.clock() else []
 

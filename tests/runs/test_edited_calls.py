@@ -161,7 +161,7 @@ def test_another_tool_with_the_same_arguments_is_another_call(vault: Vault) -> N
     vault.answer("t", bank.paused(vault, "GOOD"), value=True)
     by_update(vault, lambda messages: calls_of(messages)[0].update(name="mail"))
     bank.play(vault)
-    assert bank.effects == ["mail GOOD"], "which asks nobody"
+    assert bank.effects == ["mail GOOD"], "which asks no person"
     assert [(call.name, call.status.value) for call in vault.calls("t")] == [("wire", "waiting"), ("mail", "done")]
 
 
@@ -427,7 +427,7 @@ def test_a_reply_that_lost_the_marks_of_its_run_still_calls_what_it_called(vault
     assert bank.effects == ["first"]
 
 
-# -- what nobody can read --------------------------------------------------------------------------
+# -- what cannot be read ---------------------------------------------------------------------------
 
 
 def test_a_call_that_nobody_could_read_is_made_once_it_can_be(vault: Vault) -> None:

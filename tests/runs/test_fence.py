@@ -1,4 +1,4 @@
-"""Whoever lost a lease writes nothing more: stopped processes that wake up, and clocks that jump."""
+"""After losing its lease a run writes nothing more: stopped processes that wake up, and clocks that jump."""
 
 from __future__ import annotations
 

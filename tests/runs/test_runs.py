@@ -318,7 +318,7 @@ def test_a_result_that_cannot_be_kept_is_said_and_not_done_again(vault: Vault) -
 
 
 def test_a_tool_that_hangs_is_left(vault: Vault) -> None:
-    """One that may run again has failed; of another nobody knows the outcome."""
+    """One that may run again has failed; the outcome of another is unknown."""
     box, hang = Toolbox(), threading.Event()
     box.tool(read_only=True, timeout=dt.timedelta(milliseconds=20), retries=0, name="slow")(lambda: hang.wait(30))
     box.tool(timeout=dt.timedelta(milliseconds=20), name="odd")(lambda: hang.wait(30))
@@ -449,7 +449,7 @@ def test_a_person_is_asked_and_the_first_answer_wins(vault: Vault, effects: Effe
     effects.add("wire", ask=True)
     replies = (calling(("wire", {"n": 5})), "done")
     call = waiting(vault, effects, *replies)
-    assert waiting(vault, effects, *replies).key == call.key  # nobody has answered: asked once, waits on
+    assert waiting(vault, effects, *replies).key == call.key  # still unanswered: asked once, waits on
     assert (effects.made, ledger(vault)["wire"].status) == ([], "waiting")
     assert vault.answer("t", call, True, comment="agreed on the phone") is True
     assert vault.answer("t", call.key, "no") is False
@@ -634,7 +634,7 @@ def test_after_a_rewind_results_are_taken_again_and_not_made_again(vault: Vault,
 
 
 def test_calls_are_made_anew_only_where_that_was_asked_for(vault: Vault, effects: Effects) -> None:
-    """A rewind with `rerun_tools` is about the reply that it goes back to, and is over when somebody rewinds without."""
+    """A rewind with `rerun_tools` is about the reply that it goes back to, and is over after a rewind without."""
     effects.add("mail")
     replies = (calling(("mail", {})), "done")
     play(vault, effects.box, *replies)

@@ -364,7 +364,7 @@ def test_a_damaged_frame_is_named_and_the_others_load(store: FileStore, root: Pa
 
 @pytest.mark.parametrize("mark", [b'"head":1', b'"record":"name"', b'"note":2', b'"thread":"a"'])
 def test_a_damaged_line_about_the_thread_stops_it_until_it_is_mended(mark: bytes, store: FileStore, root: Path) -> None:
-    """Nobody knows what it said, so nothing is told of the thread that may be wrong."""
+    """Its content is unknown, so nothing is reported about the thread that may be wrong."""
     grown(store, A, 2)
     store.commit([PutNote(A, 2, b"note", None)])
     store.commit([PutRecord(A, "kind", "name", b"value")])
@@ -566,7 +566,7 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
     def patched() -> Iterator[None]:
         with monkeypatch.context() as patch:
             patch.setattr(disk, "directory_name", hashed)
-            patch.setattr(disk, "FORMAT", 1)
+            patch.setattr(disk, "DIRECTORY_FORMAT", 1)
             yield
 
     return patched
@@ -788,7 +788,7 @@ def test_a_commit_to_several_threads_that_is_killed_at_any_moment_is_whole_or_ab
             log=tmp_path / "strace.log",
         )
         if said:
-            break  # there were not so many calls
+            break  # there were fewer calls
         with contextlib.suppress(UnavailableError):  # who may not write cannot finish it, but is told
             is_done(FileStore(str(root), read_only=True))
         outcomes.append(is_done(store))

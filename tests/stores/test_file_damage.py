@@ -29,7 +29,7 @@ def newlines(path: Path) -> list[int]:
 @pytest.mark.parametrize("bit", range(8))
 @pytest.mark.parametrize("which", [0, 1, 2, -2, -1])
 def test_a_flipped_bit_in_a_newline_loses_nothing_and_is_told(store: FileStore, which: int, bit: int) -> None:
-    """Also in the last one, which makes the line look unfinished, and in the first, without which nobody knows the thread."""
+    """Also in the last one, which makes the line look unfinished, and in the first, without which the thread is unknown."""
     grown(store, A, 3)
     store.commit([PutRecord(A, "kind", "name", b"value"), MoveHead(A, 2)])
     whole = everything(store, A)
@@ -117,7 +117,7 @@ def test_a_first_save_that_was_killed_is_no_damage(store: FileStore) -> None:
 
 
 def lose(store: FileStore) -> None:
-    """Damage the first line of a thread so that nobody knows which it was, and have it set aside."""
+    """Damage the first line of a thread so that it cannot be identified, and have it set aside."""
     for mark in (b'"thread"', b'"namespace"'):
         flip_bit(journal(store), journal(store).read_bytes().index(mark) * 8)
     other = FileStore(store.path)
@@ -160,7 +160,7 @@ def test_what_an_interrupted_delete_left_is_no_thread(store: FileStore) -> None:
 
 
 def test_torn_tails_are_never_written_over(store: FileStore) -> None:
-    """Also if somebody took an older one away."""
+    """Also if an older one was removed by hand."""
     grown(store, A, 1)
     for number, tail in enumerate((b"first", b"second", b"third"), 1):
         if number == 3:

@@ -1,4 +1,4 @@
-"""Looking after a file store: listings that miss nobody and keep nobody, backups beside writers, locks that are let go of."""
+"""Looking after a file store: listings without missing or stale threads, backups beside writers, locks that are let go of."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_first_save_that_fails_leaves_no_directory(store: FileStore) -> None:
 
 
 def test_a_deleted_thread_is_in_no_listing(tmp_path: Path) -> None:
-    """Not in the one that is kept, not in half of one, and nobody who remembers the thread writes it down again."""
+    """Not in the one that is kept, not in half of one, and no cache writes the thread down again."""
     root = tmp_path / "saves"
     space = root / directory_name("default")
     keys = [ThreadKey("default", f"secret {number}") for number in range(3)]
@@ -71,7 +71,7 @@ def test_a_deleted_thread_is_in_no_listing(tmp_path: Path) -> None:
     for key in [*keys, *(ThreadKey("default", f"{number:04}") for number in range(WORTH_KEEPING))]:
         store.commit([appended(key, 1, id=store.new_id(key), agent=key.id)])
     store.heads("default")
-    (space / "listing.json.0123").write_bytes((space / "listing.json").read_bytes()[:-10])  # somebody was killed
+    (space / "listing.json.0123").write_bytes((space / "listing.json").read_bytes()[:-10])  # a writer was killed
     late = FileStore(str(root), durability="process")
     late.heads("default")
     for number in range(WORTH_KEEPING):  # so that it has something to write down
@@ -132,7 +132,7 @@ def test_a_backup_is_of_one_moment(store: FileStore, tmp_path: Path) -> None:
     def alternate() -> None:
         writer = FileStore(store.path, durability="process")
         number = 1
-        while not stop.wait(0.001):  # else nobody else would get the lock
+        while not stop.wait(0.001):  # so that another process can get the lock
             number += 1
             writer.commit([appended(A, number, number - 1, id=writer.new_id(A), fresh=True)])
             writer.commit([appended(B, number, number - 1, id=writer.new_id(B), fresh=True)])
@@ -192,7 +192,7 @@ def test_an_error_of_the_callers_own_is_not_one_of_the_disk(store: FileStore, tm
 
 
 def test_an_interrupt_while_unlocking_lets_go_of_the_lock(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits does not wait for this process's next operation."""
+    """A waiting process gets the lock before this process's next operation."""
     grown(store, A, 1)
     flock = fcntl.flock
 

@@ -1,4 +1,4 @@
-"""Group commit: everybody gets their own outcome, and nobody is left waiting."""
+"""Group commit: each caller gets its own outcome, and none is left waiting."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from savegame.stores.sqlite.group import Group, Pending
+from savegame.stores.sqlite.group import Group, Ticket
 
-Jobs = list[Pending[int, int]]
+Jobs = list[Ticket[int, int]]
 WAIT = 20
 
 
@@ -42,7 +42,7 @@ class Gate:
 
 
 def queued(group: Group[int, int], count: int) -> None:
-    """Wait until so many callers wait for the next group."""
+    """Wait until this number of callers wait for the next group."""
     done = threading.Event()
     while len(group._queue) < count:
         done.wait(0.001)

@@ -31,7 +31,7 @@ from savegame.stores.postgres.work import _forget_marks
 from savegame.testing import StoreContract
 from savegame.testing.contract.helpers import at_once
 from savegame.testing.faults import PATIENCE_S
-from savegame.testing.postgres import Server
+from savegame.testing.postgres import PostgresServer
 from savegame.testing.proxy import Proxy
 
 A = ThreadKey("default", "a")
@@ -294,13 +294,13 @@ def test_a_warning_with_a_commit_is_looked_into(store: PostgresStore) -> None:
     with store.connection() as db:
         db.execute("""CREATE TRIGGER note AFTER UPDATE ON savegame.thread FOR EACH ROW EXECUTE FUNCTION note()""")
     assert store.commit([plain(store, 1)]) == [2]
-    with store.connection() as db:  # found out: nobody can use the version that the append left
+    with store.connection() as db:  # the outcome is known: no write can use the version that the append left
         assert db.execute("SELECT count(DISTINCT version) FROM versions").fetchall() == [(2,)]
     assert state(store) == b"1.2."
 
 
 def test_what_was_given_up_cannot_happen_later(store: PostgresStore) -> None:
-    """A statement that is still on its way when somebody has found it missing does nothing any more."""
+    """A statement still on its way when its write was found missing does nothing any more."""
     store.commit([plain(store, 0)])
     change = plain(store, 1)
     made = store._committed.plain_append(change)
@@ -376,10 +376,10 @@ def test_a_transaction_that_the_server_ended_is_told_to_be_gone(store: PostgresS
         with store.connection() as db:
             store.commit([plain(store, 0)])
             db.execute("SET LOCAL idle_in_transaction_session_timeout = 1")
-            while Server(postgres_url).execute(SESSIONS) == before:
+            while PostgresServer(postgres_url).execute(SESSIONS) == before:
                 time.sleep(0.02)
 
-    before = Server(postgres_url).execute(SESSIONS)
+    before = PostgresServer(postgres_url).execute(SESSIONS)
     with pytest.raises(UnavailableError, match="do it again") as raised:
         idle()
     assert not raised.value.unknown

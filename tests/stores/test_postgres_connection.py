@@ -16,7 +16,7 @@ from psycopg.types.string import TextLoader
 import savegame
 from savegame import Toolbox, Unknown, Vault
 from savegame.errors import InvalidInputError, TransactionFailed
-from savegame.testing.postgres import Server
+from savegame.testing.postgres import PostgresServer
 from tests.runs.test_runs import calling, contents, ledger, play
 
 SESSION = """
@@ -155,13 +155,13 @@ def test_commits_wait_for_the_disk_whatever_the_session_says(
 ) -> None:
     """Read when the transaction ends: a trigger that was put off until then."""
     savegame.open(postgres_url).close()
-    Server(postgres_url).execute(SQL(COMMITS.format(table)))  # type: ignore[arg-type]
+    PostgresServer(postgres_url).execute(SQL(COMMITS.format(table)))  # type: ignore[arg-type]
     with savegame.open(f"{postgres_url}?options=-csynchronous_commit%3D{level}", durability=durability) as vault:
         for number in range(3):
             vault.thread("t").save(number)
             with vault.run("r") as run:
                 run.step(f"step {number}", lambda: 1)
-    levels = {found for (found,) in Server(postgres_url).execute("SELECT level FROM level")}
+    levels = {found for (found,) in PostgresServer(postgres_url).execute("SELECT level FROM level")}
     assert levels == {used}
 
 

@@ -152,7 +152,7 @@ vault.close()
 
 
 def test_a_time_limit_that_strikes_at_any_moment_leaves_saves_inside_transactions_whole(postgres_url: str) -> None:
-    """A handler that raises TimeoutError, which psycopg does not take for an interrupt; whoever set the limit goes on."""
+    """A handler that raises TimeoutError, which psycopg does not take for an interrupt; its caller continues."""
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", TIMED, f"{postgres_url}?deadline=5", "1"],
         capture_output=True,

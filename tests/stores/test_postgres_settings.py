@@ -17,7 +17,7 @@ from savegame import UnsupportedError
 from savegame.store import Store
 from savegame.stores.postgres import open_url
 from savegame.testing import StoreContract
-from savegame.testing.postgres import Server
+from savegame.testing.postgres import PostgresServer
 
 SETTINGS = {
     "standard_conforming_strings": "off",
@@ -56,7 +56,7 @@ def hostile(postgres_url: str) -> Iterator[str]:
         for setting, value in SETTINGS.items():
             db.execute(SQL("ALTER DATABASE {} SET {} = {}").format(name, SQL(setting), Literal(value)))  # type: ignore[arg-type]
     yield postgres_url
-    Server(postgres_url).execute(SQL("ALTER DATABASE {} RESET ALL").format(name))
+    PostgresServer(postgres_url).execute(SQL("ALTER DATABASE {} RESET ALL").format(name))
 
 
 class TestHostileSettings(StoreContract):
@@ -135,7 +135,7 @@ def test_texts_travel_as_utf_8_whatever_a_url_says(postgres_url: str, encoding: 
 def test_a_database_that_only_reads_is_refused_with_the_setting(postgres_url: str) -> None:
     name = Identifier(urlsplit(postgres_url).path[1:])
     savegame.open(postgres_url).close()
-    Server(postgres_url).execute(SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
+    PostgresServer(postgres_url).execute(SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
     try:
         with pytest.raises(UnsupportedError, match="default_transaction_read_only"):
             savegame.open(postgres_url)

@@ -35,7 +35,7 @@ from savegame.store import ANY, Append, DeleteThread, MoveHead, PutRecord, Store
 from savegame.stores import sqlite_file as file
 from savegame.stores.sqlite import SQLiteStore
 from savegame.stores.sqlite import changes as sqlite_changes
-from savegame.stores.sqlite.group import Pending
+from savegame.stores.sqlite.group import Ticket
 from savegame.testing import StoreContract
 from savegame.testing.faults import PATIENCE_S
 
@@ -122,7 +122,7 @@ def test_every_error_that_sqlite_has_is_either_translated_or_can_only_be_a_mista
 # -- groups ----------------------------------------------------------------------------------------
 
 
-Jobs: TypeAlias = list[Pending[Sequence[StoreChange], list[int]]]
+Jobs: TypeAlias = list[Ticket[Sequence[StoreChange], list[int]]]
 
 
 def in_one_group(store: SQLiteStore, jobs: Sequence[Sequence[StoreChange]]) -> list[BaseException | None]:
@@ -303,7 +303,7 @@ def test_a_value_that_is_too_large_for_sqlite_is_the_affair_of_its_caller_alone(
 def test_each_of_a_group_that_fails_as_a_whole_gets_an_error_of_its_own(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Whoever raises an error writes its traceback into it."""
+    """Raising an error writes the traceback into it, so each caller needs a copy."""
     write = store._at_once
 
     def failing(changes: Sequence[StoreChange]) -> list[int]:
@@ -327,7 +327,7 @@ def test_a_group_of_any_size_is_written_by_one_statement(
     keys = [ThreadKey("n", str(number)) for number in range(count)]
     for key in keys:
         store.commit([frame(key, f"first of {key.id}")])
-    group: Jobs = [Pending([following(store, key)._replace(delta=f"of {key.id}".encode())]) for key in keys]
+    group: Jobs = [Ticket([following(store, key)._replace(delta=f"of {key.id}".encode())]) for key in keys]
     monkeypatch.setattr(sqlite_changes.SQLiteTransaction, "make", None)  # which writes one after the other
     run, ran = store._connections.writer().run, []
     monkeypatch.setattr(store._connections.writer(), "run", lambda *statement: (ran.append(statement), run(*statement)))
@@ -345,7 +345,7 @@ def test_a_group_with_one_that_came_too_late_is_written_without_it(store: SQLite
     keys = [ThreadKey("n", name) for name in ("first", "late", "last")]
     for key in keys:
         store.commit([frame(key, f"of {key.id}")])
-    group: Jobs = [Pending([following(store, key)]) for key in keys]
+    group: Jobs = [Ticket([following(store, key)]) for key in keys]
     other = SQLiteStore(store.path)
     other.commit([following(other, keys[1])])
     other.close()
@@ -357,7 +357,7 @@ def test_a_group_with_one_that_came_too_late_is_written_without_it(store: SQLite
     assert store.commit([following(store, keys[1])]) == [3]
 
 
-@pytest.mark.parametrize("limit", ["AT_ONCE", "AT_ONCE_BYTES"])
+@pytest.mark.parametrize("limit", ["ONE_STATEMENT", "AT_ONCE_BYTES"])
 def test_a_group_that_is_too_large_for_one_statement_is_written_all_the_same(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -365,7 +365,7 @@ def test_a_group_that_is_too_large_for_one_statement_is_written_all_the_same(
     keys = [ThreadKey("n", str(number)) for number in range(3)]
     for key in keys:
         store.commit([frame(key, f"of {key.id}")])
-    group: Jobs = [Pending([following(store, key)]) for key in keys]
+    group: Jobs = [Ticket([following(store, key)]) for key in keys]
     store._flush(group)
     assert [(pending.outcome, pending.error) for pending in group] == [([2], None)] * 3
     assert list(store.check("n")) == []
@@ -382,7 +382,7 @@ def test_a_frame_that_is_in_the_way_is_damage_of_its_thread_alone(store: SQLiteS
         store.commit([following(store, key)])
     with pytest.raises(CorruptionError, match="frame 2 exists already"):
         store.commit([following(store, keys[1])])
-    group: Jobs = [Pending([following(store, key)]) for key in keys]
+    group: Jobs = [Ticket([following(store, key)]) for key in keys]
     store._flush(group)
     assert [pending.outcome for pending in group] == [[3], None, [3]]
     assert [type(pending.error) for pending in group] == [type(None), CorruptionError, type(None)]
@@ -390,7 +390,7 @@ def test_a_frame_that_is_in_the_way_is_damage_of_its_thread_alone(store: SQLiteS
 
 def test_nobody_of_a_group_is_told_of_success_before_it_is_durable(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The COMMIT is interrupted, and so is telling the others."""
-    group: Jobs = [Pending([frame(ThreadKey("n", name), name)]) for name in ("one", "two")]
+    group: Jobs = [Ticket([frame(ThreadKey("n", name), name)]) for name in ("one", "two")]
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -512,7 +512,7 @@ for number in range(300):
     except Interrupt:
         interrupts += 1
     if number % 20 == 0:
-        other.thread("other").save(number, force=True)  # nobody holds the write lock for ever
+        other.thread("other").save(number, force=True)  # the write lock was released
         saved.append(vault.thread("t").update(append={"items": ["between"]}).id)
 stop.set()
 if worker.is_alive():
@@ -655,7 +655,7 @@ def test_an_interrupted_lease_does_not_stop_its_thread_from_writing(store: SQLit
 
 
 def test_an_interrupted_save_is_there_or_not_and_the_next_one_works(store: SQLiteStore) -> None:
-    """Of somebody who writes alone, and so without the group, which keeps interrupts back."""
+    """Of a single writer, and so without the group, which holds interrupts back."""
     key = ThreadKey("n", "t")
     store.commit([frame(key, "one")])
     ids: list[str] = []

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from savegame import ConflictError, Thread, Toolbox
+from savegame import CheckpointNotFound, ConflictError, Thread, Toolbox
+from savegame.model import ThreadKey
 from savegame.store import Rewrite, StoreChange
 from savegame.stores.memory import MemoryStore
-from savegame.timeline.lineage import PAGE
+from savegame.timeline.lineage import FRAMES_AT_ONCE
 from savegame.vault import Vault
 from savegame.waiting.retrying import PLANS
 
@@ -198,14 +199,14 @@ def test_a_removal_between_two_pages_of_another_one_cuts_nothing_off() -> None:
     store = MemoryStore()
     vault = Vault(store)
     thread = vault.thread("t")
-    for number in range(PAGE + 50):
+    for number in range(FRAMES_AT_ONCE + 50):
         thread.update(append={"l": [number]})
     at_the_edge, before_it = thread.load(50).id, thread.load(49).id
     frames = store.frames
 
     def remove_after_a_page(*args: Any, **how: Any) -> Any:
         found = frames(*args, **how)
-        if how.get("limit") == PAGE:
+        if how.get("limit") == FRAMES_AT_ONCE:
             store.frames = frames  # type: ignore[method-assign]
             Vault(store).thread("t").remove(at_the_edge)
         return found
@@ -269,3 +270,25 @@ def test_another_process_that_appends_all_the_time(in_database: Opener, address_
             writer.kill()
     assert attempts == sum(number > 0 for number in removed)
     assert vault.verify().ok
+
+
+@pytest.mark.parametrize("place", [1, 3], ids=["the loaded one goes", "its base goes"])
+def test_what_is_removed_while_its_large_values_are_read_is_no_damage(opened: Opener, place: int) -> None:
+    """One load is as of one moment: a prune between its reads removes a large value, but never one that is needed."""
+    vault = opened(cache_bytes=0)
+    thread, store = vault.thread("t"), vault.store
+    steps = [thread.save({"large": f"{LARGE} {number}", "step": number}) for number in range(4)]
+    blob = store.blob
+
+    def prune_first(key: ThreadKey, digest: bytes) -> bytes | None:
+        store.blob = blob  # type: ignore[method-assign]
+        assert thread.prune(keep=1) == 3
+        return blob(key, digest)
+
+    store.blob = prune_first  # type: ignore[method-assign]
+    if place == 1:
+        with pytest.raises(CheckpointNotFound):
+            thread.load(steps[1].id)
+    else:
+        assert thread.load(steps[3].id).state["step"] == 3
+    assert store.blob == blob

@@ -15,8 +15,9 @@ import savegame
 from savegame.errors import Busy, ThreadNotFound
 from savegame.messages.domain import AgentState
 from savegame.model import ThreadKey
+from savegame.store import PutRecord
 from savegame.stores.memory import MemoryStore
-from savegame.timeline.companions import CHILD, PARENT
+from savegame.timeline.companions import CHILD, MARK, PARENT
 from savegame.timeline.graveyard import YARDS, yards
 from savegame.timeline.subjects import Erased
 from savegame.vault import Vault
@@ -227,11 +228,20 @@ def test_links_travel_with_copies_and_exports(opened: Opener, tmp_path: Path) ->
     assert copy.thread("p").records(CHILD) == {"p/c": True}
 
 
-def test_a_part_of_an_export_says_which_child_cannot_be_followed(opened: Opener, tmp_path: Path) -> None:
+def test_an_export_of_a_thread_includes_its_children(opened: Opener, tmp_path: Path) -> None:
     source, target = opened("one.db"), opened("two.db")
     nested(source)
     source.export(tmp_path / "some.jsonl", threads=["p"])
     target.import_(tmp_path / "some.jsonl")
+    target.thread("p").attach_subject("ann")
+    assert target.erase("ann").threads == ("p", "p/c", "p/c/c")
+
+
+def test_half_a_link_says_which_child_cannot_be_followed(opened: Opener) -> None:
+    """Parts of exports that earlier versions made have such links."""
+    target = opened("two.db")
+    target.thread("p").save({})
+    target.store.commit([PutRecord(ThreadKey("default", "p"), CHILD, "p/c", MARK)])
     target.thread("p/c").save({"of": "somebody else, perhaps"})
     target.thread("p").attach_subject("ann")
     erased = target.erase("ann")
@@ -337,7 +347,7 @@ def moment(vault: Vault) -> dict[str, object]:
 
 @given(st.lists(st.one_of(steps.map(lambda taken: taken[:3]), moments.map(lambda one: [one])), max_size=10))
 def test_with_checkpoints_of_an_agent_that_bring_back_what_was_deleted(taken: list[list[tuple[str, tuple[str, str]]]]) -> None:
-    """Each brings its moment back, whatever was deleted and begun anew since; and an erase reaches what they keep."""
+    """Each brings its moment back, whatever was deleted and re-created since; and an erase reaches what they keep."""
     vault = Vault(MemoryStore())
     vault.save_agent(AgentState("helper", "Helper", "scripted"))
     vault.thread("a", agent="helper").save({"text": SECRET})

@@ -108,7 +108,7 @@ WHEN = ("before the forks", "before the delete", "after the delete")
 @pytest.mark.parametrize("attached", WHEN)
 @pytest.mark.parametrize("deleted", ["b", "c", "bc", "cb", "bcd"])
 def test_forks_of_forks_are_found_when_what_is_between_is_gone(vault: Vault, deleted: str, attached: str) -> None:
-    """Whoever is deleted hands its links on, one after the other in whichever order."""
+    """A deleted thread hands its links on, one after the other in any order."""
     vault.thread("a").save({"text": "secret"})
     if attached == "before the forks":
         vault.thread("a").attach_subject("ann")
@@ -214,12 +214,12 @@ RACES: dict[str, tuple[Callable[[Vault], object], Callable[[Vault], object], str
         lambda vault: vault.thread("c").delete(),
         "ad",
     ),
-    "its source is made anew": (
+    "its source is re-created": (
         lambda vault: vault.thread("c").delete(),
         lambda vault: [vault.thread("b").delete(), vault.thread("b").save("another")],
         "ad",
     ),
-    "its fork is made anew": (
+    "its fork is re-created": (
         lambda vault: vault.thread("b").delete(),
         lambda vault: [vault.thread("c").delete(), vault.thread("c").save("another")],
         "ad",
@@ -229,7 +229,7 @@ RACES: dict[str, tuple[Callable[[Vault], object], Callable[[Vault], object], str
         lambda vault: vault.thread("b").delete(),
         "acd",
     ),
-    "made anew while it is forked": (
+    "re-created while it is forked": (
         lambda vault: vault.thread("b").fork("new"),
         lambda vault: [vault.thread("b").delete(), vault.thread("b").save("another")],
         "acd",
@@ -307,9 +307,9 @@ def deleted_without_handing_on(vault: Vault, name: str) -> None:
     vault.store.commit([DeleteThread(ThreadKey(vault.namespace, name))])
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["gone", "made anew"])
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "re-created"])
 def test_what_cannot_be_followed_is_said(vault: Vault, again: bool) -> None:
-    """A thread whose source was deleted by an earlier version may hold the same data, or not: nobody can tell."""
+    """A thread whose source was deleted by an earlier version may hold the same data, or not: there is no way to know."""
     family(vault, *"abcd")
     deleted_without_handing_on(vault, "b")
     if again:

@@ -345,7 +345,7 @@ for path in sys.argv[2:]:
 
 
 def found_in(directory: Path, needle: str) -> list[str]:
-    """Which files hold some bytes; looked up by another process, since nobody here may open a live database."""
+    """Which files hold some bytes; looked up by another process, since this process must not open a live database."""
     files = [str(path) for path in directory.rglob("*") if path.is_file()]
     done = subprocess.run([sys.executable, "-c", SEARCH, needle, *files], capture_output=True, text=True, check=True)
     return done.stdout.split()

@@ -42,7 +42,7 @@ class Watched:
         self.committed: list[Sequence[StoreChange]] = []
         engine = self.thread.timeline.engine
         commit, numbers = engine.store.commit, itertools.count(1)
-        mock.patch.multiple(  # nobody else has this store: it may stay so
+        mock.patch.multiple(  # no other test has this store: it may stay so
             engine.store,
             clock=lambda: 1_000_000,
             new_id=lambda key: f"{next(numbers):032x}",

@@ -1,4 +1,4 @@
-"""watch: every new checkpoint once, in order, whoever saved it."""
+"""watch: every new checkpoint once, in order, whichever process saved it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_it_waits_for_what_another_vault_saves(in_database: Opener) -> None:
     saving = threading.Thread(target=save)
     saving.start()
     found = []
-    watching = here.thread("t").watch(since=None, poll=SHORT, timeout=PATIENCE)  # before the first save, or nobody sees that
+    watching = here.thread("t").watch(since=None, poll=SHORT, timeout=PATIENCE)  # before the first save, to see that one too
     go_on.set()
     for cp in watching:
         found.append(cp.load().state)
@@ -127,7 +127,7 @@ def test_what_retention_hides_is_not_shown(opened: Opener) -> None:
 @pytest.mark.parametrize("before", [1, 2, 3])
 @pytest.mark.parametrize("looked", [True, False], ids=["seen gone", "gone unseen"])
 def test_a_deleted_thread_is_waited_for(vault: Vault, before: int, looked: bool) -> None:
-    """Its sequence numbers begin anew."""
+    """Its sequence numbers start again at 1."""
     thread = vault.thread("t")
     first = thread.save(0)
     watching = thread.watch(since=first, poll=SHORT, timeout=PATIENCE)

@@ -15,7 +15,7 @@ def lines_of(path: Path) -> list[Line]:
 
 
 def write(path: Path, lines: list[Line]) -> None:
-    """Lines with sums that fit: what somebody can make who knows the format."""
+    """Lines with correct sums, as any program that knows the format can write them."""
     before = ""
     with path.open("wb") as file:
         for line in lines:

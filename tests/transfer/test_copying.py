@@ -582,7 +582,7 @@ def test_full_finds_what_was_changed_in_the_copy_since(opened: Opener, on_disk: 
 
 
 class Interrupted(MemoryStore):
-    """Somebody else appends, and goes back again, just before a commit."""
+    """Another writer appends, and goes back again, just before a commit."""
 
     rival: Append | None = None
 
@@ -683,7 +683,7 @@ def test_killed_at_any_write_it_carries_on(after: bool) -> None:
             except Killed:
                 died += 1
             for info in whole.threads():
-                assert kept(whole)[info.id] == wanted[info.id], "nobody ever sees half of a thread"
+                assert kept(whole)[info.id] == wanted[info.id], "no reader ever sees half of a thread"
             came = sum(len(frames) for _, _, frames, _ in kept(whole).values())
             assert source.copy_to(whole) == total - came
             assert kept(whole) == wanted

@@ -1,4 +1,4 @@
-"""Export and import: everything comes back, once, into any store; nobody ever sees half of a file or of a thread."""
+"""Export and import: everything comes back, once, into any store; no reader ever sees half of a file or of a thread."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_damaged_vault_is_not_exported(on_disk: Opener, tmp_path: Path) -> Non
 
 
 def test_each_thread_is_as_it_was_at_one_moment(opened: Opener, tmp_path: Path) -> None:
-    """Others save, prune, rewind, and make the thread anew, all the while."""
+    """Others save, prune, rewind and re-create the thread all the while."""
     vault = opened(durability="process")
     done = threading.Event()
 

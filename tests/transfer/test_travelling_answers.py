@@ -82,7 +82,7 @@ def test_one_approval_has_one_effect(opened: Opener, tmp_path: Path, bring: Brin
     assert agent.made == ["GOOD"]
     approved(agent, target)
     assert agent.play(target) == "done"
-    assert agent.made == ["GOOD", "GOOD"], "which somebody agreed to"
+    assert agent.made == ["GOOD", "GOOD"], "which a person approved"
 
 
 @ways
@@ -143,7 +143,7 @@ def test_an_answer_that_the_copy_was_given_stays(opened: Opener) -> None:
     assert agent.made == []
 
 
-# -- files that somebody made up -------------------------------------------------------------------
+# -- forged files -----------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def asking(name: str, **arguments: Any) -> Act:
 
 
 def settled(vault: Vault, thread_id: str, name: str, **arguments: Any) -> None:
-    """A run whose only call waits for a person, or ended nobody knows how."""
+    """A run whose only call waits for a person, or ended with an unknown outcome."""
     with vault.run(thread_id, tools=tools()) as run:
         run.user(f"for {vault.namespace}")
         run.model(asking(name, **arguments))

@@ -573,7 +573,7 @@ def test_ids_that_are_refused(vault: Vault, value: Any) -> None:
 
 @pytest.mark.requirement("A40", "D34", "E07", "Z01")
 def test_hostile_ids_are_each_their_own_thread(vault: Vault) -> None:
-    from savegame.testing.strategies import HOSTILE_IDS
+    from savegame.testing.hostile import HOSTILE_IDS
 
     for number, name in enumerate(HOSTILE_IDS):
         vault.thread(name).save({"number": number}, label=name, tags=[name], id=name)

@@ -106,7 +106,7 @@ def one_call(name: str, **arguments: Any) -> Any:
 
 
 def converse(vault: Vault, thread_id: str, text: str, llm: Any) -> str | None:
-    """A run as far as it goes; None if it waits for a person or nobody knows."""
+    """A run as far as it goes; None if it waits for a person or its outcome is unknown."""
     try:
         with vault.run(thread_id, agent="helper", tools=tools) as run:
             if text:

@@ -206,7 +206,7 @@ def tab_to(page: Page, css: str) -> None:
 
 
 def arrives_by_itself(page: Page, vault: Vault) -> None:
-    """What somebody saves to the thread that the page follows is there without a reload."""
+    """A save to the thread that the page follows appears without a reload."""
     page.evaluate("window.stillHere = true")
     expect(page.locator(".live")).to_be_visible()
     vault.thread("support-42").update(append={"messages": [{"role": "user", "content": "Is it there yet?"}]})

@@ -1,4 +1,4 @@
-"""Strangers on the machine: connections that say nothing, or half of something, keep nobody else out and fill no log."""
+"""Strangers on the machine: connections that say nothing, or half of something, lock no other user out and fill no log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
 
 
 class Page(NamedTuple):
-    """A server in a process of its own, and the session of whoever started it."""
+    """A server in a process of its own, and the session of the user who started it."""
 
     authority: str
     path: str
@@ -74,7 +74,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
 
 @contextmanager
 def held(address: tuple[str, int], count: int, said: bytes) -> Iterator[list[socket.socket]]:
-    """So many connections that say something and then wait; the server may hang up on any of them."""
+    """This number of connections that send something and then wait; the server may hang up on any of them."""
     with ExitStack() as stack:
         made = []
         for _ in range(count):
@@ -93,7 +93,7 @@ def held(address: tuple[str, int], count: int, said: bytes) -> Iterator[list[soc
         b"GET /static/htmx.min.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 200,
         b"no HTTP\r\n\r\n",
     ],
-    ids=["nothing", "half a header", "half a body", "answers that nobody reads", "no HTTP"],
+    ids=["nothing", "half a header", "half a body", "answers that are not read", "no HTTP"],
 )
 def test_more_strangers_than_descriptors_keep_nobody_out(page: Page, said: bytes) -> None:
     with page.connect() as session:

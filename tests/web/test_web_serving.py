@@ -17,7 +17,7 @@ import savegame
 from savegame.model import Frame, ThreadKey
 from savegame.stores.memory import MemoryStore
 from savegame.vault import Vault
-from savegame.web.thread_page import PAGE
+from savegame.web.thread_page import ROWS
 
 
 def test_the_command_prints_a_link_serves_and_ends(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_page_of_a_long_thread_reads_a_page_of_it(long_thread: tuple[Vault, Co
         for asked in ({}, {"at": middle.id}, {"at": middle.id, "view": "changes"}, {"before": middle.id}, {"view": "state"}):
             store.read = store.brought = 0
             page = site.get("thread", id="long", **asked)
-            assert page.text.count('<li class="row') == PAGE
+            assert page.text.count('<li class="row') == ROWS
             assert len(page.text) < 200_000
             assert store.read < 1300, asked
             assert store.brought < 10, asked

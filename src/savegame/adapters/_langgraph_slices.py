@@ -11,6 +11,9 @@ from pydantic import BaseModel
 SLICE: Final = 64
 """Items of a list that are hashed together."""
 
+SMALL: Final = 16
+"""Entries of a dict that is looked at one by one."""
+
 Hashes = tuple[int, list[bytes]]
 """The length of a list, and a hash of each slice."""
 
@@ -26,9 +29,14 @@ _OPTIONS: Final = (
 
 def is_simple(value: Any) -> bool:
     """Whether LangGraph's serializer and our codec surely write a value in the same way."""
-    if type(value) is int:
-        return -(2**63) <= value < 2**63
-    return value is None or type(value) in (bool, float) or (type(value) is str and value.isascii())
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii())
+    if kind is int:
+        return bool(-(2**63) <= value < 2**63)
+    if kind is dict:
+        return len(value) <= SMALL and all(type(key) is str and is_simple(key) and is_simple(one) for key, one in value.items())
+    return value is None or kind is bool or kind is float
 
 
 def is_plain(data: bytes) -> bool:

@@ -13,6 +13,7 @@ import contextlib
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
@@ -20,6 +21,8 @@ import ormsgpack
 
 from savegame.aio import AsyncVault
 from savegame.checkpoint import Checkpoint as Saved
+from savegame.details import Details, Draft, draft
+from savegame.encoding import diff
 from savegame.encoding.foreign import Foreign
 from savegame.errors import (
     AlreadyExistsError,
@@ -31,9 +34,11 @@ from savegame.errors import (
     UnsupportedError,
 )
 from savegame.model import Kind, checked_limit
+from savegame.store import ANY, MoveHead
 from savegame.thread import Thread
-from savegame.timeline.companions import CHILD
+from savegame.timeline.companions import CHILD, LEFT, WRITES
 from savegame.timeline.derived import NOTED
+from savegame.timeline.timeline import Edit, Terms
 from savegame.vault import Vault
 
 try:
@@ -101,6 +106,7 @@ class SavegameSaver(AsyncMethods):
         self._aio = AsyncVault(vault)
         self._latest: OrderedDict[GraphPlace, LastPut] = OrderedDict()
         self._chosen: OrderedDict[tuple[GraphPlace, str], None] = OrderedDict()
+        self._started: OrderedDict[tuple[GraphPlace, str], None] = OrderedDict()
         self._empty: OrderedDict[GraphPlace, None] = OrderedDict()
 
     # -- putting -----------------------------------------------------------------------------------
@@ -110,28 +116,29 @@ class SavegameSaver(AsyncMethods):
     ) -> RunnableConfig:
         """Save a checkpoint after the one in the config; writes only what changed.
 
-        Raises ConflictError if another writer has continued from there, unless that checkpoint was requested by its id: then
-        this starts a branch.
+        Raises ConflictError if another saver has continued from there. A checkpoint that was requested by its id, or that this
+        saver itself has continued from, gets a branch; but of two runs that found the same newest one, one raises.
         """
         place, external_id = GraphPlace.of(config), checkpoint["id"]
         parent = config["configurable"].get("checkpoint_id")
         thread = self._thread(place, Foreign)
         known = self._last_put(place, thread, parent) if parent else None
-        details: dict[str, Any] = {
-            "id": place.checkpoint(external_id),
+        codec = thread.timeline.codec
+        details: Details = {
             "external_id": external_id,
             "kind": Kind.ITERATION,
             "metadata": {key: self._leaf(value) for key, value in get_checkpoint_metadata(config, metadata).items()},
         }
+        drafted = draft(codec, None, place.checkpoint(external_id), details)
+        copy = metadata.get("source") == "fork"  # a sibling of a checkpoint, made on purpose
         try:
-            copy = metadata.get("source") == "fork"  # a sibling of a checkpoint, made on purpose
             if known is None:
-                hashes = self._begin(thread, place, parent, checkpoint, details, alone=not copy)
+                hashes = self._begin(thread, place, parent, checkpoint, drafted, alone=not copy)
             else:
                 branch = copy or (place, known.external_id) in self._chosen
-                base = place.checkpoint(known.external_id)
-                details |= {"parent": base, "force": True} if branch else {"expect": base}
-                hashes = self._update(thread, known, parent, checkpoint, new_versions, details)
+                changes, hashes = self._changes(known, checkpoint, new_versions)
+                edit = partial(diff.update, codec, **changes)
+                self._continue(thread, place, known.external_id, edit, drafted, branch=branch)
         except AlreadyExistsError:
             if self._is_same_put(place, config, checkpoint, metadata):  # a retry after a lost reply
                 return place.config(external_id)
@@ -141,14 +148,7 @@ class SavegameSaver(AsyncMethods):
         return place.config(external_id)
 
     def _begin(
-        self,
-        thread: Thread,
-        place: GraphPlace,
-        parent: str | None,
-        checkpoint: Checkpoint,
-        details: dict[str, Any],
-        *,
-        alone: bool,
+        self, thread: Thread, place: GraphPlace, parent: str | None, checkpoint: Checkpoint, drafted: Draft, *, alone: bool
     ) -> dict[str, Hashes]:
         """Save a checkpoint without a parent in the vault; returns the hashes of its lists.
 
@@ -156,17 +156,22 @@ class SavegameSaver(AsyncMethods):
         """
         hashes: dict[str, Hashes] = {}
         whole = self.full_state(place, parent, checkpoint, hashes)
-        if alone and place in self._empty and parent is None:
-            found = thread.latest()
-            if found is not None and found.id != details["id"]:
-                raise ConflictError(
-                    f"thread {place.id!r} was empty, and another writer has started it; read it again and retry",
-                    found=found.id,
-                )
-            thread.save(whole, **details)
-        else:
-            thread.save(whole, force=True, **details)
+        codec, expect = thread.timeline.codec, None if alone and place in self._empty and parent is None else ANY
+        try:
+            self._write(thread, lambda node: diff.difference(codec, node, whole), drafted, Terms(expect))
+        except ConflictError as error:
+            if type(error) is not ConflictError:
+                raise
+            raise ConflictError(
+                f"thread {place.id!r} was empty, and another writer has started it; read it again and retry", found=error.found
+            ) from error
         return hashes
+
+    def _write(self, thread: Thread, edit: Edit, drafted: Draft, terms: Terms) -> None:
+        timeline = thread.timeline
+        edit, beside = thread.tied(edit)
+        with timeline.engine.alone(timeline.key):
+            timeline.write(edit, drafted, terms._replace(beside=beside))
 
     def _is_same_put(
         self, place: GraphPlace, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
@@ -194,20 +199,28 @@ class SavegameSaver(AsyncMethods):
         fields = {key: self._leaves(value) for key, value in checkpoint.items() if key != "channel_values"}
         return {**state, **fields, "channel_values": {channel: self._leaves(value) for channel, value in values.items()}}
 
-    def _update(
-        self,
-        thread: Thread,
-        known: LastPut,
-        parent: str | None,
-        checkpoint: Checkpoint,
-        new_versions: ChannelVersions,
-        details: dict[str, Any],
-    ) -> dict[str, Hashes]:
-        """Save the changes since the last put; returns the hashes of the lists."""
+    def _continue(self, thread: Thread, place: GraphPlace, parent: str, edit: Edit, drafted: Draft, *, branch: bool) -> None:
+        """Save on top of a checkpoint: as the new head, or as a branch."""
+        base = place.checkpoint(parent)
+        if not branch:
+            try:
+                return self._write(thread, edit, drafted, Terms(base))
+            except ConflictError as error:
+                last = self._latest.get(place)
+                own = last is not None and error.found == place.checkpoint(last.external_id)
+                if type(error) is not ConflictError or not own or (place, parent) in self._started:
+                    raise
+        frame = thread.timeline.resolve(base)
+        return self._write(thread, edit, drafted, Terms(base=thread.timeline.point(frame.seq, frame)))
+
+    def _changes(
+        self, known: LastPut, checkpoint: Checkpoint, new_versions: ChannelVersions
+    ) -> tuple[dict[str, Any], dict[str, Hashes]]:
+        """The arguments of an update that makes a checkpoint from the last put, and the hashes of its lists."""
         values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
         hashes = {channel: seen for channel, seen in known.hashes.items() if channel in values}
         append: dict[Any, list[Any]] = {}
-        change: dict[Any, Any] = {"parent_id": parent}
+        change: dict[Any, Any] = {"parent_id": known.external_id}
         change |= {key: self._leaves(value) for key, value in checkpoint.items() if key != "channel_values"}
         for channel, value in values.items():
             same_version = channel in versions and known.versions.get(channel) == versions[channel]
@@ -225,8 +238,7 @@ class SavegameSaver(AsyncMethods):
                 change[path] = self._leaves(value)
         gone: list[Any] = [("channel_values", channel) for channel in known.channels if channel not in values]
         gone += [field for field in known.fields if field not in checkpoint]
-        thread.update(append=append, set=change, delete=gone, **details)
-        return hashes
+        return {"append": append, "set": change, "delete": gone}, hashes
 
     def _last_put(self, place: GraphPlace, thread: Thread, parent: str) -> LastPut | None:
         """The parent of a new checkpoint, remembered or read back; None if it does not exist."""
@@ -264,14 +276,17 @@ class SavegameSaver(AsyncMethods):
         records = {
             (kind, f"{task_id} {index}"): self._task_record(task_id, task_path, {index: special[index]}) for index in special
         }
+        if plain and not records:
+            with contextlib.suppress(AlreadyExistsError):  # looking first would cost every other call
+                return thread.put_records({(kind, task_id): self._task_record(task_id, task_path, plain)}, absent=True)
         if plain:
-            old = thread.records(kind).get(task_id)
-            new = self._task_record(task_id, task_path, plain)
+            new, old = self._task_record(task_id, task_path, plain), thread.records(kind).get(task_id)
             if old is not None:
                 new[2] = old[2] + [write for write in new[2] if write[0] not in {existing[0] for existing in old[2]}]
             records[kind, task_id] = new
         if records:
             thread.put_records(records)
+        return None
 
     def _task_record(self, task_id: str, task_path: str, writes: Mapping[int, tuple[str, Any]]) -> list[Any]:
         """The record of the writes of one task."""
@@ -296,6 +311,8 @@ class SavegameSaver(AsyncMethods):
             self._choose(place, thread, found)
         else:
             self._chosen.pop((place, cast(str, found.external_id)), None)
+            self._started[place, cast(str, found.external_id)] = None
+            _bound(self._started)
         return self._tuple(thread, place, found)
 
     def list(
@@ -340,21 +357,13 @@ class SavegameSaver(AsyncMethods):
     def _tuple(self, thread: Thread, place: GraphPlace, found: Saved) -> CheckpointTuple:
         state = found.state
         checkpoint = cast(Checkpoint, {key: value for key, value in state.items() if key not in _OURS})
-        parent = state["parent_id"]
-        writes = sorted(
-            (
-                (writes_sort_key(task_path, task_id, index), task_id, channel, value)
-                for task_id, task_path, written in thread.records(_writes_kind(checkpoint["id"])).values()
-                for index, channel, value in written
-            ),
-            key=lambda write: write[0],
-        )
+        parent = None if found.forked_from else state["parent_id"]  # the history of a fork begins with its first checkpoint
         return CheckpointTuple(
             place.config(checkpoint["id"]),
             checkpoint,
             cast(CheckpointMetadata, dict(found.metadata)),
             place.config(parent) if parent else None,
-            [(task_id, channel, value) for _, task_id, channel, value in writes],
+            _in_order(thread.records(_writes_kind(checkpoint["id"]))),
         )
 
     def get_delta_channel_history(
@@ -369,6 +378,7 @@ class SavegameSaver(AsyncMethods):
         seeds: dict[str, Any] = {}
         parent = None if target is None else target.state["parent_id"]
         ancestors = iter(thread.history(before=target.id)) if target is not None else iter(())
+        successor = None if target is None else target.id
         while parent and len(seeds) < len(writes):
             page = list(islice(ancestors, PAGE))
             if not page:
@@ -376,13 +386,20 @@ class SavegameSaver(AsyncMethods):
             for found in list(thread.replay(page))[::-1]:
                 if found.external_id != parent or len(seeds) == len(writes):
                     continue  # not an ancestor in LangGraph's sense
-                item = self._tuple(thread, place, found)
-                for write in reversed(item.pending_writes or []):
+                left = thread.records(f"{LEFT}{parent} {successor}")  # if a rewind undid this line
+                for write in reversed(_in_order(left or thread.records(_writes_kind(parent)))):
                     if write[1] in writes and write[1] not in seeds:
                         writes[write[1]].append(write)
-                values = item.checkpoint["channel_values"]
+                values = found.state["channel_values"]
                 seeds |= {channel: values[channel] for channel in writes if channel in values and channel not in seeds}
-                parent = found.state["parent_id"]
+                parent, successor = found.state["parent_id"], found.id
+        missing = set(writes).difference(seeds).intersection(_delta_channels(target)) if parent else ()
+        if missing:
+            raise CorruptionError(
+                f"thread {thread.id!r}: channel {min(missing)!r} cannot be rebuilt: checkpoint {parent!r}, which it needs, was "
+                "removed; continue from an older checkpoint or a backup",
+                thread_id=thread.id,
+            )
         return {
             channel: cast(
                 DeltaChannelHistory,
@@ -436,7 +453,7 @@ class SavegameSaver(AsyncMethods):
 
     def _delta_ancestors(self, thread: Thread, place: GraphPlace, newest: Saved) -> Iterator[str]:
         """The ancestors from which the delta channels of a checkpoint are rebuilt."""
-        missing = set(newest.metadata.get("counters_since_delta_snapshot") or {}) - set(newest.state["channel_values"])
+        missing = _delta_channels(newest)
         ancestors = (entry for entry in thread.history(before=newest.id) if place.owns(entry))
         while missing and (page := list(islice(ancestors, PAGE))):
             for found in list(thread.replay(page))[::-1]:
@@ -449,32 +466,42 @@ class SavegameSaver(AsyncMethods):
         for place in self._places(GraphPlace(str(source_thread_id), "").config(None), everything=True):
             source, target = self._thread(place, Foreign), GraphPlace(str(target_thread_id), place.namespace)
             copy = self.vault.thread(target.id, foreign=Foreign, child_of=target.parent, copy_of=place.id)
+            copied: dict[str, Saved] = {}
             for found in source.replay(self._own_checkpoints(source, place)):
                 state = {**found.state, "thread_id": target.thread_id}
-                parent = target.checkpoint(state["parent_id"]) if state["parent_id"] else None
                 external_id = cast(str, found.external_id)
-                copy.save(
+                parent = copied.get(place.checkpoint(state["parent_id"])) if state["parent_id"] else None
+                copied[found.id] = copy.save(
                     state,
                     id=target.checkpoint(external_id),
                     external_id=external_id,
                     kind=found.kind,
                     metadata=found.metadata,
                     force=True,
-                    parent=parent if parent is not None and self.vault.find(parent) is not None else None,
+                    parent=parent,
                 )
-                kind = _writes_kind(external_id)
-                writes = {(kind, name): value for name, value in source.records(kind).items()}
-                if writes:
-                    copy.put_records(writes)
+            if copied:
+                row = source.timeline.row()
+                head = copied.get(row.head_id) if row is not None and row.head_id is not None else None
+                copy.timeline.commit([MoveHead(copy.timeline.key, 0 if head is None else head.seq)])
+                copy.put_records(dict(self._copied_writes(source, copied)))
+
+    def _copied_writes(self, source: Thread, copied: Mapping[str, Saved]) -> Iterator[tuple[tuple[str, str], Any]]:
+        """The pending writes of a thread as records of its copy, by kind and name."""
+        for kind in source.timeline.kinds():
+            external_id, _, successor = kind.removeprefix(LEFT).partition(" ")
+            if kind.startswith(LEFT) and successor in copied:
+                yield from (
+                    ((f"{LEFT}{external_id} {copied[successor].id}", name), value)
+                    for name, value in source.records(kind).items()
+                )
+            elif kind.startswith(WRITES):
+                yield from (((kind, name), value) for name, value in source.records(kind).items())
 
     def _remove(self, place: GraphPlace, thread: Thread, entries: Sequence[Saved]) -> None:
         if entries:
             thread.remove(*[entry.id for entry in entries])
             self._forget(place)
-            kinds = [_writes_kind(cast(str, entry.external_id)) for entry in entries]
-            records = {(kind, name): None for kind in kinds for name in thread.records(kind)}
-            if records:
-                thread.put_records(records)
 
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Whole numbers; for threads imported from a stock saver, texts in that saver's format."""
@@ -548,4 +575,24 @@ def _bound(remembered: OrderedDict[Any, Any]) -> None:
 
 
 def _writes_kind(external_id: str) -> str:
-    return f"writes {external_id}"
+    return f"{WRITES}{external_id}"
+
+
+def _in_order(records: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    """The pending writes in records of tasks, as LangGraph orders them."""
+    writes = sorted(
+        (
+            (writes_sort_key(task_path, task_id, index), task_id, channel, value)
+            for task_id, task_path, written in records.values()
+            for index, channel, value in written
+        ),
+        key=lambda write: write[0],
+    )
+    return [(task_id, channel, value) for _, task_id, channel, value in writes]
+
+
+def _delta_channels(found: Saved | None) -> set[str]:
+    """The channels of a checkpoint that are rebuilt from its ancestors."""
+    if found is None:
+        return set()
+    return set(found.metadata.get("counters_since_delta_snapshot") or {}) - set(found.state["channel_values"])

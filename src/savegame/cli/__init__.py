@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Final
 
-INTERRUPTED: Final = 130
+INTERRUPTED_CODE: Final = 130
 
 
 def main() -> None:
@@ -21,4 +21,4 @@ def main() -> None:
 
             run()
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(INTERRUPTED_CODE)

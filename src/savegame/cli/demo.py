@@ -23,7 +23,7 @@ from rich.tree import Tree
 import savegame
 from savegame.present.diffs import line_of
 
-THREAD = "support-42"
+THREAD_ID = "support-42"
 PAID = "pays"
 ORDER = {"order": 1017, "cents": 4900, "state": "lost in transit"}
 SCRIPT: list[dict[str, Any]] = [
@@ -42,7 +42,7 @@ SCRIPT: list[dict[str, Any]] = [
     {"role": "tool", "tool_call_id": "c2", "content": {"refunded": 4900}},
     {"role": "assistant", "content": "I have sent 49.00 back to your card. Sorry for the trouble!"},
 ]
-FIELDS = ("role", "content", "tool_calls", "tool_call_id")
+MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id")
 
 
 class DemoFailed(Exception):
@@ -100,7 +100,7 @@ def _crash(console: Console, path: Path) -> None:
 def _carry_on(console: Console, path: Path) -> None:
     console.print(Panel("2. Restarted, it finds the refund without a result and retries it with the same idempotency key."))
     with savegame.open(path) as vault:
-        found = vault.thread(THREAD).latest()
+        found = vault.thread(THREAD_ID).latest()
         _claim(found is not None and _messages(found.state) == SCRIPT[:4], "the reply that asks for the refund was saved")
         _claim(vault.verify().ok, "every byte of the file is intact")
     with _agent(path, pause=False) as agent:
@@ -109,7 +109,7 @@ def _carry_on(console: Console, path: Path) -> None:
             console.print(f"   {line.rstrip()}", soft_wrap=True)
         _claim(agent.wait(timeout=30) == 0, "the second agent finished")
     with savegame.open(path) as vault:
-        thread = vault.thread(THREAD)
+        thread = vault.thread(THREAD_ID)
         _claim(_messages(thread.state()) == SCRIPT, "the conversation is complete, without duplicates")
         thread.label(3, "before refund")
     requests = bank_of(path).read_text(encoding="utf-8").splitlines()
@@ -123,13 +123,13 @@ def _carry_on(console: Console, path: Path) -> None:
 
 def _messages(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The messages without the marks of the run."""
-    return [{name: message[name] for name in FIELDS if name in message} for message in state["messages"]]
+    return [{name: message[name] for name in MESSAGE_FIELDS if name in message} for message in state["messages"]]
 
 
 def _time_travel(console: Console, path: Path) -> None:
     console.print(Panel("3. Rewind to before the refund, try two alternatives, and compare them."))
     with savegame.open(path) as vault:
-        thread = vault.thread(THREAD)
+        thread = vault.thread(THREAD_ID)
         finished = thread.latest()
         assert finished is not None
         thread.rewind("before refund")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import savegame
-from savegame.cli.demo import ORDER, PAID, SCRIPT, THREAD, bank_of
+from savegame.cli.demo import ORDER, PAID, SCRIPT, THREAD_ID, bank_of
 
 
 def scripted_model(messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def pay(bank: Path, key: str) -> str:
 def run(path: Path, *, pause: bool) -> None:
     """Continue the conversation from its last saved step."""
     tools = toolbox(bank_of(path), pause=pause)
-    with savegame.open(path) as vault, vault.run(THREAD, agent="helper", tools=tools, lease=dt.timedelta(seconds=3)) as held:
+    with savegame.open(path) as vault, vault.run(THREAD_ID, agent="helper", tools=tools, lease=dt.timedelta(seconds=3)) as held:
         if held.checkpoint is not None:
             say(f"run    resumes after {held.checkpoint.step} saved steps")
         held.user(SCRIPT[0]["content"], key="click-1")

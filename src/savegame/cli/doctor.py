@@ -11,7 +11,7 @@ from savegame.cli.printing import is_narrow, one_line, print_json, say
 from savegame.cli.vaults import AsJson, Namespace, Store, address, patient, store_name
 from savegame.present.checkup import Finding, Level, examine
 
-MARKS: Final = {Level.OK: ("✓ ", "green"), Level.NOTE: ("! ", "bold yellow"), Level.PROBLEM: ("✗ ", "bold red")}
+BULLETS: Final = {Level.OK: ("✓ ", "green"), Level.NOTE: ("! ", "bold yellow"), Level.PROBLEM: ("✗ ", "bold red")}
 
 
 def doctor(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
@@ -42,7 +42,11 @@ def doctor(store: Store = None, namespace: Namespace = "default", as_json: AsJso
 def _print_finding(finding: Finding) -> None:
     column = 4 if is_narrow() else 24
     say(
-        MARKS[finding.level], (f"{finding.check:{column - 2}}", "dim"), "  " * is_narrow(), one_line(finding.found), hang=column
+        BULLETS[finding.level],
+        (f"{finding.check:{column - 2}}", "dim"),
+        "  " * is_narrow(),
+        one_line(finding.found),
+        hang=column,
     )
     if finding.advice is not None:
         say(" " * column, (f"→ {one_line(finding.advice)}", "cyan"), hang=column + 2)

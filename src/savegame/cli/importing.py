@@ -12,9 +12,10 @@ from savegame.cli import json_output
 from savegame.cli.printing import bar, err, one_line, plural, print_json, say, warn
 from savegame.cli.vaults import AsJson, Namespace, Store, use_vault
 from savegame.errors import SavegameError
+from savegame.opening import shown_address
 from savegame.transfer.importing import check_first_line
 
-import_ = typer.Typer(no_args_is_help=True, help="Import an exported file, or a LangGraph SqliteSaver file.")
+import_ = typer.Typer(no_args_is_help=True, help="Import an exported file, or LangGraph threads.")
 
 
 @import_.command("file")
@@ -42,24 +43,32 @@ def import_file(
 
 @import_.command("langgraph")
 def import_langgraph(
-    old: Annotated[str, typer.Argument(metavar="OLD.db", help="LangGraph SqliteSaver file; opened read-only.")],
+    old: Annotated[
+        str, typer.Argument(metavar="OLD", help="LangGraph SqliteSaver file, or postgresql:// address of a PostgresSaver.")
+    ],
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Import all threads of a LangGraph SqliteSaver file.
+    """Import all threads of a LangGraph SqliteSaver file or PostgresSaver database.
 
-    Compares each thread with the source. Run it again to resume after a crash.
+    Only reads the source, and compares each thread with it. Run it again to resume after a crash.
 
     Example: savegame import langgraph checkpoints.sqlite --store agents.db
     """
     adapter = import_module("savegame.adapters.langgraph_import")  # here, because the extra may not be installed
-    with adapter.OldFile(old):
-        pass  # before use_vault creates a store for a file that is no SqliteSaver's
-    done: json_output.GraphImportOutput = {"path": old, "threads": 0, "checkpoints": 0, "imported": 0, "failed": []}
+    with adapter.open_source(old):
+        pass  # before use_vault creates a store for a source that is none
+    done: json_output.GraphImportOutput = {
+        "path": shown_address(old),
+        "threads": 0,
+        "checkpoints": 0,
+        "imported": 0,
+        "failed": [],
+    }
     failed: list[SavegameError] = []
     with use_vault(store, namespace, make=True) as vault, bar("importing") as progress:
-        for outcome in adapter.import_file(old, vault, progress):
+        for outcome in adapter.import_threads(old, vault, progress):
             if outcome.error is not None:
                 failed.append(outcome.error)
                 continue

@@ -179,7 +179,10 @@ class ImportOutput(TypedDict):
 
 
 class GraphImportOutput(TypedDict):
-    """Imported LangGraph threads and namespaces; `failed` lists the errors of those that were not imported."""
+    """Imported LangGraph threads and namespaces; `failed` lists the errors of those that were not imported.
+
+    `path` is the source, without a password.
+    """
 
     path: str
     threads: int

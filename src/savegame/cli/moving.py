@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from savegame.cli.printing import ask, one_line, plural, print_json, print_lines, refuse_other, say, short
+from savegame.cli.printing import confirm_deletion, one_line, plural, print_json, print_lines, say, short
 from savegame.cli.rendering import checkpoint_line, deletion_lines, label_and_tags
 from savegame.cli.vaults import (
     REFERENCE,
@@ -56,11 +56,12 @@ def rewind(
         if discard and not as_json and not yes:
             print_lines(deletion_lines(going))
         if discard and left and not dry_run:
-            ask(f"{plural(left, 'checkpoint')} of {one_line(found.id)} will be deleted for good. Continue?", yes=yes)
-            if not yes:
-                refuse_other(
-                    [entry.id for entry in list_left_behind(found, target, branches=True)], [entry.id for entry in going]
-                )
+            what = f"{plural(left, 'checkpoint')} of {one_line(found.id)}"
+
+            def current() -> list[str]:
+                return [entry.id for entry in list_left_behind(found, target, branches=True)]
+
+            confirm_deletion(what, [entry.id for entry in going], current, yes=yes)
         if not dry_run:
             target = found.rewind(target, discard=discard, rerun_tools=rerun_tools, expect=old)
         if as_json:

@@ -134,25 +134,25 @@ def print_table(
     if head:
         cells.insert(0, [Text(column.lstrip(">"), "dim") for column in columns])
     widths = [max(row[place].cell_len for row in cells) for place in range(len(columns))]
-    shown = list(range(len(columns)))
+    chosen = list(range(len(columns)))
     if spare and out.is_terminal:
         widths[-1] = min(widths[-1], LAST_COLUMN)
-        shown = choose_columns(columns, widths, spare, out.width)
-        widths[0] = min(widths[0], max(FIRST_COLUMN, out.width - sum(widths[place] + 2 for place in shown[1:]) - 2))
+        chosen = choose_columns(columns, widths, spare, out.width)
+        widths[0] = min(widths[0], max(FIRST_COLUMN, out.width - sum(widths[place] + 2 for place in chosen[1:]) - 2))
         for row in cells:
             row[0].truncate(widths[0], overflow="ellipsis")
-    names, widths = [columns[place] for place in shown], [widths[place] for place in shown]
-    print_lines((_join_cells([row[place] for place in shown], names, widths) for row in cells), cut=True)
+    names, widths = [columns[place] for place in chosen], [widths[place] for place in chosen]
+    print_lines((_join_cells([row[place] for place in chosen], names, widths) for row in cells), cut=True)
 
 
 def choose_columns(columns: Sequence[str], widths: Sequence[int], spare: Sequence[str], room: int) -> list[int]:
     """Indexes of the columns that fit into `room`; drops as few of the `spare` ones as possible."""
-    shown = list(range(len(columns)))
+    chosen = list(range(len(columns)))
     for name in spare:
-        if min(widths[0], FIRST_COLUMN) + sum(widths[place] + 2 for place in shown[1:]) <= room:
+        if min(widths[0], FIRST_COLUMN) + sum(widths[place] + 2 for place in chosen[1:]) <= room:
             break
-        shown.remove(columns.index(name))
-    return shown
+        chosen.remove(columns.index(name))
+    return chosen
 
 
 def _join_cells(row: Sequence[Text], columns: Sequence[str], widths: Sequence[int]) -> Text:
@@ -246,7 +246,8 @@ def ask(question: str, *, yes: bool) -> None:
         raise SavegameError("not confirmed; nothing was changed")
 
 
-def refuse_other(now: object, confirmed: object) -> None:
-    """Raise ConflictError if what would happen now is not what the user confirmed."""
-    if now != confirmed:
+def confirm_deletion(what: str, listed: object, current: Callable[[], object], *, yes: bool) -> None:
+    """Ask whether to delete `what`. Raises ConflictError if it is no longer what was `listed` before the question."""
+    ask(f"{what} will be deleted for good. Continue?", yes=yes)
+    if not yes and current() != listed:
         raise ConflictError("the data changed while you were asked, and nothing was deleted; run the command again")

@@ -20,7 +20,7 @@ from savegame.encoding.text import format_path, plain_text, written
 from savegame.messages.transcript import MessageCall, file_kind, file_name, read_message
 from savegame.model import MISSING, Change, Status
 
-WIDTH: Final = 100
+VALUE_WIDTH: Final = 100
 """Maximum length of a value on one line."""
 
 LINES: Final = 12
@@ -32,7 +32,7 @@ TEXT_COLUMN: Final = 12
 MAX_LISTED: Final = 20
 """Maximum number of listed checkpoints that are about to be deleted."""
 
-ROLES: Final = {"user": "bold cyan", "assistant": "bold green", "tool": "magenta", "system": "dim"}
+ROLE_STYLES: Final = {"user": "bold cyan", "assistant": "bold green", "tool": "magenta", "system": "dim"}
 STATUSES: Final = {"completed": ("✓ completed", "green"), "failed": ("✗ failed", "red"), "halted": ("■ halted", "yellow")}
 SIGNS: Final = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -94,11 +94,11 @@ def message_text(message: Any, *, full: bool) -> Text:
     """One message: role, text, tool calls with their results, files."""
     transcript = read_message(message)
     role = one_line(transcript.role, 20)
-    text = Text.assemble((f"{role:>{TEXT_COLUMN - 2}}  ", ROLES.get(role, "bold")))
+    text = Text.assemble((f"{role:>{TEXT_COLUMN - 2}}  ", ROLE_STYLES.get(role, "bold")))
     lines = [(value_text(part, full=full), "red" if transcript.failed else "") for part in transcript.parts]
     lines += [(f"→ {call_text(call, full=full)}", "red" if call.failed else "magenta") for call in transcript.calls]
     names = [f"{file_name(file, place)} ({file_kind(file)})" for place, file in enumerate(transcript.files)]
-    lines += [(f"+ {one_line(name, 0 if full else WIDTH)}", "blue") for name in names]
+    lines += [(f"+ {one_line(name, 0 if full else VALUE_WIDTH)}", "blue") for name in names]
     below = "\n" + " " * TEXT_COLUMN
     for place, (line, style) in enumerate(lines):
         text.append((below if place else "") + line.replace("\n", below), style)
@@ -114,7 +114,7 @@ def call_text(call: MessageCall, *, full: bool) -> str:
         else [written(given)]
     )
     outcome = "" if call.result is None else f" {'✗' if call.failed else '='} {value_text(call.result, full=full)}"
-    return one_line(f"{call.name}({', '.join(each)}){outcome}", 0 if full else WIDTH)
+    return one_line(f"{call.name}({', '.join(each)}){outcome}", 0 if full else VALUE_WIDTH)
 
 
 def value_text(value: Any, *, full: bool) -> str:
@@ -123,7 +123,7 @@ def value_text(value: Any, *, full: bool) -> str:
         return escape(value) if full else _cut_lines(escape(value))
     if isinstance(value, (bytes, bytearray)):
         return f"({plural(len(value), 'byte')})"
-    return one_line(plain_text(value), 0 if full else WIDTH)
+    return one_line(plain_text(value), 0 if full else VALUE_WIDTH)
 
 
 def _cut_lines(text: str) -> str:
@@ -138,8 +138,8 @@ def _cut_lines(text: str) -> str:
 def state_tree(state: Any, *, full: bool, without: tuple[str, ...] = ()) -> Tree:
     """A state as a tree; long lists and deep branches are cut unless `full`."""
     tree = Tree(Text("state", "bold"), guide_style="dim")
-    shown = {name: value for name, value in state.items() if name not in without} if isinstance(state, dict) else state
-    _grow(tree, shown, 0, full=full)
+    visible = {name: value for name, value in state.items() if name not in without} if isinstance(state, dict) else state
+    _grow(tree, visible, 0, full=full)
     return tree
 
 
@@ -150,8 +150,8 @@ def _grow(tree: Tree, value: Any, depth: int, *, full: bool) -> None:
         if isinstance(item, (dict, list)) and item and (full or depth < 4):
             _grow(tree.add(label), item, depth + 1, full=full)
         else:
-            shown = value_text(item, full=full)
-            tree.add(label.append(f"  {shown if full else one_line(shown, WIDTH)}", "default"))
+            text = value_text(item, full=full)
+            tree.add(label.append(f"  {text if full else one_line(text, VALUE_WIDTH)}", "default"))
     if not full and len(entries) > LINES:
         tree.add(Text(f"… {len(entries) - LINES} more", "dim"))
 
@@ -176,10 +176,10 @@ def change_lines(change: Change, *, full: bool) -> Iterator[Text]:
 
 def _side(value: Any, *, full: bool) -> str:
     if isinstance(value, Mapping) and "role" in value and "content" in value:
-        shown = re.sub(r"\s*\n\s*", " ", message_text(value, full=full).plain.strip())
+        text = re.sub(r"\s*\n\s*", " ", message_text(value, full=full).plain.strip())
     else:
-        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value_text(value, full=full)
-    return one_line(shown, 0 if full else WIDTH)
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value_text(value, full=full)
+    return one_line(text, 0 if full else VALUE_WIDTH)
 
 
 def _text_lines(old: str, new: str) -> Iterator[Text]:

@@ -107,8 +107,8 @@ def _print_open(thread_id: str, entry: CallEntry, need: str | None, *, alone: bo
     if entry.asked:
         say("    ", ("asks: ", "cyan"), value_text(entry.asked, full=True).replace("\n", "\n    "), hang=4)
     for argument, value in entry.arguments.items():
-        shown = escape(plain_text(value, indent=2)).replace("\n", "\n    ")
-        say("    ", (f"{one_line(argument)}: ", "cyan"), shown, hang=4)
+        text = escape(plain_text(value, indent=2)).replace("\n", "\n    ")
+        say("    ", (f"{one_line(argument)}: ", "cyan"), text, hang=4)
     decide = f"{one_line(command(verb, thread_id, *([] if alone else [entry.key])))} {how}"
     wait = "the call is running" if entry.status == CallStatus.STARTED else "call the agent again to continue"
     say((f"    {decide if need else wait}", "dim"))

@@ -29,7 +29,7 @@ from savegame.cli.vaults import AsJson, Namespace, Store, command, use_vault
 from savegame.model import ThreadInfo, checked_limit
 from savegame.present.text import size_text
 
-MARKS: Final = ("\ue000", "\ue001")
+MATCH_MARKS: Final = ("\ue000", "\ue001")
 """Marks around matches until they are coloured: private-use characters, so no searched text contains them."""
 
 NO_HITS: Final = "no messages found; only the messages at the head of each thread are searched"
@@ -63,10 +63,10 @@ def ls(
             print_json_list(map(json_output.thread_output, found))
             return
         columns = ("thread", "agent", ">steps", ">saved", ">state", "last activity", "status")
-        shown = list(found)
+        threads = list(found)
         nothing = "no threads" if agent is status is tag is None else "no thread matches the filters"
-        print_table(columns, map(_cells, shown), nothing=nothing, spare=(">state", ">saved", "agent", ">steps"))
-        if any(info.damage is not None for info in shown):
+        print_table(columns, map(_cells, threads), nothing=nothing, spare=(">state", ">saved", "agent", ">steps"))
+        if any(info.damage is not None for info in threads):
             warn(f"some threads are damaged; run {command('verify')}")
 
 
@@ -105,7 +105,7 @@ def search(
     logging.getLogger("savegame").addFilter(lambda record: "not searched" not in str(record.msg))  # printed below
     with use_vault(store, namespace, change=True) as vault:  # to write the index
         with bar("indexing") as progress:
-            marks = ("[", "]") if as_json else MARKS
+            marks = ("[", "]") if as_json else MATCH_MARKS
             hits = vault.search(query, agent=agent, limit=number, match=match, markers=marks, progress=progress)
         if as_json:
             print_json({"hits": [json_output.hit_output(hit) for hit in hits], "skipped": list(hits.skipped)})
@@ -122,7 +122,7 @@ def search(
 
 def _colour(snippet: str) -> Text:
     """A snippet with its matches coloured, or in brackets where the output is no terminal."""
-    begin, end = MARKS
+    begin, end = MATCH_MARKS
     if not out.is_terminal:
         return Text(one_line(snippet.replace(begin, "[").replace(end, "]")))
     text = Text()

@@ -17,14 +17,13 @@ from savegame.checkpoint import Checkpoint
 from savegame.cli import json_output
 from savegame.cli.printing import (
     ago,
-    ask,
     bar,
+    confirm_deletion,
     one_line,
     plural,
     print_json,
     print_lines,
     print_table,
-    refuse_other,
     say,
     warn,
 )
@@ -99,11 +98,13 @@ def prune(
             _print_prunable(going, one=found is not None)
         if count and not dry_run:
             asked_at = dt.datetime.now(dt.UTC)
-            ask(f"{plural(count, 'checkpoint')} {where} will be deleted for good. Continue?", yes=yes)
-            if not yes:
-                rule = rule.later(dt.datetime.now(dt.UTC) - asked_at)
-                refuse_other(_ids(_list_prunable(vault, found, rule)), _ids(going))
-            count = (found or vault).prune(**rule._asdict())
+            confirm_deletion(
+                f"{plural(count, 'checkpoint')} {where}",
+                _ids(going),
+                lambda: _ids(_list_prunable(vault, found, rule.since(asked_at))),
+                yes=yes,
+            )
+            count = (found or vault).prune(**rule.since(asked_at)._asdict())
     done: json_output.PruneOutput = {
         "removed": count,
         "threads": {name: len(entries) for name, entries in going.items()},
@@ -122,9 +123,9 @@ class _Rule(NamedTuple):
     older_than: dt.timedelta | None
     include_labelled: bool
 
-    def later(self, waited: dt.timedelta) -> _Rule:
-        """The rule after a wait: checkpoints that were too young when listed still are."""
-        return self if self.older_than is None else self._replace(older_than=self.older_than + waited)
+    def since(self, listed: dt.datetime) -> _Rule:
+        """The rule now: checkpoints that were too young when `listed` still are."""
+        return self if self.older_than is None else self._replace(older_than=self.older_than + dt.datetime.now(dt.UTC) - listed)
 
 
 def _list_prunable(vault: Vault, one: Thread | None, rule: _Rule) -> dict[str, list[Checkpoint]]:
@@ -181,9 +182,8 @@ def erase(
             for thread_id in erased.threads:
                 say("  ", (one_line(thread_id), "red"))
         if erased.threads and not dry_run:
-            ask(f"{plural(len(erased.threads), 'thread')} of {one_line(subject)} will be deleted for good. Continue?", yes=yes)
-            if not yes:
-                refuse_other(vault.erase(subject, dry_run=True).threads, erased.threads)
+            what = f"{plural(len(erased.threads), 'thread')} of {one_line(subject)}"
+            confirm_deletion(what, erased.threads, lambda: vault.erase(subject, dry_run=True).threads, yes=yes)
         if not dry_run and (erased.threads or yes):  # without threads too: it removes leftovers of a killed erase
             erased = vault.erase(subject)
     done: json_output.EraseOutput = {

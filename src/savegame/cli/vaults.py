@@ -38,7 +38,7 @@ from savegame.vault import Vault
 T = TypeVar("T")
 
 ENVIRONMENT: Final = "SAVEGAME_STORE"
-PATIENCE_S: Final = 5.0
+SERVER_WAIT_S: Final = 5.0
 """How long a command waits for a server, unless the address sets a deadline."""
 
 HURRY_S: Final = 0.5
@@ -126,7 +126,7 @@ def hurry(where: str, seconds: float) -> str:
 
 def patient(where: str) -> str:
     """An address with the deadline of a command, unless it has its own."""
-    return where if "deadline=" in where else hurry(where, PATIENCE_S)
+    return where if "deadline=" in where else hurry(where, SERVER_WAIT_S)
 
 
 # -- threads and checkpoints -----------------------------------------------------------------------

@@ -334,11 +334,22 @@ class _Update:
         """Set one place, with as small a delta as its old value allows. Creates missing dicts on the path."""
         path, parent = self._resolve(path, missing=True)
         child = parent.children.get(pack_raw(path[-1])) if isinstance(parent, Dict) else None
-        differ = _Differ(self.codec)
-        if child is not None:
-            differ.node(child, value, path)
-        for op in differ.ops if child is not None else [Op(SET, path, self.codec.encode(value, path, len(path)))]:
-            self._make(op)
+        data = self.codec.encode(value, path, len(path))
+        if data == child:
+            return
+        if child is None or (len(data) <= _SMALL and type(child) is bytes):
+            new: Node = data
+            ops = [Op(SET, path, data)]
+        else:
+            differ = _Differ(self.codec)
+            new = differ.node(child, value, path)
+            ops = differ.ops
+        if isinstance(parent, Dict):
+            self.ops += ops
+            self.editing.put(path, new)
+        else:
+            for op in ops:
+                self._make(op)
 
     def append(self, path: Path, items: Any) -> None:
         """Add items to the list at one place. Creates the list, and dicts on the path, if missing."""

@@ -14,6 +14,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 import blake3
@@ -169,7 +170,10 @@ def request_digest(request: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Meta:
-    """The fixed metadata of a checkpoint. `metadata` is an encoded dict, `blobs` the digests that its delta refers to."""
+    """The metadata of a checkpoint, stored in this order; a new field comes last but for the digest.
+
+    `metadata` is an encoded dict, `blobs` are the digests that its delta refers to.
+    """
 
     parent_id: str | None
     step: int
@@ -205,6 +209,10 @@ def details_of(meta: Meta) -> dict[str, Any]:
     return {name: getattr(meta, name) for name in Meta.__slots__ if name not in _COMPUTED}
 
 
+_stored: Final = attrgetter(*Meta.__slots__[:-1])
+_EMPTY: Final = tuple(map(Meta.__slots__.index, ("metadata", "blobs", "about")))
+"""Places of the fields that are stored as None if they are empty."""
+
 _COMPUTED: Final = frozenset(("parent_id", "step", "created_us", "size_bytes", "blobs", "digest"))
 
 
@@ -218,27 +226,10 @@ def metadata_of(parent_id: str, step: int, now: int, size: int, details: dict[st
 
 def pack_meta(meta: Meta) -> bytes:
     """The fields of metadata, without the digest, as the bytes that the digest covers."""
-    fields: list[Any] = [
-        None if meta.parent_id is None else pack_id(meta.parent_id),
-        meta.step,
-        meta.created_us,
-        meta.size_bytes,
-        meta.kind,
-        meta.status,
-        meta.reason,
-        meta.iteration,
-        meta.tokens_used,
-        meta.cost,
-        meta.description,
-        meta.resume_hint,
-        meta.agent_id,
-        meta.forked_from,
-        meta.metadata or None,
-        meta.blobs or None,
-        meta.external_id,
-        meta.request,
-        meta.about or None,
-    ]
+    fields = list(_stored(meta))
+    fields[0] = None if meta.parent_id is None else pack_id(meta.parent_id)
+    for place in _EMPTY:
+        fields[place] = fields[place] or None
     used = len(fields)
     while fields[used - 1] is None:
         used -= 1
@@ -248,15 +239,15 @@ def pack_meta(meta: Meta) -> bytes:
 def load_meta(data: bytes) -> Meta:
     """Metadata from its stored bytes: the digest, then the packed fields."""
     try:
-        parent, *rest = unpack_raw(data[DIGEST_BYTES:])
-        rest += [None] * (18 - len(rest))
-        *plain, metadata, blobs, external_id, request, about = rest
-        if len(plain) != 13:
-            raise ValueError(f"{len(plain)} fields")
+        parent, *others = unpack_raw(data[DIGEST_BYTES:])
+        if len(others) > len(Meta.__slots__) - 2:
+            raise ValueError(f"{len(others)} fields")
+        meta = Meta(_unpack_id(parent), *others)
     except (ValueError, TypeError) as error:
         raise CorruptionError(f"stored metadata cannot be read: {error}") from error
-    after = (metadata or b"", blobs or [], external_id, request, about or b"", data[:DIGEST_BYTES])
-    return Meta(*[_unpack_id(parent), *plain, *after])
+    meta.digest = data[:DIGEST_BYTES]
+    meta.metadata, meta.blobs, meta.about = meta.metadata or b"", meta.blobs or [], meta.about or b""
+    return meta
 
 
 def _unpack_id(stored: Any) -> str | None:

@@ -24,7 +24,7 @@ from savegame.encoding.raw import pack_raw, unpack_raw
 from savegame.encoding.text import number_text
 from savegame.errors import CorruptionError, SavegameError
 
-DEEPEST: Final = 40
+DEEPEST_JSON: Final = 40
 """Levels of nesting written as JSON; deeper levels are packed, so that no reader needs a deep stack."""
 
 _FLOAT: Final = struct.Struct(">d")
@@ -68,7 +68,7 @@ def _open(value: Any, depth: int = 0) -> Any:
         return {"$bytes": _base64(value)}
     if kind not in (list, dict, RawExt):
         return value
-    if depth == DEEPEST:
+    if depth == DEEPEST_JSON:
         return {"$packed": _base64(pack_raw(value))}
     if kind is list:
         return [_open(item, depth + 1) for item in value]

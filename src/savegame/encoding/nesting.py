@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Any, Final
 
-PLAIN: Final = frozenset((str, int, float, bool, bytes, type(None)))
+LEAF_TYPES: Final = frozenset((str, int, float, bool, bytes, type(None)))
 """Types without contents."""
 
 
@@ -15,7 +15,7 @@ def inside_out(
     close_value: Callable[[Any, Any], Any],
     deepest: int,
     *,
-    passed: Container[Any] = PLAIN,
+    passed: Container[Any] = LEAF_TYPES,
 ) -> Any:
     """Rebuild a value, its parts before the whole. Raises RecursionError if it is nested deeper than `deepest`.
 

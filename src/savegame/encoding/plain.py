@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from savegame.errors import InvalidInputError
+from savegame.model import checked_text
 
 MAX_JSON_DEPTH: Final = 250
 
@@ -144,17 +145,6 @@ def inside(place: str, work: Callable[[], T]) -> T:
 def maybe(check: Callable[[Any, str], T], value: Any, name: str) -> T | None:
     """None, or the checked value."""
     return None if value is None else check(value, name)
-
-
-def checked_text(value: Any, name: str) -> str:
-    """Text that is valid Unicode."""
-    if not isinstance(value, str):
-        raise InvalidInputError(f"{name} must be text, not {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(f"{name} contains a lone surrogate, which is not valid Unicode") from error
-    return str(value)
 
 
 def checked_count(value: Any, name: str, *, least: int = 0) -> int:

@@ -8,11 +8,10 @@ Only the `Editing` that created a node changes it in place.
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import ormsgpack
 
@@ -20,6 +19,7 @@ from savegame.encoding.codec import Codec
 from savegame.encoding.extensions import MAP, RawExt
 from savegame.encoding.raw import array_header, join_array, map_header, object_ext, open_ext, pack_raw, unpack_raw
 from savegame.errors import CorruptionError
+from savegame.waiting.forking import call_in_child
 
 RUN_ITEMS: Final = 64
 RUN_BYTES: Final = 128 * 1024
@@ -412,8 +412,7 @@ def _collect_again() -> None:
         gc.enable()
 
 
-if hasattr(os, "register_at_fork"):  # the thread that was decoding does not exist in the child
-    os.register_at_fork(after_in_child=_collect_again)
+call_in_child(_collect_again)  # the thread that was decoding does not exist in the child
 
 
 def _decode(codec: Codec, node: Node, shared: Shared | None) -> Any:
@@ -512,6 +511,19 @@ class Editing:
             parent.size += size_of(node) - before
             node = parent
         self.node = node
+
+    def put(self, path: Path, child: Node) -> None:
+        """Set an entry of the dict that the path before its last part leads to."""
+        key = pack_raw(path[-1])
+
+        def put_child(parent: Node) -> Node:
+            cast(Dict, parent).put(key, child)
+            return parent
+
+        if len(path) == 1 and self.node is not None:
+            self.node = put_child(self._own(self.node))
+        else:
+            self.change(path[:-1], put_child)
 
     def _own(self, node: Node) -> Node:
         """The node, opened if it is a container, and ours to change."""

@@ -26,10 +26,10 @@ _TERM: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
 _NOTHING: Final = re.compile(r"(?!)")
 _SPACE: Final = re.compile(r"\s")
 
-WIDTH: Final = 80
+SNIPPET_WIDTH: Final = 80
 """Characters of a snippet: about a dozen words."""
 
-MANY: Final = 200
+MOST_MATCHES: Final = 200
 """Maximum number of matches in a text that are compared for the best snippet."""
 
 
@@ -97,7 +97,7 @@ def snippet(text: str, pattern: re.Pattern[str], markers: tuple[str, str], *, ex
     """
     text = _SPACE.sub(" ", text)
     folded, places = _fold(text, exact=exact)
-    matches = islice((match for match in pattern.finditer(folded) if match.group()), MANY)
+    matches = islice((match for match in pattern.finditer(folded) if match.group()), MOST_MATCHES)
     spans = [(places[match.start()], places[match.end()], match.lastindex) for match in matches]
     low, high = _stretch(text, max(spans, key=lambda span: _terms_near(spans, span[0]), default=(0, 0, 0))[:2])
     parts, at = ["… " if low else ""], low
@@ -110,16 +110,16 @@ def snippet(text: str, pattern: re.Pattern[str], markers: tuple[str, str], *, ex
 
 
 def _terms_near(spans: Sequence[tuple[int, int, int | None]], begin: int) -> int:
-    return len({term for start, _, term in spans if begin <= start < begin + WIDTH // 2})
+    return len({term for start, _, term in spans if begin <= start < begin + SNIPPET_WIDTH // 2})
 
 
 def _stretch(text: str, span: tuple[int, int]) -> tuple[int, int]:
     """Start and end of a snippet around a match, at spaces if there are any."""
     start, end = span
-    low = max(0, min(start - WIDTH // 3, len(text) - WIDTH))
+    low = max(0, min(start - SNIPPET_WIDTH // 3, len(text) - SNIPPET_WIDTH))
     if low:
         low = text.find(" ", low, start) + 1 or low
-    high = low + WIDTH
+    high = low + SNIPPET_WIDTH
     if high < len(text):
         space = text.rfind(" ", end, high)  # -1 inside a word that is longer than a snippet
         high = space if space > end else high

@@ -102,26 +102,26 @@ def read_part(state: Any, path: str, start: int, limit: int, room: int) -> Part:
 
 
 def _items(items: list[Any], path: str, first: int, room: int) -> tuple[list[Any], list[Cut]]:
-    shown: list[Any] = []
+    parts: list[Any] = []
     for place, item in enumerate(items, first):
         whole = _Excerpt(LEVELS[0], room)
         try:
-            shown.append(whole.show(item, f"{path}/{place}", 1))
+            parts.append(whole.show(item, f"{path}/{place}", 1))
         except _NoRoom:
-            if shown:
+            if parts:
                 break
             found, cuts = cut_fields({str(place): item}, room, path)
             return [found[str(place)]], cuts
         room = whole.room
-    return shown, []
+    return parts, []
 
 
 def _keys(opened: dict[str, Any], path: str, first: int, room: int) -> Part:
     rest = dict(list(opened.items())[first:])
-    shown, cuts = _try_levels(lambda excerpt: excerpt.show(rest, path, 0), room)
+    excerpts, cuts = _try_levels(lambda excerpt: excerpt.show(rest, path, 0), room)
     own = [cut for cut in cuts if cut.path == path]
     following = first + max(1, own[0].shown) if own else None
-    return Part(shown, len(opened), following, [cut for cut in cuts if cut not in own])
+    return Part(excerpts, len(opened), following, [cut for cut in cuts if cut not in own])
 
 
 def _following(end: int, total: int) -> int | None:
@@ -153,11 +153,11 @@ class _Excerpt:
             self._cut(path, 0, len(opened))
             return self._spend_on(MORE)
         if isinstance(opened, dict):
-            shown: dict[str, Any] = {}
+            excerpt: dict[str, Any] = {}
             for key, item in self._first(opened.items(), len(opened), path):
-                name = _unique_name(self._name(key, path), shown)
-                shown[name] = self.show(item, f"{path}/{_escape(key)}", depth + 1)
-            return shown
+                name = _unique_name(self._name(key, path), excerpt)
+                excerpt[name] = self.show(item, f"{path}/{_escape(key)}", depth + 1)
+            return excerpt
         if isinstance(opened, list):
             places = enumerate(self._first(opened, len(opened), path))
             return [self.show(item, f"{path}/{place}", depth + 1) for place, item in places]
@@ -186,8 +186,8 @@ class _Excerpt:
             self._cut(path, self._entries, total)
         return islice(entries, self._entries)
 
-    def _cut(self, path: str, shown: int, total: int) -> None:
-        cut = Cut(path=cut_text(path, LONGEST_PATH), shown=shown, total=total)
+    def _cut(self, path: str, count: int, total: int) -> None:
+        cut = Cut(path=cut_text(path, LONGEST_PATH), shown=count, total=total)
         self.cuts.append(cut)
         self._spend(len(cut.model_dump_json()) + 1)
 

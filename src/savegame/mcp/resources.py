@@ -21,12 +21,12 @@ from savegame.model import ThreadInfo
 from savegame.present.completion import matching_checkpoints, matching_threads
 from savegame.vault import Vault
 
-PAGE: Final = 100
+RESOURCES: Final = 100
 COMPLETIONS: Final = 100
 """The limit of the protocol."""
 
-THREAD: Final = UriTemplate.parse("savegame://threads/{thread_id}{?after}")
-CHECKPOINT: Final = UriTemplate.parse("savegame://threads/{thread_id}/checkpoints/{checkpoint}{?path,start}")
+THREAD_URI: Final = UriTemplate.parse("savegame://threads/{thread_id}{?after}")
+CHECKPOINT_URI: Final = UriTemplate.parse("savegame://threads/{thread_id}/checkpoints/{checkpoint}{?path,start}")
 
 
 class Resources:
@@ -38,21 +38,21 @@ class Resources:
 
     def threads(self, cursor: str | None) -> types.ListResourcesResult:
         """A page of threads by id."""
-        found, more = fill_page(self._vault.threads(after=cursor), PAGE, _resource, self._tools.room)
+        found, more = fill_page(self._vault.threads(after=cursor), RESOURCES, _resource, self._tools.room)
         return types.ListResourcesResult(resources=found, next_cursor=found[-1].name if more else None)
 
     def templates(self) -> list[types.ResourceTemplate]:
         """The URI templates of threads and checkpoints."""
         return [
             types.ResourceTemplate(
-                uri_template=str(THREAD),
+                uri_template=str(THREAD_URI),
                 name="thread",
                 title="A thread",
                 description="The checkpoints of a thread, newest first; continue with after.",
                 mime_type="application/json",
             ),
             types.ResourceTemplate(
-                uri_template=str(CHECKPOINT),
+                uri_template=str(CHECKPOINT_URI),
                 name="checkpoint",
                 title="A checkpoint",
                 description="The state at a checkpoint (id, prefix, label, head, head~2, step); path is a JSON pointer.",
@@ -62,16 +62,16 @@ class Resources:
 
     def read(self, uri: str) -> schemas.History | schemas.StateLoaded:
         """The contents of an address. Raises InvalidInputError for a foreign address, NotFoundError for a missing one."""
-        if named := _match(CHECKPOINT, uri):
+        if named := _match(CHECKPOINT_URI, uri):
             start = named.get("start", "0")
             if not re.fullmatch(r"-?\d{1,18}", start):
                 raise InvalidInputError(f"start must be a whole number, not {start!r}")
             return self._tools.thread_load(
                 thread_id=named["thread_id"], at=named["checkpoint"], path=named.get("path", ""), start=int(start)
             )
-        if named := _match(THREAD, uri):
+        if named := _match(THREAD_URI, uri):
             return self._tools.thread_history(thread_id=named["thread_id"], after=named.get("after"))
-        raise InvalidInputError(f"{uri!r} is not an address of this server; use {THREAD} or {CHECKPOINT}")
+        raise InvalidInputError(f"{uri!r} is not an address of this server; use {THREAD_URI} or {CHECKPOINT_URI}")
 
     def complete(self, name: str, prefix: str, known: Mapping[str, str]) -> list[str]:
         """Thread ids, or names of checkpoints of a known thread, with this prefix."""
@@ -90,7 +90,7 @@ def _match(template: UriTemplate, uri: str) -> dict[str, str] | None:
 def _resource(info: ThreadInfo) -> types.Resource:
     about = f"step {info.step}, {info.checkpoints} checkpoints, {info.status!r}" if info.damage is None else info.damage
     return types.Resource(
-        uri=THREAD.expand({"thread_id": info.id}),
+        uri=THREAD_URI.expand({"thread_id": info.id}),
         name=info.id,
         description=f"{about}, agent {info.agent_id}" if info.agent_id else about,
         mime_type="application/json",

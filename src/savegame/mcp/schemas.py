@@ -6,6 +6,7 @@ Each entry of a list is made by its `of`, which shortens long values (excerpts.p
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
@@ -20,14 +21,14 @@ from savegame.model import MISSING, Change, Status, ThreadInfo
 from savegame.search.catching_up import Hit
 
 MAX_LIMIT: Final = 200
-ASIDE: Final = 2000
+BESIDE_CHARS: Final = 2000
 """Maximum characters of the free texts of an entry in a list."""
 
 A_CHANGE: Final = 2000
 """Maximum characters of each value of a change."""
 
-NEXT: Final = "If not null, there are more: call again with after set to this."
-REVISION: Final = "Changes with every save. Pass it as expect_revision with the next save to detect other writers."
+NEXT_HELP: Final = "If not null, there are more: call again with after set to this."
+REVISION_HELP: Final = "Changes with every save. Pass it as expect_revision with the next save to detect other writers."
 
 AgentId = Annotated[str, Field(description="The agent's id: any text of up to 512 characters.")]
 ConversationId = Annotated[str, Field(description="The conversation's id, as conversation_list shows it.")]
@@ -101,7 +102,7 @@ class AgentSaved(BaseModel):
 
     agent_id: str
     version: int
-    revision: str = Field(description=REVISION)
+    revision: str = Field(description=REVISION_HELP)
     checkpoint_id: str
     created: bool = Field(description="Whether the agent is new.")
 
@@ -113,7 +114,7 @@ class AgentLoaded(BaseModel):
     name: str
     agent_type: str
     version: int
-    revision: str = Field(description=REVISION)
+    revision: str = Field(description=REVISION_HELP)
     created_at: dt.datetime
     modified_at: dt.datetime
     system_prompt: str | None
@@ -124,6 +125,12 @@ class AgentLoaded(BaseModel):
     active_conversations: list[str] = Field(description="Its conversations that are not archived.")
     thread_id: str = Field(description="The agent's own thread, for thread_history, thread_load and the like.")
     cut: list[Cut] = Field(description="Shortened values; read their paths with thread_load and this thread_id.")
+
+
+def _shared(source: object, names: Iterable[str], long: Iterable[str]) -> dict[str, Any]:
+    """The fields that an entry has in common with its source; the `long` ones are shortened."""
+    texts, _ = cut_fields({name: getattr(source, name) for name in long}, BESIDE_CHARS)
+    return {**{name: getattr(source, name) for name in names}, **texts}
 
 
 class AgentEntry(BaseModel):
@@ -138,15 +145,14 @@ class AgentEntry(BaseModel):
     @classmethod
     def of(cls, info: AgentInfo) -> AgentEntry:
         """The entry of an agent."""
-        texts, _ = cut_fields({"name": info.name, "agent_type": info.agent_type}, ASIDE)
-        return cls(agent_id=info.id, **texts, version=info.version, updated_at=info.updated_at)
+        return cls(agent_id=info.id, **_shared(info, ("version", "updated_at"), ("name", "agent_type")))
 
 
 class AgentPage(BaseModel):
     """Agents by id."""
 
     agents: list[AgentEntry]
-    next: str | None = Field(description=NEXT)
+    next: str | None = Field(description=NEXT_HELP)
 
 
 class ConversationSaved(BaseModel):
@@ -192,16 +198,15 @@ class ConversationEntry(BaseModel):
     @classmethod
     def of(cls, info: ConversationInfo) -> ConversationEntry:
         """The entry of a conversation."""
-        texts, _ = cut_fields({"title": info.title, "tags": info.tags}, ASIDE)
         names = ("agent_id", "message_count", "last_message_at", "archived", "head")
-        return cls(conversation_id=info.id, **texts, **{name: getattr(info, name) for name in names})
+        return cls(conversation_id=info.id, **_shared(info, names, ("title", "tags")))
 
 
 class ConversationPage(BaseModel):
     """Conversations, newest message first."""
 
     conversations: list[ConversationEntry]
-    next: str | None = Field(description=NEXT)
+    next: str | None = Field(description=NEXT_HELP)
 
 
 class HitEntry(BaseModel):
@@ -219,9 +224,8 @@ class HitEntry(BaseModel):
     @classmethod
     def of(cls, hit: Hit) -> HitEntry:
         """The entry of a hit."""
-        texts, _ = cut_fields({"role": hit.role, "snippet": hit.snippet}, ASIDE)
         names = ("agent_id", "checkpoint_id", "message", "score", "matches")
-        return cls(conversation_id=hit.thread_id, **texts, **{name: getattr(hit, name) for name in names})
+        return cls(conversation_id=hit.thread_id, **_shared(hit, names, ("role", "snippet")))
 
 
 class HitPage(BaseModel):
@@ -229,7 +233,7 @@ class HitPage(BaseModel):
 
     hits: list[HitEntry]
     skipped: list[str] = Field(description="Threads that were not searched because they are damaged.")
-    next: str | None = Field(description=NEXT)
+    next: str | None = Field(description=NEXT_HELP)
 
 
 class CheckpointEntry(BaseModel):
@@ -259,11 +263,11 @@ class CheckpointEntry(BaseModel):
         """The entry of a checkpoint."""
         status = checkpoint.status
         beside = {name: getattr(checkpoint, name) for name in ("description", "resume_hint", "tags", "metadata")}
-        shown, _ = cut_fields({**beside, "reason": status.reason}, ASIDE)
+        texts, _ = cut_fields({**beside, "reason": status.reason}, BESIDE_CHARS)
         same = ("id", "thread_id", "agent_id", "parent_id", "step", "created_at", "label", "tokens_used", "cost")
         return cls(
             **{name: getattr(checkpoint, name) for name in (*same, "size_bytes", "forked_from")},
-            **shown,
+            **texts,
             kind=checkpoint.kind,
             status=str.__str__(status),
         )
@@ -273,7 +277,7 @@ class CheckpointPage(BaseModel):
     """Checkpoints, newest first."""
 
     checkpoints: list[CheckpointEntry]
-    next: str | None = Field(description=NEXT)
+    next: str | None = Field(description=NEXT_HELP)
 
 
 class History(BaseModel):
@@ -282,7 +286,7 @@ class History(BaseModel):
     thread_id: str
     head: str | None = Field(description="Null if a restore removed the head; thread_rewind sets one.")
     checkpoints: list[CheckpointEntry]
-    next: str | None = Field(description=NEXT)
+    next: str | None = Field(description=NEXT_HELP)
 
 
 class RestoreResult(BaseModel):
@@ -331,7 +335,7 @@ class DiffResult(BaseModel):
     new: str = Field(description="Id of the second checkpoint.")
     changes: list[ChangeEntry]
     total: int = Field(description="Number of changes, on all pages.")
-    next: str | None = Field(description=NEXT)
+    next: str | None = Field(description=NEXT_HELP)
 
 
 class ForkResult(BaseModel):
@@ -375,17 +379,15 @@ class ThreadEntry(BaseModel):
     @classmethod
     def of(cls, info: ThreadInfo) -> ThreadEntry:
         """The entry of a thread."""
-        texts, _ = cut_fields({"damage": info.damage}, ASIDE)
         names = ("agent_id", "head", "step", "checkpoints", "size_bytes", "updated_at", "forked_from")
-        same = {name: getattr(info, name) for name in names}
-        return cls(thread_id=info.id, status=str.__str__(info.status), **same, **texts)
+        return cls(thread_id=info.id, status=str.__str__(info.status), **_shared(info, names, ("damage",)))
 
 
 class ThreadPage(BaseModel):
     """Threads by id."""
 
     threads: list[ThreadEntry]
-    next: str | None = Field(description=NEXT)
+    next: str | None = Field(description=NEXT_HELP)
 
 
 class StateLoaded(BaseModel):

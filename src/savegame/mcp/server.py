@@ -58,7 +58,7 @@ nothing: each answer names an undo. To inspect: thread_history, thread_diff, thr
 Long answers are paged: pass next as after (or next_start as start) to continue, and the paths under cut to thread_load.
 """
 
-NEXT: Final[dict[type[SavegameError], str]] = {
+NEXT_STEPS: Final[dict[type[SavegameError], str]] = {
     SavegameError: "Tell the user.",
     NotFoundError: "List the agents with agent_list.",
     ThreadNotFound: "List what exists with conversation_list or thread_list.",
@@ -186,7 +186,7 @@ def _failure(error: SavegameError) -> types.CallToolResult:
 
 def error_text(error: SavegameError) -> str:
     """An error for a model: kind, message, next step."""
-    next_step = next(NEXT[cls] for cls in type(error).__mro__ if cls in NEXT)
+    next_step = next(NEXT_STEPS[cls] for cls in type(error).__mro__ if cls in NEXT_STEPS)
     if isinstance(error, UnavailableError) and error.unknown:
         next_step = f"It may have been saved nevertheless: check first (checkpoint {error.checkpoint_id})."
     if isinstance(error, CorruptionError) and error.newest_sound is not None:

@@ -125,11 +125,11 @@ class Tools:
         agent = self._vault.load_agent(agent_id)
         if agent is None:
             raise NotFoundError(f"agent {agent_id!r} does not exist")
-        shown, cut = excerpts.cut_fields({name: getattr(agent, name) for name in LONG}, self.room, "/agent")
+        fields, cut = excerpts.cut_fields({name: getattr(agent, name) for name in LONG}, self.room, "/agent")
         same = ("agent_id", "version", "created_at", "modified_at")
         return schemas.AgentLoaded(
             **{name: getattr(agent, name) for name in same},
-            **shown,
+            **fields,
             revision=str(agent.known),
             thread_id=own_thread(agent_id),
             cut=cut,
@@ -428,7 +428,7 @@ class Tools:
         """Load the state of any thread at any checkpoint, or a part of it, such as values that other answers shortened."""
         found = _at(at, self._vault.thread(thread_id).load)
         entry = schemas.CheckpointEntry.of(found)
-        room = self._chars - len(entry.model_dump_json()) - schemas.ASIDE
+        room = self._chars - len(entry.model_dump_json()) - schemas.BESIDE_CHARS
         part = excerpts.read_part(found.state, path, start, schemas.MAX_LIMIT, room)
         return schemas.StateLoaded(
             checkpoint=entry,

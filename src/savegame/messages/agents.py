@@ -42,7 +42,7 @@ from savegame.messages.states import (
     about_agent,
     agent_from,
     agent_in,
-    kept_agent,
+    agent_save,
     own_thread,
     stored_agent,
 )
@@ -101,10 +101,10 @@ class Agents:
     def save(self, agent: AgentState | Mapping[str, Any], *, force: bool) -> Checkpoint:
         """`Vault.save_agent`."""
         given = agent if isinstance(agent, AgentState) else AgentState.from_dict(agent)
-        kept = kept_agent(self.engine.codec, given, force=force)
-        saved = self._change(given.agent_id, kept.make)
-        kept.acknowledge(None if self.engine.store.borrowed() else saved.id)
-        return saved
+        save = agent_save(self.engine.codec, given, force=force)
+        checkpoint = self._change(given.agent_id, save.make)
+        save.acknowledge(None if self.engine.store.borrowed() else checkpoint.id)
+        return checkpoint
 
     def load(self, agent_id: str) -> AgentState | None:
         """`Vault.load_agent`."""
@@ -158,9 +158,9 @@ class Agents:
                 description=name if automatic and description is None else description,
                 kind=kind,
             )
-            made = self._change(agent_id, partial(self._with_heads, agent_id, heads), details, terms=Terms(before))
-            self._refuse_pruned(agent_id, heads, made)
-            return made
+            new = self._change(agent_id, partial(self._with_heads, agent_id, heads), details, terms=Terms(before))
+            self._refuse_pruned(agent_id, heads, new)
+            return new
 
         return retried(attempt)
 
@@ -181,12 +181,12 @@ class Agents:
         ops, after = diff.update(self.engine.codec, node, append={}, set={HEADS: named}, delete=[])
         return ops, after, {AGENT: about_agent(stored), HEADS: len(named)}
 
-    def _refuse_pruned(self, agent_id: str, heads: dict[str, str | None], made: Checkpoint) -> None:
+    def _refuse_pruned(self, agent_id: str, heads: dict[str, str | None], checkpoint: Checkpoint) -> None:
         """Remove a new checkpoint and raise ConflictError if a head that it names was pruned before it was written."""
         now = dict(self._heads(agent_id))
         moved = [head for thread_id, head in heads.items() if head and now.get(thread_id) != head]
         if any(self.engine.store.find(self._namespace, head) is None for head in moved):
-            pruning.remove(self._thread(agent_id), [made])
+            pruning.remove(self._thread(agent_id), [checkpoint])
             raise ConflictError(f"agent {agent_id!r}: a conversation was pruned while its checkpoint was made; try again")
 
     def checkpoint_changed(self, agent_id: str, keep: int | None) -> bool:
@@ -262,7 +262,7 @@ class Agents:
         except CorruptionError as error:
             logger.warning("deleted threads that no agent checkpoint needs may remain: %s", error)
             return []
-        return deleting.planned(self.engine, free, {}, {}, []).changes if free else []
+        return deleting.plan_deletion(self.engine, free, {}, {}, []).changes if free else []
 
     def _unnamed(self, gone: Mapping[ThreadKey, Collection[int] | None], yards: list[str]) -> set[ThreadKey]:
         """The deleted threads that only these agent checkpoints name, and their child threads."""
@@ -278,17 +278,17 @@ class Agents:
             found = deleting.namings(self.engine, key, but=whole)
             return any(naming.checkpoint_id not in going for naming in found)
 
-        kept = self._kept(yards) if whole else self._kept_for(parts, yards)
-        family = derived.with_children(self.engine, [key for key in kept if not is_named(key)], kept=True)
+        subagents = self._deleted_threads(yards) if whole else self._deleted_for(parts, yards)
+        family = derived.with_children(self.engine, [key for key in subagents if not is_named(key)], deleted=True)
         still = [key for key in family if is_named(key)]
-        return family.keys() - derived.with_children(self.engine, still, kept=True).keys()
+        return family.keys() - derived.with_children(self.engine, still, deleted=True).keys()
 
-    def _kept(self, yards: list[str]) -> list[ThreadKey]:
+    def _deleted_threads(self, yards: list[str]) -> list[ThreadKey]:
         """The deleted threads that are kept for agents."""
         keys = (ThreadKey(yard, thread_id) for yard in yards for thread_id, _ in self.engine.store.heads(yard))
         return [key for key in keys if Timeline(self.engine, key).names(DELETED)]
 
-    def _kept_for(self, parts: Mapping[ThreadKey, list[Frame]], yards: list[str]) -> set[ThreadKey]:
+    def _deleted_for(self, parts: Mapping[ThreadKey, list[Frame]], yards: list[str]) -> set[ThreadKey]:
         """The deleted threads that these agent checkpoints name."""
         naming = {key: [frame for frame in frames if HEADS in self._about(frame)] for key, frames in parts.items()}
         heads = {head for key, frames in naming.items() for _, named in self._heads_in(key, frames) for head in named}
@@ -353,12 +353,12 @@ class Agents:
         later = [ThreadKey(self._namespace, thread_id) for thread_id in heads if _mark(thread_id) not in wanted]
         again = [at for at in later if found.id in Timeline(self.engine, at).names(RESTORED)]
         undo = self.engine.store.new_id(key)
-        back, kept = self._exchanged(deleted, again, agent_id, undo) if deleted or again else ([], {})
-        staying = {thread_id: head for thread_id, head in heads.items() if thread_id not in kept}
+        back, gone = self._exchanged(deleted, again, agent_id, undo) if deleted or again else ([], {})
+        staying = {thread_id: head for thread_id, head in heads.items() if thread_id not in gone}
         moves = [MoveHead(key, frame.seq, undo), *self._moves(staying, wanted, targets)]
         details = Details(kind=Kind.RECOVERY, description=f"before the restore of {found.id}")
         terms = Terms(before, beside=[*moves, *back])
-        self._change(agent_id, partial(self._with_heads, agent_id, heads | kept), details, id=undo, terms=terms)
+        self._change(agent_id, partial(self._with_heads, agent_id, heads | gone), details, id=undo, terms=terms)
         return [*{move.key for move in moves}, *{change.key for change in back}]
 
     def _targets(
@@ -403,7 +403,7 @@ class Agents:
         leaving = derived.with_children(self.engine, [*again, *taken])
         yard = graveyard.free_yard(self.engine, leaving)
         moves = homes | {at: graveyard.in_yard(at, yard) for at in leaving}
-        plan = deleting.planned(self.engine, (), moves, dict.fromkeys(leaving, frozenset([agent_id])), [])
+        plan = deleting.plan_deletion(self.engine, (), moves, dict.fromkeys(leaving, frozenset([agent_id])), [])
         heads = [
             MoveHead(homes[at], plan.numbers[at][frame.seq], agent=load_meta(frame.meta).agent_id)
             for at, frame in deleted.items()

@@ -23,14 +23,13 @@ from savegame.encoding.plain import (
     checked_mapping,
     checked_member,
     checked_parts,
-    checked_text,
     checked_texts,
     checked_time,
     maybe,
 )
 from savegame.encoding.text import plain_text
 from savegame.errors import InvalidInputError
-from savegame.model import checked_id
+from savegame.model import checked_id, checked_text
 
 TITLE_LENGTH: Final = 50
 COMPACT_ABOVE: Final = 0.8
@@ -279,10 +278,10 @@ class Message(Plain):
         """
         if self.tokens is not None:
             return self.tokens
-        said = [self.content]
+        texts = [self.content]
         for call in self.tool_calls:
-            said += [call.name, json_text(call.arguments) if call.arguments else None, call.result]
-        return sum(map(_bytes_in, said)) // 4 + 1
+            texts += [call.name, json_text(call.arguments) if call.arguments else None, call.result]
+        return sum(map(_bytes_in, texts)) // 4 + 1
 
     @classmethod
     def _renamed(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -20,12 +20,12 @@ from savegame.encoding.classes import fields_of
 from savegame.encoding.codec import Codec
 from savegame.encoding.delta import Op
 from savegame.encoding.frames import Meta, load_meta
-from savegame.encoding.plain import Plain, checked_text, checked_texts, checked_time
+from savegame.encoding.plain import Plain, checked_texts, checked_time
 from savegame.encoding.tree import Node, Shared, child_of, count_of, value_of
 from savegame.errors import ConflictError, InvalidInputError
 from savegame.messages.domain import AgentState, Conversation, plain_messages
 from savegame.messages.views import readable_call
-from savegame.model import MAX_ID
+from savegame.model import MAX_ID, checked_text
 
 T = TypeVar("T")
 Made = tuple[list[Op], Node, Mapping[str, Any]]
@@ -50,7 +50,7 @@ def own_thread(agent_id: str) -> str:
 
 
 @dataclass(slots=True)
-class Kept:
+class DomainSave:
     """A domain object to save as the state of a thread."""
 
     plain: dict[str, Any]
@@ -65,35 +65,35 @@ class Kept:
     """The head that the object was read from; None if unknown."""
 
 
-def kept(codec: Codec, thread_id: str, state: Any, *, force: bool = False) -> Kept | None:
+def domain_save(codec: Codec, thread_id: str, state: Any, *, force: bool = False) -> DomainSave | None:
     """How a Conversation or AgentState is saved as the state of a thread; None for every other state."""
     if isinstance(state, Conversation):
-        return _kept_conversation(codec, thread_id, state)
+        return _conversation_save(codec, thread_id, state)
     if isinstance(state, AgentState):
         own = thread_id == own_thread(state.agent_id)
         if not own and thread_id.startswith(AGENT_PREFIX):
             raise InvalidInputError(f"thread {thread_id!r} belongs to another agent than {state.agent_id!r}; use save_agent")
-        return kept_agent(codec, state, force=force) if own else _kept_whole(codec, state.to_dict())
+        return agent_save(codec, state, force=force) if own else _whole_save(codec, state.to_dict())
     return None
 
 
 def holds(codec: Codec, thread_id: str, node: Node | None, state: Any) -> bool:
     """Whether a stored state equals this one, so that there is nothing to save."""
-    found = kept(codec, thread_id, state)
+    found = domain_save(codec, thread_id, state)
     return not diff.difference(codec, node, state)[0] if found is None else found.is_in(node)
 
 
-def _kept_whole(codec: Codec, plain: dict[str, Any]) -> Kept:
+def _whole_save(codec: Codec, plain: dict[str, Any]) -> DomainSave:
     def make(node: Node | None) -> Made:
         return *diff.difference(codec, node, plain), {}
 
-    return Kept(plain, make, lambda _: None, lambda node: not diff.difference(codec, node, plain)[0])
+    return DomainSave(plain, make, lambda _: None, lambda node: not diff.difference(codec, node, plain)[0])
 
 
-def _kept_conversation(codec: Codec, thread_id: str, given: Conversation) -> Kept:
+def _conversation_save(codec: Codec, thread_id: str, given: Conversation) -> DomainSave:
     refuse_agents_thread(thread_id)
     own = given.id == thread_id
-    whole = _kept_whole(codec, given.to_dict() | {"id": thread_id})  # a conversation is found by its thread
+    whole = _whole_save(codec, given.to_dict() | {"id": thread_id})  # a conversation is found by its thread
 
     def make(node: Node | None) -> Made:
         ops, after, _ = whole.make(node)
@@ -103,10 +103,10 @@ def _kept_conversation(codec: Codec, thread_id: str, given: Conversation) -> Kep
         if own:
             given.known = checkpoint_id
 
-    return Kept(whole.plain, make, acknowledge, whole.is_in, given.agent_id, given.known if own else None)
+    return DomainSave(whole.plain, make, acknowledge, whole.is_in, given.agent_id, given.known if own else None)
 
 
-def kept_agent(codec: Codec, given: AgentState, *, force: bool) -> Kept:
+def agent_save(codec: Codec, given: AgentState, *, force: bool) -> DomainSave:
     """How an agent is saved in its own thread; its version increases by one."""
     plain = given.to_dict()
     plain.pop("active_conversations", None)  # computed from the conversations
@@ -139,7 +139,7 @@ def kept_agent(codec: Codec, given: AgentState, *, force: bool) -> Kept:
             name: plain[name] for name in plain if name not in marks
         }
 
-    return Kept(plain, make, acknowledge, is_in, given.agent_id)
+    return DomainSave(plain, make, acknowledge, is_in, given.agent_id)
 
 
 def refuse_agents_thread(conversation_id: str) -> None:

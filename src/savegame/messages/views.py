@@ -81,7 +81,7 @@ def closed(
     return [dict(message) for turn in _turns(messages) for message in (turn.message, *_answers(turn, note, notes or {}))]
 
 
-def shown(
+def select_messages(
     messages: Iterable[Plain],
     *,
     budget: int | None = None,
@@ -251,8 +251,8 @@ def _domain_message(message: Plain, name: str, **about_calls: Any) -> Message:
 def _given(message: Message, before: Message | None, given: Plain) -> Plain:
     if message is before:
         return given
-    kept = {name: value for name, value in given.items() if name not in ("tool_calls", "tool_call_id", "tokens")}
-    return {**kept, "role": message.role.value, "content": message.content}
+    rest = {name: value for name, value in given.items() if name not in ("tool_calls", "tool_call_id", "tokens")}
+    return {**rest, "role": message.role.value, "content": message.content}
 
 
 def _has_failed(message: Plain) -> bool:

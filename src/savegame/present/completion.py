@@ -11,7 +11,7 @@ from savegame.errors import CorruptionError
 from savegame.thread import Thread
 from savegame.vault import Vault
 
-NEWEST: Final = 100
+MOST_COMPLETED: Final = 100
 """How many checkpoints completion covers."""
 
 
@@ -33,7 +33,7 @@ def matching_threads(vault: Vault, prefix: str) -> Iterator[str]:
 
 def matching_checkpoints(thread: Thread, prefix: str, characters: int | None = None) -> list[str]:
     """Names with a prefix: `head`, labels of the newest checkpoints, and their ids, cut to `characters`."""
-    newest = list(thread.history(branches=True, limit=NEWEST))
+    newest = list(thread.history(branches=True, limit=MOST_COMPLETED))
     names = ["head", *(point.label for point in newest if point.label), *(point.id[:characters] for point in newest)]
     return [name for name in dict.fromkeys(names) if name.startswith(prefix)]
 

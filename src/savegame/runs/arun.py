@@ -19,8 +19,8 @@ from savegame.checkpoint import Checkpoint
 from savegame.errors import OutcomeError, SavegameError, Unknown
 from savegame.model import Kind, Status, checked_id
 from savegame.runs import tracing
-from savegame.runs.core import Go, Known, RunCore
-from savegame.runs.journal import MISSING
+from savegame.runs.conversation import NO_RESULT
+from savegame.runs.core import Go, KnownCall, RunCore
 from savegame.runs.lease import Hold
 from savegame.runs.run import AT_ONCE, AnyRun, Outcome, TimedOut, Usage, in_thread, takes_long
 from savegame.runs.toolbox import delays
@@ -62,12 +62,12 @@ class AsyncRun(AnyRun):
         checked = None if key is None else checked_id(key, "a key")
         return await self._do(self._saving, Kind.MANUAL, self._core.user, content, checked)
 
-    async def model(self, llm: Callable[[list[dict[str, Any]]], Any], *, usage: Usage | None = None, **shown: Any) -> Any:
+    async def model(self, llm: Callable[[list[dict[str, Any]]], Any], *, usage: Usage | None = None, **options: Any) -> Any:
         """`Run.model`. `usage` is called in a worker."""
         known = self._unkept_reply()
         if known is not None:
             return await self._do(self._journal, *known)
-        question = self._question(shown)
+        question = self._question(options)
         with tracing.chat(self._thread_id) as span:
             reply = await self._called(llm, question)
             span.used(reply)
@@ -85,7 +85,7 @@ class AsyncRun(AnyRun):
         """`Run.step`."""
         async with self._steps.setdefault(checked_id(name, "a step's name"), asyncio.Lock()):
             found = await self._do(self._core.step, name)
-            if found is MISSING:
+            if found is NO_RESULT:
                 found = await self._called(work)
                 await self._do(self._core.keep_step, name, found)
             value: T = found
@@ -138,7 +138,7 @@ class AsyncRun(AnyRun):
             await asyncio.wait([task])
             del waiting[0]
             try:
-                await self._kept(task.result())
+                await self._settle_outcome(task.result())
             except Unknown as error:
                 unknown.append(error)
         if unknown:
@@ -153,7 +153,7 @@ class AsyncRun(AnyRun):
             try:
                 await asyncio.wait([task])
                 if not task.cancelled():
-                    await self._kept(task.result())
+                    await self._settle_outcome(task.result())
             except asyncio.CancelledError as error:  # again: the other outcomes must still be saved
                 cancelled = error
             except SavegameError as error:
@@ -162,13 +162,13 @@ class AsyncRun(AnyRun):
         if cancelled is not None:
             raise cancelled
 
-    async def _kept(self, outcome: Outcome) -> None:
+    async def _settle_outcome(self, outcome: Outcome) -> None:
         """Save the outcome of a call, even if the run is cancelled before a worker is free."""
         await undisturbed(asyncio.create_task(self._do(self._keep, outcome)))
 
-    async def _settle(self, found: Go | Known) -> None:
+    async def _settle(self, found: Go | KnownCall) -> None:
         if takes_long(found):
-            await self._kept(await self._outcome(found))
+            await self._settle_outcome(await self._outcome(found))
         else:
             await self._do(self._settle_now, found)
 

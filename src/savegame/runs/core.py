@@ -27,7 +27,7 @@ from savegame.messages import views
 from savegame.messages.domain import Message, Role
 from savegame.messages.states import messages_in
 from savegame.model import Frame, Kind
-from savegame.runs.journal import Journal
+from savegame.runs.conversation import RunConversation
 from savegame.runs.keys import CALL_KEY, KeyParts, digest_of, keys_for, parts_of, read_call, unanswered
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import (
@@ -47,15 +47,13 @@ from savegame.timeline.companions import ANSWER, CALL, RUN
 from savegame.timeline.policy import Strategy
 from savegame.timeline.timeline import Timeline
 
-MISSING: Final = object()
-_NOT_DONE: Final = {"value": MISSING}
 _FEW: Final = 16
 
 _NOTES: Final = {CallStatus.WAITING: "waiting for a person's answer"}
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingCall:
     """A call of the newest reply that has no answer in the conversation yet."""
 
     key: str
@@ -71,7 +69,7 @@ class Pending:
 class Go:
     """A call to make now."""
 
-    pending: Pending
+    pending: PendingCall
     tool: Tool
     entry: CallEntry
     """Its present or future ledger entry, with the attempt and the start time."""
@@ -84,14 +82,14 @@ class Go:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownCall:
     """A call whose answer is known without making it: it was made before, cannot be made, or a person refused it."""
 
-    pending: Pending
+    pending: PendingCall
     entry: CallEntry
 
 
-class RunCore(Journal):
+class RunCore(RunConversation):
     """The conversation of a thread under a lease, and the calls of its newest reply."""
 
     def __init__(self, thread: Timeline, tools: Toolbox, hold: Hold, strategy: Strategy, agent: str | None = None) -> None:
@@ -110,12 +108,12 @@ class RunCore(Journal):
 
     # -- the conversation --------------------------------------------------------------------------
 
-    def shown(self, **options: Any) -> list[dict[str, Any]]:
+    def select_messages(self, **options: Any) -> list[dict[str, Any]]:
         """The messages for a model: valid for any provider, within the budget. The conversation does not change."""
         budget = options.pop("budget", None)
         if budget is None:
             budget = self.state.get("max_context_tokens")
-        return views.shown(self.messages, budget=budget, notes=self.notes, **options)
+        return views.select_messages(self.messages, budget=budget, notes=self.notes, **options)
 
     @property
     def notes(self) -> dict[str, str]:
@@ -130,24 +128,24 @@ class RunCore(Journal):
         with quoting(reply):
             refuse_unread(reply)
             try:
-                made = self._append_reply(as_reply(reply), reply_id, **spent)
+                checkpoint = self._append_reply(as_reply(reply), reply_id, **spent)
             except InvalidInputError:  # it was paid for: save what can be saved, and tell the model about the rest
                 storable = storable_reply(reply, self._thread.codec.encode)
                 if storable is None:
                     raise
-                made = self._append_reply(as_reply(storable), reply_id, **spent)
+                checkpoint = self._append_reply(as_reply(storable), reply_id, **spent)
         self._said_here.add(reply_id)
         self._ledger, self._noticed, self._keys = {}, set(), None
-        return made
+        return checkpoint
 
-    def _append_reply(self, said: dict[str, Any], reply_id: str, **spent: Unpack[Details]) -> Checkpoint:
-        number_twins(said.get("tool_calls", ()))
-        spent |= {"kind": Kind.LLM_RESPONSE, "status": "in_progress" if said.get("tool_calls") else "completed"}
-        return self._append(said | {"id": reply_id, JOURNALED: True}, id=reply_id, **spent)
+    def _append_reply(self, reply: dict[str, Any], reply_id: str, **spent: Unpack[Details]) -> Checkpoint:
+        number_twins(reply.get("tool_calls", ()))
+        spent |= {"kind": Kind.LLM_RESPONSE, "status": "in_progress" if reply.get("tool_calls") else "completed"}
+        return self._append(reply | {"id": reply_id, JOURNALED: True}, id=reply_id, **spent)
 
     # -- tool calls --------------------------------------------------------------------------------
 
-    def pending(self) -> list[Pending]:
+    def pending(self) -> list[PendingCall]:
         """The calls of the newest reply without an answer, in the model's order."""
         found = self._newest_reply()
         if found is None:
@@ -162,7 +160,7 @@ class RunCore(Journal):
         keys = self._keys_of(place, reply)
         return [self._pending(keys[index], calls[index]) for index in unanswered(keys, ids, answers)]
 
-    def open_calls(self) -> list[Pending]:
+    def open_calls(self) -> list[PendingCall]:
         """Like `pending`, for a caller that will make these calls.
 
         Raises Unknown if a started call is no longer part of the reply because the conversation was edited.
@@ -192,10 +190,10 @@ class RunCore(Journal):
             digests = [read_call(call, encode).digest for call in calls]
             before = [] if reply in self._said_here else self._versions(place, reply)
             known: dict[str, str] = {}
-            for name, said in before:
+            for name, earlier in before:
                 again = generation(self._noted, name)
                 known |= {
-                    str(KeyParts(name, str(index), again)): read_call(call, encode).digest for index, call in enumerate(said)
+                    str(KeyParts(name, str(index), again)): read_call(call, encode).digest for index, call in enumerate(earlier)
                 }
             for name in dict.fromkeys((reply, *(name for name, _ in before))):
                 known |= {entry.key: digest_of(entry.name, entry.arguments, encode) for entry in self._entries(name)}
@@ -215,18 +213,18 @@ class RunCore(Journal):
         if is_journaled(self.messages[place]):
             try:
                 found = thread.engine.find(thread.key.namespace, reply)
-                said = [] if found is None else self._messages_at(thread.at(found[0]), found[1])
+                messages = [] if found is None else self._messages_at(thread.at(found[0]), found[1])
             except CheckpointNotFound:  # pruned meanwhile
-                said = []
-            return [(reply, _calls_in(one)) for one in said if isinstance(one, Mapping) and one.get("id") == reply]
+                messages = []
+            return [(reply, _calls_in(one)) for one in messages if isinstance(one, Mapping) and one.get("id") == reply]
         versions: list[tuple[str, Sequence[Any]]] = []
         for frame in thread.line(head.seq):
-            said = self._messages_at(thread, frame)
-            found_at, name = reply_of(said[: place + 1], lambda: self._root, thread.codec.encode) or (-1, "")
+            messages = self._messages_at(thread, frame)
+            found_at, name = reply_of(messages[: place + 1], lambda: self._root, thread.codec.encode) or (-1, "")
             if found_at != place:
                 break
             if name != reply:
-                versions.append((name, _calls_in(said[place])))
+                versions.append((name, _calls_in(messages[place])))
         return versions
 
     def _messages_at(self, thread: Timeline, frame: Frame) -> list[Any]:
@@ -242,7 +240,7 @@ class RunCore(Journal):
     def _notice(self, reply: str) -> None:
         if reply not in self._noticed and reply not in self._said_here:
             self._noticed.add(reply)
-            found = {name: CallEntry.from_dict(name, kept) for name, kept in self._kept(CALL, f"{reply}:")}
+            found = {name: CallEntry.from_dict(name, value) for name, value in self._values(CALL, f"{reply}:")}
             self._ledger = found | self._ledger
 
     def _lost(self, place: int, reply: str) -> CallEntry | None:
@@ -261,15 +259,15 @@ class RunCore(Journal):
             self._commit([self._record(RUN, ROOT, found)])
         return str(found)
 
-    def _pending(self, key: str, call: Mapping[str, Any]) -> Pending:
+    def _pending(self, key: str, call: Mapping[str, Any]) -> PendingCall:
         asked = read_call(call, self._thread.codec.encode)
         tool = None if asked.wrong else self._tool(asked.name)
-        return Pending(key, str(call.get("id") or key), asked.name, asked.arguments, tool, asked.wrong)
+        return PendingCall(key, str(call.get("id") or key), asked.name, asked.arguments, tool, asked.wrong)
 
     def _tool(self, name: str) -> Tool | None:
         return next((tool for tool in self._tools if tool.name == name), None)
 
-    def prepare(self, pending: Pending) -> Go | Known:
+    def prepare(self, pending: PendingCall) -> Go | KnownCall:
         """Decide what to do about a call, and record what must be recorded before it is made.
 
         Raises Paused if a person has not answered yet, Unknown if it may have been made and must not be made again, Fenced if
@@ -278,7 +276,7 @@ class RunCore(Journal):
         self.check()
         entry = self._unkept.get(pending.key) or self._ledger.get(pending.key)
         if entry is not None and entry.settled:
-            return Known(pending, entry)
+            return KnownCall(pending, entry)
         wrong = self._wrong(pending, entry)
         if wrong is not None and (entry is None or entry.status == CallStatus.WAITING):  # it was not started
             return self._failed(pending, wrong)
@@ -291,7 +289,7 @@ class RunCore(Journal):
             return self._failed(pending, refused)
         return self._begin(pending, pending.tool, self._ledger.get(pending.key), (answer or {}).get("comment"))
 
-    def _kept(self, kind: str, beginning: str) -> Iterator[tuple[str, Any]]:
+    def _values(self, kind: str, beginning: str) -> Iterator[tuple[str, Any]]:
         """Records whose names start with `beginning`, by name."""
         thread, after = self._thread, beginning[:-1]
         while True:
@@ -303,7 +301,7 @@ class RunCore(Journal):
                 return
             after = page.next
 
-    def _wrong(self, pending: Pending, entry: CallEntry | None) -> str | None:
+    def _wrong(self, pending: PendingCall, entry: CallEntry | None) -> str | None:
         if pending.wrong is not None:
             return pending.wrong
         if pending.tool is None:
@@ -313,23 +311,23 @@ class RunCore(Journal):
             return f"tool {pending.name!r} does not exist; available tools: {names}{before}"
         return pending.tool.check(pending.arguments)
 
-    def _failed(self, pending: Pending, error: str) -> Known:
-        return Known(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=storable_text(error)))
+    def _failed(self, pending: PendingCall, error: str) -> KnownCall:
+        return KnownCall(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=storable_text(error)))
 
-    def _answer(self, pending: Pending, tool: Tool, entry: CallEntry | None) -> dict[str, Any] | None:
+    def _answer(self, pending: PendingCall, tool: Tool, entry: CallEntry | None) -> dict[str, Any] | None:
         """A person's answer; None if the call was already started. Raises Paused if there is no answer yet."""
-        kept: dict[str, Any] | None = dict(self._kept(ANSWER, pending.key)).get(pending.key)
+        answer: dict[str, Any] | None = dict(self._values(ANSWER, pending.key)).get(pending.key)
         begun = entry is not None and entry.status != CallStatus.WAITING
-        if begun and (kept is not None or not tool.may_run_again):
+        if begun and (answer is not None or not tool.may_run_again):
             return None
-        if kept is None:
+        if answer is None:
             if entry is None or begun:  # a started entry is not an approval
                 entry = self._new(pending, CallStatus.WAITING, asked=question(pending.name, pending.arguments))
                 self._write(entry)
             raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)
-        return kept
+        return answer
 
-    def _begin(self, pending: Pending, tool: Tool, entry: CallEntry | None, comment: str | None) -> Go:
+    def _begin(self, pending: PendingCall, tool: Tool, entry: CallEntry | None, comment: str | None) -> Go:
         if entry is not None and _is_open(entry, tool):
             raise Unknown(
                 f"call {pending.key} of {pending.name!r} was started and its outcome is unknown; find out, then "
@@ -368,28 +366,28 @@ class RunCore(Journal):
         self._write(entry)
         raise Unknown(f"call {entry.key} of {entry.name!r}: {why}; find out, then resolve it", call=entry)
 
-    def settle(self, pending: Pending, entry: CallEntry) -> None:
+    def settle(self, pending: PendingCall, entry: CallEntry) -> None:
         """Answer a call in the conversation and in the ledger, in one commit."""
         failed = entry.status == CallStatus.FAILED
         answer = Message.tool_result(pending.call_id, f"error: {entry.error}" if failed else entry.result)
         if failed:
             answer.metadata["is_error"] = True
-        said = answer.to_dict() | {CALL_KEY: pending.key}
+        message = answer.to_dict() | {CALL_KEY: pending.key}
         known = self._ledger.get(pending.key)
         again = known is not None and known.settled  # its cost was counted when it was made
         details = Details(kind=Kind.TOOL_CALL, status="in_progress")
         if not again:
             details |= {"tokens_used": entry.tokens_used, "cost": entry.cost}
-        kept = [self._record(CALL, pending.key, entry.to_dict())]
+        records = [self._record(CALL, pending.key, entry.to_dict())]
         try:
-            self._append(said, kept, **details)
+            self._append(message, records, **details)
         except UnavailableError:
             self._unkept[pending.key] = entry
             raise
         self._unkept.pop(pending.key, None)
         self._ledger[pending.key] = entry
 
-    def _new(self, pending: Pending, status: CallStatus, **more: Any) -> CallEntry:
+    def _new(self, pending: PendingCall, status: CallStatus, **more: Any) -> CallEntry:
         arguments = pending.arguments if isinstance(pending.arguments, dict) else {"": pending.arguments}
         return CallEntry(pending.key, pending.name, status, arguments, noted_at=self._now(), **more)
 

@@ -27,9 +27,9 @@ from savegame.runs.ledger import (
     CallStatus,
     for_fork,
     generation,
-    generation_made,
     is_journaled,
     is_settled,
+    newest_generation,
     replies_in,
     reply_of,
     stand_ins,
@@ -58,9 +58,9 @@ class RunLedger(Ledger):
         kinds = [kind for kind in source.kinds() if companions.policy_of(kind).fork is fork_policy]
         if not kinds:
             return {}
-        kept = {kind: source.values(kind) for kind in kinds}
-        before = {frame.id for frame in source.line(at.seq)} if STEP in kept else set()
-        wanted = for_fork(kept, _messages(source, at.node), before, source.engine.codec.encode)
+        by_kind = {kind: source.values(kind) for kind in kinds}
+        before = {frame.id for frame in source.line(at.seq)} if STEP in by_kind else set()
+        wanted = for_fork(by_kind, _messages(source, at.node), before, source.engine.codec.encode)
         return {(kind, name): value for kind, records in wanted.items() for name, value in records.items()}
 
     def for_rewind(self, timeline: Lineage, frame: Frame, *, rerun_tools: bool) -> Records:
@@ -70,14 +70,14 @@ class RunLedger(Ledger):
         """
         if RUN not in timeline.kinds() and not rerun_tools:
             return {}
-        kept = timeline.values(RUN)
+        markers = timeline.values(RUN)
         messages = _messages(timeline, timeline.point(frame.seq, frame).node)
-        reply = reply_of(messages, lambda: str(kept.get(ROOT, "")), timeline.engine.codec.encode)
+        reply = reply_of(messages, lambda: str(markers.get(ROOT, "")), timeline.engine.codec.encode)
         if reply is None:
             return {}
-        before = generation(kept, reply[1])
-        made = generation_made(name for name in timeline.values(CALL) if name.startswith(f"{reply[1]}:")) if before else 0
-        wanted = before + 1 if rerun_tools else made
+        before = generation(markers, reply[1])
+        newest = newest_generation(name for name in timeline.values(CALL) if name.startswith(f"{reply[1]}:")) if before else 0
+        wanted = before + 1 if rerun_tools else newest
         return {} if wanted == before else {(RUN, GENERATION + reply[1]): wanted or None}
 
     def yields(self, timeline: Lineage, record: Record, given: bytes | None) -> bool:
@@ -130,23 +130,23 @@ class RunLedger(Ledger):
 
     def mend(self, timeline: Lineage) -> list[str]:
         """`Ledger.mend`."""
-        kept = {kind: timeline.values(kind) for kind in LEDGER}
+        records = {kind: timeline.values(kind) for kind in LEDGER}
         engine, row = timeline.engine, timeline.row()
         head = None if row is None else row.head
-        root = kept[RUN].get(ROOT) or os.urandom(8).hex()
+        root = records[RUN].get(ROOT) or os.urandom(8).hex()
         now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=timeline.store.clock())
         encode = engine.codec.encode
-        asked = {name: digest_of(value["name"], value["arguments"], encode) for name, value in kept[CALL].items()}
+        asked = {name: digest_of(value["name"], value["arguments"], encode) for name, value in records[CALL].items()}
         new: dict[tuple[str, str], Any] = {}
         shared: Shared = {}
         for frame, point in timeline.points(list(timeline.everything(newest_first=False))):
             messages = _messages(timeline, point.node, shared)
             place, reply = reply_of(messages, lambda: root, encode) or (0, "")
             if reply and (
-                is_journaled(messages[place]) or (frame.seq == head and any(kept.values()))
+                is_journaled(messages[place]) or (frame.seq == head and any(records.values()))
             ):  # else no run worked on it
                 known = {name: digest for name, digest in asked.items() if name.startswith(f"{reply}:")}
-                found = stand_ins(kept, messages, place, reply, now, known, encode)
+                found = stand_ins(records, messages, place, reply, now, known, encode)
                 new |= {
                     at: value
                     for at, value in found.items()

@@ -115,13 +115,13 @@ class CallEntry:
         return {name: value for name, value in plain.items() if value is not None} | {"status": self.status.value}
 
     @classmethod
-    def from_dict(cls, key: str, kept: Mapping[str, Any]) -> CallEntry:
+    def from_dict(cls, key: str, stored: Mapping[str, Any]) -> CallEntry:
         """The opposite of `to_dict`. What a person is asked is the call itself, whatever an imported record says."""
         known = {item.name for item in fields(cls)}
-        given = {name: value for name, value in kept.items() if name in known}
+        given = {name: value for name, value in stored.items() if name in known}
         if given.get("asked") is not None:
             given["asked"] = question(given["name"], given.get("arguments", {}))
-        return cls(key=key, **{**given, "status": CallStatus(kept["status"])})
+        return cls(key=key, **{**given, "status": CallStatus(stored["status"])})
 
 
 def question(name: str, arguments: Mapping[str, Any]) -> str:
@@ -222,8 +222,8 @@ def replies_in(messages: Sequence[Any], root: Callable[[], str], encode: Callabl
             if is_journaled(message):
                 yield place, str(message["id"])
                 continue
-            told = [_asked(call) for call in message.get("tool_calls") or ()]
-            yield place, blake3.blake3(encode([root(), place, told]) if told else b"").hexdigest(length=16)
+            calls = [_asked(call) for call in message.get("tool_calls") or ()]
+            yield place, blake3.blake3(encode([root(), place, calls]) if calls else b"").hexdigest(length=16)
 
 
 def is_journaled(message: Mapping[str, Any]) -> bool:
@@ -242,7 +242,7 @@ def generation(run: Mapping[str, Any], reply: str) -> int:
     return int(run.get(GENERATION + reply, 0))
 
 
-def generation_made(calls: Iterable[str]) -> int:
+def newest_generation(calls: Iterable[str]) -> int:
     """The newest generation in the keys of these calls of a reply."""
     return max((parts_of(key).generation for key in calls), default=0)
 
@@ -250,20 +250,20 @@ def generation_made(calls: Iterable[str]) -> int:
 # -- what goes along -------------------------------------------------------------------------------
 
 
-def for_fork(kept: Records, messages: Sequence[Any], before: Collection[str], encode: Callable[[Any], bytes]) -> Records:
+def for_fork(records: Records, messages: Sequence[Any], before: Collection[str], encode: Callable[[Any], bytes]) -> Records:
     """The part of a ledger that a run on a fork needs: steps, and the calls of the newest reply, which may be unsettled.
 
     `messages` is the conversation at the fork, `before` the ids of its ancestors.
     """
-    reply = reply_of(messages, lambda: str(kept.get(RUN, {}).get(ROOT, "")), encode)
-    calls = {name: value for name, value in kept.get(CALL, {}).items() if reply and name.startswith(f"{reply[1]}:")}
-    again = generation_made(calls)
+    reply = reply_of(messages, lambda: str(records.get(RUN, {}).get(ROOT, "")), encode)
+    calls = {name: value for name, value in records.get(CALL, {}).items() if reply and name.startswith(f"{reply[1]}:")}
+    again = newest_generation(calls)
     known = {name for name, value in calls.items() if is_settled(value)}
     return {
         CALL: calls,
-        ANSWER: {name: value for name, value in kept.get(ANSWER, {}).items() if name in known},  # else it is asked again
-        STEP: {name: value for name, value in kept.get(STEP, {}).items() if value.get("at") in {None, *before}},
-        RUN: {name: value for name, value in kept.get(RUN, {}).items() if name == ROOT}
+        ANSWER: {name: value for name, value in records.get(ANSWER, {}).items() if name in known},  # else it is asked again
+        STEP: {name: value for name, value in records.get(STEP, {}).items() if value.get("at") in {None, *before}},
+        RUN: {name: value for name, value in records.get(RUN, {}).items() if name == ROOT}
         | ({GENERATION + reply[1]: again} if reply and again else {}),
     }
 
@@ -284,7 +284,7 @@ def gives_way(kind: str, name: str, there: Any, given: Any, calls: Iterable[str]
         return _FAR.index(CallStatus(given["status"])) >= _FAR.index(CallStatus(there["status"]))
     if kind == RUN and name.startswith(GENERATION):
         reply = name.removeprefix(GENERATION)
-        return generation_made(key for key in calls if key.startswith(f"{reply}:")) <= int(given or 0)
+        return newest_generation(key for key in calls if key.startswith(f"{reply}:")) <= int(given or 0)
     return kind == RUN and name == TAKEOVERS
 
 
@@ -299,7 +299,7 @@ def _is_same(there: Mapping[str, Any], given: Mapping[str, Any], encode: Callabl
 
 
 def stand_ins(
-    kept: Records,
+    records: Records,
     messages: Sequence[Any],
     place: int,
     reply: str,
@@ -312,23 +312,23 @@ def stand_ins(
     A call without an entry gets the outcome in its answer; without an answer, an unknown outcome. `known` are digests of what
     calls ask for, by key: see `keys_for`.
     """
-    made = generation_made(name for name in kept.get(CALL, {}) if name.startswith(f"{reply}:"))
-    again = generation(kept.get(RUN, {}), reply) or made
+    newest = newest_generation(name for name in records.get(CALL, {}) if name.startswith(f"{reply}:"))
+    again = generation(records.get(RUN, {}), reply) or newest
     new: dict[tuple[str, str], Any] = {(RUN, GENERATION + reply): again} if again else {}
-    told = [message for message in messages[place + 1 :] if isinstance(message, Mapping)]
+    answers = [message for message in messages[place + 1 :] if isinstance(message, Mapping)]
     calls = messages[place].get("tool_calls") or ()
     asked = [read_call(call, encode) for call in calls]
     keys = keys_for(reply, again, [one.digest for one in asked], known, whole=False)
     for key, call, one in zip(keys, calls, asked, strict=True):
         if one.wrong is not None:  # unreadable, so it was not made
             continue
-        answer = next((message for message in told if str(call.get("id") or key) == message.get("tool_call_id")), None)
+        answer = next((message for message in answers if str(call.get("id") or key) == message.get("tool_call_id")), None)
         if answer is None or answer.get(CALL_KEY) == key:  # else another call made it
-            new[CALL, key] = CallEntry(key, one.name, arguments=one.arguments, noted_at=now, **_told(answer)).to_dict()
-    return {(kind, name): value for (kind, name), value in new.items() if name not in kept.get(kind, {})}
+            new[CALL, key] = CallEntry(key, one.name, arguments=one.arguments, noted_at=now, **_answer_fields(answer)).to_dict()
+    return {(kind, name): value for (kind, name), value in new.items() if name not in records.get(kind, {})}
 
 
-def _told(answer: Mapping[str, Any] | None) -> dict[str, Any]:
+def _answer_fields(answer: Mapping[str, Any] | None) -> dict[str, Any]:
     """The outcome of a call according to its answer in the conversation."""
     if answer is None:
         return {"status": CallStatus.UNKNOWN, "error": LOST}

@@ -120,8 +120,8 @@ def as_reply(given: Any) -> dict[str, Any]:
     except InvalidInputError:
         if not calls:
             raise
-        said = as_reply({"content": None, **reply, "tool_calls": []})
-        return said | {"tool_calls": [_call_with_id(call, number) for number, call in enumerate(calls)]}
+        text = as_reply({"content": None, **reply, "tool_calls": []})
+        return text | {"tool_calls": [_call_with_id(call, number) for number, call in enumerate(calls)]}
     if message.role != Role.ASSISTANT:
         raise InvalidInputError(f"a model's reply must have the role assistant, not {message.role}")
     return message.to_dict()
@@ -155,8 +155,8 @@ def storable_reply(reply: Any, encode: Callable[[Any], bytes]) -> Any:
         return None
     texts = {name: storable_text(value) if isinstance(value, str) else value for name, value in given.items()}
     calls = [_storable_call(call, encode) for call in _calls_of(given)]
-    said = {**texts, "tool_calls": calls} if calls else texts
-    return None if said == given else said
+    storable = {**texts, "tool_calls": calls} if calls else texts
+    return None if storable == given else storable
 
 
 def _storable_call(call: Mapping[str, Any], encode: Callable[[Any], bytes]) -> Mapping[str, Any]:
@@ -166,8 +166,8 @@ def _storable_call(call: Mapping[str, Any], encode: Callable[[Any], bytes]) -> M
     except InvalidState as error:
         inner = call.get("function")
         named = {**call, **inner} if isinstance(inner, Mapping) else call
-        told = {name: storable_text(str(named[name])) for name in ("id", "name") if named.get(name)}
-        return {**told, "arguments": f"(they could not be saved: {error})"}
+        texts = {name: storable_text(str(named[name])) for name in ("id", "name") if named.get(name)}
+        return {**texts, "arguments": f"(they could not be saved: {error})"}
     return call
 
 

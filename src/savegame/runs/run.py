@@ -23,8 +23,8 @@ from savegame.errors import InvalidInputError, TransactionFailed, UnavailableErr
 from savegame.messages import views
 from savegame.model import Kind, Status, checked_id, checked_number
 from savegame.runs import tracing
-from savegame.runs.core import Go, Known, RunCore
-from savegame.runs.journal import MISSING
+from savegame.runs.conversation import NO_RESULT
+from savegame.runs.core import Go, KnownCall, RunCore
 from savegame.runs.lease import Hold
 from savegame.runs.toolbox import Call, Toolbox, ToolKind, delays
 from savegame.store import Capability, Store
@@ -100,18 +100,18 @@ class AnyRun:
 
     def openai_messages(self, **options: Any) -> list[dict[str, Any]]:
         """The messages that `model` passes, in the form of OpenAI's chat completions; takes the options of `model`."""
-        return views.openai_messages(self._core.shown(**options))
+        return views.openai_messages(self._core.select_messages(**options))
 
     def anthropic_messages(self, **options: Any) -> tuple[str, list[dict[str, Any]]]:
         """The system text and the messages that `model` passes, in Anthropic's form; takes the options of `model`."""
-        return views.anthropic_messages(self._core.shown(**options))
+        return views.anthropic_messages(self._core.select_messages(**options))
 
-    def _question(self, shown: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _question(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The messages for the model. Raises InvalidInputError while calls of its last reply have no answer."""
         self._core.check()
         if self._core.pending():
             raise InvalidInputError("calls of the last reply are not settled yet; call run.tools() before run.model()")
-        return self._core.shown(**shown)
+        return self._core.select_messages(**options)
 
     def _unkept_reply(self) -> tuple[Any, Usage | None] | None:
         """The unsaved reply that the model already gave at this point of the conversation."""
@@ -141,8 +141,8 @@ class AnyRun:
         else:
             self._saving(Kind.TOOL_CALL, self._core.fail, go, _described(result))
 
-    def _settle_now(self, found: Go | Known) -> None:
-        if isinstance(found, Known):
+    def _settle_now(self, found: Go | KnownCall) -> None:
+        if isinstance(found, KnownCall):
             self._core.settle(found.pending, found.entry)
         else:
             self._in_transaction(found)
@@ -208,7 +208,7 @@ class Run(AnyRun):
         checked = None if key is None else checked_id(key, "a key")
         return self._saving(Kind.MANUAL, self._core.user, content, checked)
 
-    def model(self, llm: Callable[[list[dict[str, Any]]], Any], *, usage: Usage | None = None, **shown: Any) -> Any:
+    def model(self, llm: Callable[[list[dict[str, Any]]], Any], *, usage: Usage | None = None, **options: Any) -> Any:
         """Ask the model, and save its reply before any of its calls starts. Returns the content of the reply.
 
         `llm(messages)` returns text or an assistant message, `usage(reply)` its tokens and cost. The messages are limited to
@@ -218,7 +218,7 @@ class Run(AnyRun):
         known = self._unkept_reply()
         if known is not None:
             return self._journal(*known)
-        question = self._question(shown)
+        question = self._question(options)
         with tracing.chat(self._thread_id) as span:
             reply = plain_result(llm(question), "the model's function")
             span.used(reply)
@@ -238,7 +238,7 @@ class Run(AnyRun):
     def step(self, name: str, work: Callable[[], T]) -> T:
         """The result of `work()`, saved under a name: later runs return the saved result. A crash may repeat `work()`."""
         found = self._core.step(checked_id(name, "a step's name"))
-        if found is MISSING:
+        if found is NO_RESULT:
             found = plain_result(work(), f"the function of step {name!r}")
             self._core.keep_step(name, found)
         value: T = found
@@ -281,7 +281,7 @@ class Run(AnyRun):
         if raised:
             raise raised[0]
 
-    def _settle(self, found: Go | Known) -> None:
+    def _settle(self, found: Go | KnownCall) -> None:
         if takes_long(found):
             self._keep(self._outcome(found))
         else:
@@ -305,7 +305,7 @@ class Run(AnyRun):
                     go = go.again()
 
 
-def takes_long(found: Go | Known) -> TypeGuard[Go]:
+def takes_long(found: Go | KnownCall) -> TypeGuard[Go]:
     """Whether a call is made outside the transaction that saves it. A transaction tool is not: it blocks every writer."""
     return isinstance(found, Go) and found.tool.kind != ToolKind.TRANSACTION
 
@@ -361,10 +361,10 @@ def _spent(reply: Any, usage: Usage | None) -> tuple[tuple[int | None, float | N
     if usage is None:
         return (None, None), None
     try:
-        told = plain_result(usage(reply), "usage", "pass an ordinary function")
-        if not isinstance(told, tuple) or len(told) != 2:
-            raise InvalidInputError(f"usage() returned {told!r}; it must return (tokens, cost), each of which may be None")
-        tokens_used, cost = told
+        spending = plain_result(usage(reply), "usage", "pass an ordinary function")
+        if not isinstance(spending, tuple) or len(spending) != 2:
+            raise InvalidInputError(f"usage() returned {spending!r}; it must return (tokens, cost), each of which may be None")
+        tokens_used, cost = spending
         if tokens_used is not None:
             checked_number(tokens_used, "tokens_used")
         if cost is not None:

@@ -26,8 +26,8 @@ from savegame.errors import (
 )
 from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, checked_id
 from savegame.runs import tracing
+from savegame.runs.conversation import time_of
 from savegame.runs.core import RunCore
-from savegame.runs.journal import time_of
 from savegame.runs.lease import Hold, is_gone
 from savegame.runs.ledger import TAKEOVERS, CallEntry, CallStatus
 from savegame.runs.run import refuse_what_cannot_run
@@ -152,16 +152,18 @@ class Runner:
     def calls(self, thread_id: str) -> Iterator[CallEntry]:
         """`Vault.calls`."""
         thread = self._thread(thread_id)
-        entries = sorted((CallEntry.from_dict(*kept) for kept in thread.values(CALL).items()), key=lambda entry: entry.order)
+        entries = sorted(
+            (CallEntry.from_dict(*record) for record in thread.values(CALL).items()), key=lambda entry: entry.order
+        )
         waiting = {entry.key for entry in entries if entry.status == CallStatus.WAITING}
         answered = waiting & thread.values(ANSWER).keys() if waiting else waiting
         return (replace(entry, answered=entry.key in answered) for entry in entries)
 
     def _call(self, thread: Timeline, key: str) -> CallEntry:
-        kept = thread.values(CALL).get(key)
-        if kept is None:
+        fields = thread.values(CALL).get(key)
+        if fields is None:
             raise NotFoundError(f"thread {thread.id!r} has no call {key!r}; vault.calls({thread.id!r}) lists them")
-        return CallEntry.from_dict(key, kept)
+        return CallEntry.from_dict(key, fields)
 
     def answer(self, thread_id: str, call: str | CallEntry, value: Any, comment: str | None) -> bool:
         """`Vault.answer`."""
@@ -171,8 +173,8 @@ class Runner:
         if entry.status != CallStatus.WAITING:
             return False
         try:
-            said = {"value": value} if comment is None else {"value": value, "comment": comment}
-            thread.commit([thread.put(ANSWER, key, said, absent=True)])
+            fields = {"value": value} if comment is None else {"value": value, "comment": comment}
+            thread.commit([thread.put(ANSWER, key, fields, absent=True)])
         except AlreadyExistsError:
             return False
         return True
@@ -336,8 +338,8 @@ class Runner:
         """How often a run was taken over since its last progress."""
         thread = self._thread(thread_id)
         row = thread.row()
-        kept = thread.values(RUN).get(TAKEOVERS, {})
-        return int(kept["count"]) if row is not None and kept and kept["head"] == row.head_id else 0
+        takeovers = thread.values(RUN).get(TAKEOVERS, {})
+        return int(takeovers["count"]) if row is not None and takeovers and takeovers["head"] == row.head_id else 0
 
     # -- helpers -----------------------------------------------------------------------------------
 

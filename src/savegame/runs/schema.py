@@ -76,14 +76,16 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
             raise InvalidInputError(f"its parameter {parameter.name!r} cannot be passed by name; do not use *, ** or /")
     shapes = _Shapes()
     hints = _parameter_hints(function, own)
-    told = _descriptions(function, own)
+    descriptions = _descriptions(function, own)
     fields = {}
     for name, parameter in own.items():
         try:
             shape = shapes.of(hints.get(name, Any))
         except InvalidInputError as error:
             raise InvalidInputError(f"its parameter {name!r}: {error}") from error
-        fields[name] = _Field(_with_details(shape, told.get(name), parameter.default), parameter.default is parameter.empty)
+        fields[name] = _Field(
+            _with_details(shape, descriptions.get(name), parameter.default), parameter.default is parameter.empty
+        )
     whole = _object(fields, dict)
     defaults = {name: item.default for name, item in own.items() if item.default is not item.empty}
     schema = {**whole.schema, "$defs": shapes.defs} if shapes.defs else whole.schema
@@ -112,8 +114,8 @@ def _descriptions(function: Callable[..., Any], own: Mapping[str, Any]) -> dict[
 
 def _with_details(shape: Shape, description: str | None, default: Any) -> Shape:
     details = {} if description is None else {"description": description}
-    shown = {"default": default} if type(default) in _SCALARS else {}
-    return shape._replace(schema={**shape.schema, **details, **shown})
+    defaults = {"default": default} if type(default) in _SCALARS else {}
+    return shape._replace(schema={**shape.schema, **details, **defaults})
 
 
 class _Shapes:
@@ -146,9 +148,9 @@ class _Shapes:
         if cls in self.within:
             raise InvalidInputError(f"{cls.__name__} refers to itself; use a pydantic model for that")
         self.within.append(cls)
-        made = self._dataclass(cls) if dataclasses.is_dataclass(cls) else self._typed_dict(cls)
+        shape = self._dataclass(cls) if dataclasses.is_dataclass(cls) else self._typed_dict(cls)
         self.within.pop()
-        return made
+        return shape
 
     def _dataclass(self, cls: Any) -> Shape:
         hints = _hints(cls)
@@ -179,8 +181,8 @@ class _Shapes:
         return Shape(schema, lambda value, place: _read_pydantic(cls, value, place))
 
     def _wrapped(self, args: tuple[Any, ...]) -> Shape:
-        told = [item for item in args[1:] if isinstance(item, str)]
-        return _with_details(self.of(args[0]), told[0] if told else None, inspect.Parameter.empty)
+        descriptions = [item for item in args[1:] if isinstance(item, str)]
+        return _with_details(self.of(args[0]), descriptions[0] if descriptions else None, inspect.Parameter.empty)
 
     def _literal(self, args: tuple[Any, ...]) -> Shape:
         return _choice([(value, value) for value in args], f"Literal{list(args)}")

@@ -219,7 +219,7 @@ class Toolbox:
                 kind = _kind(read_only=read_only, idempotent=idempotent, transaction=transaction, annotations=annotations)
                 parameters = parameters_of(found)
                 _check_function(found, kind, parameters)
-                made = Tool(
+                new = Tool(
                     name=called,
                     kind=kind,
                     ask=ask,
@@ -233,7 +233,7 @@ class Toolbox:
                 )
             except InvalidInputError as error:
                 raise InvalidInputError(f"tool {called!r}: {error}") from error
-            self._add(made)
+            self._add(new)
             return found
 
         return add if function is None else add(function)

@@ -20,14 +20,13 @@ from savegame.encoding.codec import Codec
 from savegame.encoding.frames import load_meta
 from savegame.encoding.text import written
 from savegame.encoding.tree import Node, value_of
-from savegame.errors import CheckpointNotFound, CorruptionError, InvalidInputError
+from savegame.errors import ConflictError, CorruptionError, InvalidInputError
 from savegame.index import PLACE, Entry, Found, Index, Said
 from savegame.messages.locate import find_messages_node
 from savegame.model import CheckpointId, ThreadKey, ThreadRow, checked_limit
 from savegame.timeline.engine import Engine
-from savegame.timeline.reading import Reader, refuse_missing_head
+from savegame.timeline.reading import Reader
 from savegame.timeline.verify import Progress
-from savegame.waiting.retrying import TRIES
 
 logger = logging.getLogger("savegame")
 
@@ -177,7 +176,7 @@ def _batches(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
     size = 0
     for entry in entries:
         batch.append(entry)
-        size += sum(len(said.text) for said in entry.messages)
+        size += sum(len(message.text) for message in entry.messages)
         if len(batch) == BATCH_THREADS or size > BATCH_CHARACTERS:
             yield batch
             batch, size = [], 0
@@ -199,21 +198,16 @@ def _entries(engine: Engine, keys: list[ThreadKey], skipped: list[str]) -> Itera
 
 
 def _entry(thread: Reader) -> Entry | None:
-    seen: ThreadRow | None = None
-    for _ in range(TRIES):
-        row = thread.row()
-        if row is None or not row.head:
-            return None
-        try:
-            frame = thread.frame(row.head)
-            texts = list(map(extract_text, read_messages(thread.point(row.head, frame).node)))
-        except CheckpointNotFound as error:
-            refuse_missing_head(row, seen, error)
-            seen = row
-            continue
+    def read(row: ThreadRow) -> Entry:
+        frame = thread.frame(row.head)
+        texts = list(map(extract_text, read_messages(thread.point(row.head, frame).node)))
         return Entry(thread.key, frame.id, row.agent, load_meta(frame.meta).created_us, texts)
-    logger.warning("thread %r is not searched: its head kept moving while it was read; search again", thread.id)
-    return None
+
+    try:
+        return thread.at_head(read)
+    except ConflictError as error:
+        logger.warning("thread %r is not searched: %s", thread.id, error)
+        return None
 
 
 # -- what is searched ------------------------------------------------------------------------------

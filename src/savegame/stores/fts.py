@@ -23,8 +23,9 @@ from savegame.index import Entry, Found, Index, Said, damaged, rearranged
 from savegame.model import ThreadKey
 from savegame.stores import sqlite_file as file
 from savegame.stores.sql_files import queries
+from savegame.waiting.undoing import on_failure
 
-APPLICATION_ID: Final = 0x53415657
+INDEX_ID: Final = 0x53415657
 VERSION: Final = 1
 """Of the schema and of how text is cut into words: after a change of either, every index is rebuilt."""
 
@@ -84,8 +85,8 @@ class FtsIndex(Index):
                     break
                 rows = [row for row in _messages(db, no) if wanted in row[-1].casefold()]
                 if rows:
-                    _, place, role, said = rows[0]
-                    found.append(Found(thread_id, agent_id, head, place, role, said, 0.0, len(rows)))
+                    _, place, role, content = rows[0]
+                    found.append(Found(thread_id, agent_id, head, place, role, content, 0.0, len(rows)))
         return found
 
     def size(self) -> int:
@@ -161,15 +162,12 @@ def _opened(path: str) -> apsw.Connection:
     if not os.path.exists(path):
         _create(path)
     db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
-    try:
+    with on_failure(db.close):
         db.set_busy_timeout(file.BUSY_MS)
         for name, value in (("secure_delete", 1), ("synchronous", 1), ("temp_store", 2), ("cache_size", -16_000)):
             db.pragma(name, value)
-        if (db.pragma("application_id"), db.pragma("user_version")) != (APPLICATION_ID, VERSION):
+        if (db.pragma("application_id"), db.pragma("user_version")) != (INDEX_ID, VERSION):
             _lay_out(db)
-    except BaseException:
-        db.close()
-        raise
     return db
 
 
@@ -192,9 +190,9 @@ def _lay_out(db: apsw.Connection) -> None:
     application, version = db.pragma("application_id"), db.pragma("user_version")
     if _rows(db, SQL["is_empty"]) == [(1,)]:
         db.execute(_SCHEMA)
-        db.pragma("application_id", APPLICATION_ID)
+        db.pragma("application_id", INDEX_ID)
         db.pragma("user_version", VERSION)
-    elif application != APPLICATION_ID:
+    elif application != INDEX_ID:
         raise _foreign(db.filename)
     elif version != VERSION:  # else another process has laid it out meanwhile
         raise damaged(db.filename, f"version {version}, not {VERSION}")
@@ -234,10 +232,10 @@ def _is_ours(path: str) -> bool:
             return True
         with file.translated(path), contextlib.closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)) as db:
             db.set_busy_timeout(file.BUSY_MS)
-            return bool(db.pragma("application_id") == APPLICATION_ID)
+            return bool(db.pragma("application_id") == INDEX_ID)
     except CorruptionError:
         with open(path, "rb") as stream:  # SQLite cannot hold locks on it, which closing it would drop
-            return int.from_bytes(stream.read(_HEADER.stop)[_HEADER], "big") == APPLICATION_ID
+            return int.from_bytes(stream.read(_HEADER.stop)[_HEADER], "big") == INDEX_ID
     except FileNotFoundError:
         return True
 
@@ -269,7 +267,7 @@ def _forget(db: apsw.Connection, heads: Mapping[ThreadKey, str | None]) -> None:
 def _replace(db: apsw.Connection, no: int, messages: Sequence[Said]) -> list[Row]:
     """Make the messages of a thread those; what is there already only moves to its place. Gives what is left over."""
     rows = {row[0]: row for row in _messages(db, no)}
-    moved, new, left = rearranged([(key, place, Said(*said)) for key, place, *said in rows.values()], messages)
+    moved, new, left = rearranged([(key, place, Said(*message)) for key, place, *message in rows.values()], messages)
     for key, place in moved:
         db.execute(SQL["move_message"], (place, key))
     for key, place in enumerate(new, max(rows, default=no << NUMBER_BITS) + 1):

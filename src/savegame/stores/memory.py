@@ -18,10 +18,10 @@ from typing import Any, ClassVar, TypeVar
 from savegame.errors import ClosedError, CorruptionError, InvalidInputError
 from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
 from savegame.store import Append, Capability, line_start
-from savegame.stores.forking import Still, take_along
 from savegame.stores.fts import FtsIndex
 from savegame.stores.refusals import no_checkpoint, read_only, write_inside
 from savegame.stores.rules import Blobs, Pin, RuledStore, Transaction
+from savegame.waiting.forking import Still, take_along
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -139,9 +139,9 @@ class _Commit(Transaction):
         self._undoable.put(frames, seq, frames[seq]._replace(note=note))
 
     def rebase(self, key: ThreadKey, frames: Sequence[tuple[int, int, bytes]]) -> None:
-        kept = self._look(key).frames
+        table = self._look(key).frames
         for seq, base, delta in frames:
-            self._undoable.put(kept, seq, kept[seq]._replace(base=base, delta=delta))
+            self._undoable.put(table, seq, table[seq]._replace(base=base, delta=delta))
 
     def drop_frames(self, key: ThreadKey, seqs: Sequence[int], *, aside: bool) -> None:
         thread = self._look(key)
@@ -286,9 +286,9 @@ class MemoryStore(RuledStore):
         """Frames of a range, in order."""
         with self._locked() as tables:
             thread = tables.look(key)
-            kept, last = thread.frames, thread.row.last
+            table, last = thread.frames, thread.row.last
             seqs = range(max(low, 1), min(last if high is None else high, last) + 1)
-            found = (kept[seq] for seq in (reversed(seqs) if newest_first else seqs) if seq in kept)
+            found = (table[seq] for seq in (reversed(seqs) if newest_first else seqs) if seq in table)
             wanted = islice((frame for frame in found if not noted or frame.note is not None), limit)
             return [frame if deltas else frame._replace(delta=None) for frame in wanted]
 
@@ -320,8 +320,8 @@ class MemoryStore(RuledStore):
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         """Records of one kind, by name."""
         with self._locked() as tables:
-            kept = sorted(tables.look(key).records.items())
-        wanted = (Record(kind, name, value) for (its, name), value in kept if its == kind and name > after)
+            rows = sorted(tables.look(key).records.items())
+        wanted = (Record(kind, name, value) for (its, name), value in rows if its == kind and name > after)
         return _page(wanted, limit, lambda record: record.name)
 
     def kinds(self, key: ThreadKey) -> list[str]:

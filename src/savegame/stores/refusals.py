@@ -54,6 +54,13 @@ def read_only(place: str) -> UnsupportedError:
     return UnsupportedError(f"{place}: opened with read_only=True; open it for writing to change it")
 
 
+def newer_format(place: str, version: int, newest: int) -> UnsupportedError:
+    """A store written by a newer savegame."""
+    return UnsupportedError(
+        f"{place}: has format {version}, this savegame knows up to {newest}; nothing was changed, install a newer savegame"
+    )
+
+
 def write_inside(place: str) -> UnavailableError:
     """A write that interrupted a write of the same Python thread: it would wait for itself, or mix with it."""
     return UnavailableError(

@@ -6,7 +6,6 @@ listing need not read deltas and loading need not read metadata.
 
 from __future__ import annotations
 
-import os
 import random
 import zlib
 from collections.abc import Callable, Iterable
@@ -19,6 +18,7 @@ from savegame.model import Chain, Frame, Lease, Page, Record, ThreadKey, ThreadR
 from savegame.store import Append
 from savegame.stores.rules import MAX_SEQ
 from savegame.stores.sums import blob_checksum, damaged, meta_checksum, record_checksum, thread_sum
+from savegame.waiting.forking import call_in_child
 
 
 class Row(NamedTuple):
@@ -73,15 +73,15 @@ EMPTY_ROW = Row(0, None, 0, None, 0, 0, 0, 0, 0, None, 0, 0)
 
 
 def continues(change: Append, row: Row) -> bool:
-    """Whether the rules surely accept an append to a thread whose row is still this one, whatever else is stored.
+    """Whether the rules surely accept an append to a thread whose row is still this one, if its id is free.
 
     If not, they decide: this never refuses anything.
     """
     _, agent, head, head_id, last, _, _, _, newest, owner, _, _ = row  # every save comes along here
-    _, _, base, _, _, _, expect, epoch, wanted_agent, _, _, fresh, _, base_id = change
+    _, _, base, _, _, _, expect, epoch, wanted_agent, _, _, _, _, base_id = change
     free = owner is None if epoch is None else epoch == newest != 0
     on_head = expect == head_id and base == head and base_id in (None, head_id)
-    return fresh and free and on_head and wanted_agent in (None, agent) and last < MAX_SEQ
+    return free and on_head and wanted_agent in (None, agent) and last < MAX_SEQ
 
 
 def remember(rows: dict[ThreadKey, Row], new: dict[ThreadKey, Row], most: int = 1024) -> None:
@@ -111,7 +111,7 @@ def read_thread(key: ThreadKey, columns: tuple[Any, ...]) -> Row:
     return row
 
 
-class Span(NamedTuple):
+class FrameRange(NamedTuple):
     """Which frames are read: the parameters of `Store.frames`."""
 
     low: int = 0
@@ -218,8 +218,7 @@ def place_in(stored_id: str | bytes) -> int:
 
 
 _random = random.Random()  # noqa: S311 - ids are no secrets, and asking the system for each costs time
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_random.seed)
+call_in_child(_random.seed)
 
 
 def check_order(what: str, places: Iterable[Any], thread_id: str | None = None) -> None:

@@ -33,7 +33,9 @@ from savegame.errors import (
 )
 from savegame.store import Layout
 from savegame.stores import sql_files
-from savegame.stores.refusals import refused_ending
+from savegame.stores.refusals import newer_format, refused_ending
+from savegame.waiting.retrying import OPENINGS
+from savegame.waiting.undoing import on_failure
 
 APPLICATION_ID: Final = 0x53415645
 PAGE_SIZE: Final = 8192
@@ -45,10 +47,7 @@ SQL: Final = sql_files.queries(_SQL / "queries.sql")
 MIGRATIONS: Final = sql_files.migrations(_SQL / "migrations")
 """Every step of the layout, as (version, SQL), oldest first. Read at import: a process may run out of descriptors later."""
 
-NEWEST: Final = MIGRATIONS[-1][0]
-
-OPENINGS: Final = 20
-"""Attempts to open files that others keep replacing or removing meanwhile."""
+NEWEST_LAYOUT: Final = MIGRATIONS[-1][0]
 
 Identity: TypeAlias = tuple[tuple[int, int] | None, ...]
 """Which files a name stands for: device and inode of the database, its -wal and its -shm; None for one that is missing."""
@@ -196,7 +195,7 @@ def prepare(path: str, *, read_only: bool) -> Layout:
         _make_directories(os.path.dirname(path))
         _check_file_system(path)
         _create(path)
-        return Layout(0, NEWEST)
+        return Layout(0, NEWEST_LAYOUT)
     if not stat.S_ISREG(status.st_mode):
         raise UnsupportedError(f"{path}: is not a file; use the path of a file, for example {path}/agents.db")
     _check_file_system(path)
@@ -211,7 +210,7 @@ def prepare(path: str, *, read_only: bool) -> Layout:
             db.set_busy_timeout(BUSY_MS)
             _lay_out(db)
     found = _check_ours(path, read_only=read_only)
-    return Layout(found if status.st_size else 0, found if read_only else NEWEST)
+    return Layout(found if status.st_size else 0, found if read_only else NEWEST_LAYOUT)
 
 
 def connect(path: str, *, read_only: bool, synchronous: int, cache_kib: int = 2000) -> Connection:
@@ -230,7 +229,7 @@ def _connect(path: str, *, read_only: bool, synchronous: int, cache_kib: int) ->
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     with translated(path):
         db = Connection(path, flags=flags)
-        try:
+        with on_failure(db.close):
             db.set_busy_timeout(BUSY_MS)
             for name, value in (
                 ("journal_mode", "wal"),
@@ -243,9 +242,6 @@ def _connect(path: str, *, read_only: bool, synchronous: int, cache_kib: int) ->
                 ("cache_size", -cache_kib),
             ):
                 _set(db, name, value, read_only=read_only)
-        except BaseException:
-            db.close()
-            raise
     return db
 
 
@@ -356,11 +352,9 @@ def _check_ours(path: str, *, read_only: bool) -> int:
         raise translate(error, path) or error from error
     if application != APPLICATION_ID:
         raise UnsupportedError(f"{path}: is an SQLite database of another program; nothing was changed, choose another path")
-    if version > NEWEST:
-        raise UnsupportedError(
-            f"{path}: has format {version}, this savegame knows up to {NEWEST}; nothing was changed, install a newer savegame"
-        )
-    if version < NEWEST and not read_only:
+    if version > NEWEST_LAYOUT:
+        raise newer_format(path, version, NEWEST_LAYOUT)
+    if version < NEWEST_LAYOUT and not read_only:
         with translated(path), contextlib.closing(apsw.Connection(path)) as db:
             db.set_busy_timeout(BUSY_MS)
             _migrate(db)

@@ -66,14 +66,14 @@ class Child:
 
     def __init__(self, target: Callable[..., None], *args: Any) -> None:
         PROCESSES.set_forkserver_preload(["savegame", "savegame.stores.sqlite", "savegame.testing.faults"])
-        self._lines, said = PROCESSES.Pipe(duplex=False)
-        heard, self._answers = PROCESSES.Pipe(duplex=False)
+        self._lines, sending = PROCESSES.Pipe(duplex=False)
+        receiving, self._answers = PROCESSES.Pipe(duplex=False)
         self._buffer = b""
         self._ended = False
-        self._process = PROCESSES.Process(target=_child, args=(target, said, heard, args), daemon=True)
+        self._process = PROCESSES.Process(target=_child, args=(target, sending, receiving, args), daemon=True)
         self._process.start()
-        said.close()
-        heard.close()
+        sending.close()
+        receiving.close()
 
     def __enter__(self) -> Child:
         return self
@@ -94,7 +94,7 @@ class Child:
         self._process.join(PATIENCE_S)
         assert not self._process.is_alive()
 
-    def said(self) -> list[Line]:
+    def lines(self) -> list[Line]:
         """The lines since the last call, without waiting."""
         while self._more(0):
             pass
@@ -137,8 +137,8 @@ def _check_line(line: Line) -> Line:
     return line
 
 
-def _child(target: Callable[..., None], said: Any, heard: Any, args: Sequence[Any]) -> None:
-    mouth = Mouth(said.fileno(), heard.fileno())
+def _child(target: Callable[..., None], sending: Any, receiving: Any, args: Sequence[Any]) -> None:
+    mouth = Mouth(sending.fileno(), receiving.fileno())
     try:
         target(mouth, *args)
     except BaseException:  # noqa: BLE001 - the parent fails the test
@@ -319,7 +319,7 @@ class Oracle:
                 self.lost.append(checkpoint_id)
         new = [one for one in there if one not in known]
         if not thread_id.startswith("doomed"):
-            assert len(new) <= surprises, f"{len(new)} saves of {thread_id!r} that nobody requested"
+            assert len(new) <= surprises, f"{len(new)} saves of {thread_id!r} that were not requested"
         self.surprises += len(new)
         self.known[thread_id] = there
 

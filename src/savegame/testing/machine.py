@@ -34,7 +34,7 @@ THREADS: Final = ("support-42", "../../x", "🎲")
 LABELS: Final = ("before refund", "latest", "a/b")
 TAGS: Final = ("risky", "head", "ü")
 AGENTS: Final = (None, "helper")
-PLAIN: Final = ("description", "iteration", "tokens_used", "cost", "resume_hint", "metadata", "kind", "status")
+PLAIN_DETAILS: Final = ("description", "iteration", "tokens_used", "cost", "resume_hint", "metadata", "kind", "status")
 
 threads = st.sampled_from(THREADS)
 sides = st.sampled_from((0, 1))
@@ -139,18 +139,18 @@ class VaultMachine(RuleBasedStateMachine):
         return data.draw(st.just(before) | strategies.edits(before) | strategies.edits(before), label="state")
 
     def saved(
-        self, place: tuple[str, int], made: Checkpoint, state: Any, *, parent: str | None = None, keywords: dict[str, Any]
+        self, place: tuple[str, int], checkpoint: Checkpoint, state: Any, *, parent: str | None = None, keywords: dict[str, Any]
     ) -> None:
         """Record a save in the model, and check the returned checkpoint."""
         thread_id, side = place
-        for seen in (made.id, f"seq {made.id}"):  # an id may be reused after its checkpoint was deleted
+        for seen in (checkpoint.id, f"seq {checkpoint.id}"):  # an id may be reused after its checkpoint was deleted
             self.seen.pop(seen, None)
-        point = self.model.save(thread_id, made.id, state, parent=parent, details=keywords, agent=AGENTS[side])
-        self.known[place] = made.id
+        point = self.model.save(thread_id, checkpoint.id, state, parent=parent, details=keywords, agent=AGENTS[side])
+        self.known[place] = checkpoint.id
         self.touched.add(thread_id)
-        self.check_checkpoint(made, thread_id, point)
-        assert same(made.state, state)
-        assert (self.handles[place].head, self.handles[place].step) == (made.id, point.step)
+        self.check_checkpoint(checkpoint, thread_id, point)
+        assert same(checkpoint.state, state)
+        assert (self.handles[place].head, self.handles[place].step) == (checkpoint.id, point.step)
 
     @rule(data=st.data(), thread_id=threads, side=sides, keywords=details)
     def save(self, data: st.DataObject, thread_id: str, side: int, keywords: dict[str, Any]) -> None:
@@ -223,11 +223,11 @@ class VaultMachine(RuleBasedStateMachine):
                 with self.refused(AlreadyExistsError):
                     handle.save(state, id=own, force=True, **keywords)
             return
-        made = handle.save(state, id=own, force=True, **keywords)
-        assert made.id == own
-        self.saved(place, made, state, keywords=keywords)
+        checkpoint = handle.save(state, id=own, force=True, **keywords)
+        assert checkpoint.id == own
+        self.saved(place, checkpoint, state, keywords=keywords)
         again = self.vault.thread(thread_id, agent=AGENTS[side]).save(state, id=own, **keywords)
-        assert (again.id, again.seq, again.digest) == (made.id, made.seq, made.digest)
+        assert (again.id, again.seq, again.digest) == (checkpoint.id, checkpoint.seq, checkpoint.digest)
         with self.refused(AlreadyExistsError):
             handle.save({"quite": ["other", own]}, id=own, **keywords)
 
@@ -277,10 +277,10 @@ class VaultMachine(RuleBasedStateMachine):
             seen.append(copy.deepcopy(state))
             return {"was": state}
 
-        made = self.handle(*place).modify(change)
+        checkpoint = self.handle(*place).modify(change)
         assert len(seen) == 1
         assert same(seen[0], before)
-        self.saved(place, made, {"was": before}, keywords={})
+        self.saved(place, checkpoint, {"was": before}, keywords={})
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -333,10 +333,10 @@ class VaultMachine(RuleBasedStateMachine):
             with self.refused(AlreadyExistsError):
                 thread.fork(new, at=point.id)
             return
-        made = thread.fork(new, at=point.id)
-        assert made.head is not None
-        self.model.fork(thread_id, point.id, new, made.head)
-        self.handles[new, 0], self.known[new, 0] = made, made.head
+        forked = thread.fork(new, at=point.id)
+        assert forked.head is not None
+        self.model.fork(thread_id, point.id, new, forked.head)
+        self.handles[new, 0], self.known[new, 0] = forked, forked.head
         self.touched |= {thread_id, new}
         # The handle of a fork works for the agent of its source checkpoint.
         self.handles[new, 0] = self.vault.thread(new, agent=AGENTS[0])
@@ -481,11 +481,11 @@ class VaultMachine(RuleBasedStateMachine):
         assert (found.label, found.tags) == (point.label, point.tags)
         assert (found.agent_id, found.forked_from) == (point.agent, point.forked_from)
         given = {"metadata": {}, "kind": "manual", "status": "in_progress"} | point.details
-        for name in PLAIN:
+        for name in PLAIN_DETAILS:
             value = getattr(found, name)
-            shown = repr(value) if name == "status" else str(value) if name == "kind" else value
+            text = repr(value) if name == "status" else str(value) if name == "kind" else value
             wanted = given.get(name)
-            assert same(shown, wanted), (name, shown, wanted)
+            assert same(text, wanted), (name, text, wanted)
         fixed = (found.digest, found.created_at, found.size_bytes)
         assert self.seen.setdefault(found.id, fixed) == fixed
         if order:

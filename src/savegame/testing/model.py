@@ -122,7 +122,7 @@ class ModelVault:
         thread = self.threads.setdefault(thread_id, ModelThread())
         base = parent or thread.head
         rest = dict(details or {})
-        made = ModelCheckpoint(
+        checkpoint = ModelCheckpoint(
             checkpoint_id,
             base,
             base,
@@ -133,9 +133,9 @@ class ModelVault:
             tuple(dict.fromkeys(rest.pop("tags", ()))),
             agent or (thread.checkpoints[base].agent if base else None),
         )
-        thread.checkpoints[checkpoint_id] = made
+        thread.checkpoints[checkpoint_id] = checkpoint
         thread.head = checkpoint_id
-        return made
+        return checkpoint
 
     def rewind(self, thread_id: str, checkpoint_id: str, *, discard: bool) -> None:
         """Move the head; with `discard` only the new head and its ancestors stay."""

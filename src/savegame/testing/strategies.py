@@ -17,11 +17,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-HOSTILE_IDS: Final = (
-    "../../x", "/etc/x", "a/b", "a_b", "a\\b", ".", "..", "latest", "head", "head~1", "x.json", "-rf", "%2e%2e", " ",
-    "two words", "trailing ", "line\nbreak", "🎲", "Twin", "twin", "\u00e9", "e\u0301", "'; DROP TABLE frame;--", '"quoted"',
-    "0" * 32, "x" * 512, "🎲" * 512,
-)  # fmt: skip
+from savegame.testing.hostile import HOSTILE_IDS
 
 _RANDOM: Final = random.Random(20)
 LARGE: Final[tuple[Any, ...]] = (
@@ -79,8 +75,8 @@ def scalars() -> SearchStrategy[Any]:
 def paths() -> SearchStrategy[pathlib.PurePath]:
     """Paths of this machine and pure ones of both systems."""
     text = st.text(_characters(), max_size=20)
-    made = (pathlib.Path, pathlib.PurePosixPath, pathlib.PureWindowsPath)
-    return st.one_of(*(text.map(cls) for cls in made))
+    classes = (pathlib.Path, pathlib.PurePosixPath, pathlib.PureWindowsPath)
+    return st.one_of(*(text.map(cls) for cls in classes))
 
 
 @cache

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import datetime as dt
 import logging
-import os
 import threading
 import time
 import traceback
@@ -37,6 +36,7 @@ from savegame.timeline import removal
 from savegame.timeline.engine import Engine
 from savegame.timeline.timeline import Timeline
 from savegame.waiting.awaiting import plain_result
+from savegame.waiting.forking import call_in_child
 
 logger = logging.getLogger("savegame")
 
@@ -141,8 +141,8 @@ class AutomaticSaves(Reporting):
         """Save a state taken when the head was `expected`. False if the thread or the vault is gone."""
         try:
             with self._timeline.engine.alone(self._timeline.key):
-                made = self._save_changed(state, expected)
-            if made and self._keep is not None:
+                checkpoint = self._save_changed(state, expected)
+            if checkpoint and self._keep is not None:
                 prune_automatic(self._timeline, self._keep)
         except (ClosedError, ThreadNotFound) as error:
             self._report(error)
@@ -292,5 +292,4 @@ def _end_all() -> None:
         loop.stop_by(deadline)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_loops.clear)  # their threads do not exist in the child
+call_in_child(_loops.clear)  # their threads do not exist in the child

@@ -29,7 +29,9 @@ SPENT: Final = "spent"
 """The kind of the record with the cost of removed checkpoints."""
 
 WRITES: Final = "writes "
-"""The start of the kinds of the LangGraph adapter's pending writes; the checkpoint's id follows."""
+"""The start of the kinds of a framework's pending writes; its id of the checkpoint follows."""
+LEFT: Final = "left writes "
+"""The start of the kinds of pending writes that a rewind undid; the ids of their checkpoint and of its successor follow."""
 
 VECTORS: Final = "memory vectors"
 """The kind of the LangGraph adapter's records with the embeddings of a memory's items."""
@@ -129,7 +131,7 @@ def twin_of(kind: str) -> str:
 
 def is_checked(engine: Engine, kind: str) -> bool:
     """Whether the shape of a kind is known."""
-    return kind in engine.above.ledger.kinds or kind in _SHAPES or kind.startswith(WRITES)
+    return kind in engine.above.ledger.kinds or _shaped(kind) in _SHAPES
 
 
 def read(engine: Engine, codec: Codec, key: ThreadKey, record: Record) -> Any:
@@ -151,9 +153,14 @@ def _check(engine: Engine, codec: Codec, record: Record, value: Any) -> None:
     if record.kind in engine.above.ledger.kinds:
         engine.above.ledger.check(codec, record, value)
         return
-    fits, what = _SHAPES.get(WRITES if record.kind.startswith(WRITES) else record.kind, (None, ""))
+    fits, what = _SHAPES.get(_shaped(record.kind), (None, ""))
     if fits is not None and not fits(value):
         raise ValueError(f"expected {what}")
+
+
+def _shaped(kind: str) -> str:
+    """The name under which the shape of a kind is listed."""
+    return WRITES if kind.startswith((WRITES, LEFT)) else kind
 
 
 def _is_mark(value: Any) -> bool:

@@ -43,7 +43,7 @@ def delete(engine: Engine, keys: Collection[ThreadKey]) -> Deleted:
     def attempt() -> Deleted:
         lost: list[str] = []
         gone = _with_children(engine, keys, lost)
-        return take_out(engine, gone, lost, kept=_kept(engine, gone, lost))
+        return take_out(engine, gone, lost, for_agents=_agents_naming(engine, gone, lost))
 
     return retried(attempt, tries=PLANS)
 
@@ -60,7 +60,7 @@ def _with_children(engine: Engine, keys: Collection[ThreadKey], lost: list[str])
     return frozenset(found)
 
 
-def _kept(engine: Engine, gone: frozenset[ThreadKey], lost: list[str]) -> dict[ThreadKey, frozenset[str]]:
+def _agents_naming(engine: Engine, gone: frozenset[ThreadKey], lost: list[str]) -> dict[ThreadKey, frozenset[str]]:
     """Those of the threads that agent checkpoints name, and their child threads, each with these agents."""
     found: dict[ThreadKey, frozenset[str]] = {}
     for key in gone:
@@ -68,7 +68,7 @@ def _kept(engine: Engine, gone: frozenset[ThreadKey], lost: list[str]) -> dict[T
             agents = frozenset(naming.agent_id for naming in namings(engine, key, but=gone))
             children = derived.with_children(engine, [key]) if agents else ()
         except CorruptionError as error:
-            lost.append(_not_kept(key, error))
+            lost.append(_loss_of(key, error))
             continue
         found |= {child: found.get(child, frozenset()) for child in children}
         found |= {key: agents} if agents else {}
@@ -93,21 +93,21 @@ def _agents(engine: Engine, key: ThreadKey) -> Collection[str | None]:
 
 
 def take_out(
-    engine: Engine, gone: frozenset[ThreadKey], lost: list[str], *, kept: Mapping[ThreadKey, frozenset[str]] | None = None
+    engine: Engine, gone: frozenset[ThreadKey], lost: list[str], *, for_agents: Mapping[ThreadKey, frozenset[str]] | None = None
 ) -> Deleted:
-    """Delete exactly these threads; those of `kept` move to a yard, where they are kept for these agents."""
-    kept = kept or {}
+    """Delete exactly these threads; those of `for_agents` move to a yard, where they are kept for these agents."""
+    for_agents = for_agents or {}
     found = sum(row is not None and row.frames > 0 for row in map(engine.store.thread, gone))
     gone = gone.union(removal.deleted_by(engine.above.let_go(dict.fromkeys(gone))))
     yard = 0
     while True:
-        yard = graveyard.free_yard(engine, kept, yard) if kept else yard
-        moves = {key: graveyard.in_yard(key, yard) for key in kept}
+        yard = graveyard.free_yard(engine, for_agents, yard) if for_agents else yard
+        moves = {key: graveyard.in_yard(key, yard) for key in for_agents}
         try:
-            engine.store.commit(planned(engine, gone, moves, kept, lost).changes)
+            engine.store.commit(plan_deletion(engine, gone, moves, for_agents, lost).changes)
             break
         except AlreadyExistsError:  # a checkpoint in that yard has an id that a user chose: take the next yard
-            if not kept:
+            if not for_agents:
                 raise
     for key in gone:
         engine.cache.forget(key)
@@ -120,20 +120,20 @@ def take_out(
 # -- one commit ------------------------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
+class DeletionPlan(NamedTuple):
     """Changes that delete and move threads; `numbers` are the new numbers of the checkpoints of each moved thread."""
 
     changes: list[StoreChange]
     numbers: dict[ThreadKey, dict[int, int]]
 
 
-def planned(
+def plan_deletion(
     engine: Engine,
     gone: Collection[ThreadKey],
     moves: Mapping[ThreadKey, ThreadKey],
-    kept: Mapping[ThreadKey, frozenset[str]],
+    names: Mapping[ThreadKey, frozenset[str]],
     lost: list[str],
-) -> Plan:
+) -> DeletionPlan:
     """Plan to delete threads and to move others to keys that are free by then; those moved to a yard are kept for agents.
 
     A thread in both is deleted only if it is too damaged to be moved. `lost` gets messages about unreadable parts.
@@ -146,10 +146,10 @@ def planned(
         except CorruptionError as error:
             if key not in gone:
                 raise
-            lost.append(_not_kept(key, error))
+            lost.append(_loss_of(key, error))
     left = frozenset(gone) - going.keys()
     same, links = _relinked(engine, left, {key: moves[key] for key in going}, lost)
-    agents = [PutRecord(moves[key], DELETED, name, MARK) for key in going for name in sorted(kept.get(key, ()))]
+    agents = [PutRecord(moves[key], DELETED, name, MARK) for key in going for name in sorted(names.get(key, ()))]
     changes = [
         *same,
         *(change for move in going.values() for change in move.leave),
@@ -159,7 +159,7 @@ def planned(
         *agents,
         *links.changes(),
     ]
-    return Plan(changes, {key: move.numbers for key, move in going.items()})
+    return DeletionPlan(changes, {key: move.numbers for key, move in going.items()})
 
 
 class Links(NamedTuple):
@@ -233,5 +233,5 @@ def _outside(thread: Lineage, gone: frozenset[ThreadKey]) -> list[tuple[str, Thr
     return found
 
 
-def _not_kept(key: ThreadKey, error: CorruptionError) -> str:
+def _loss_of(key: ThreadKey, error: CorruptionError) -> str:
     return f"thread {key.id!r} was deleted without a copy for its agents' checkpoints, because it is damaged: {error}"

@@ -105,9 +105,9 @@ def a_frame(thread: Lineage) -> tuple[int, str] | None:
     return (frames[0].seq, frames[0].id) if frames else None
 
 
-def with_children(engine: Engine, keys: Collection[ThreadKey], *, kept: bool = False) -> dict[ThreadKey, Named]:
-    """Threads and their child threads: the live ones, or those that were deleted and are `kept`."""
-    return family(engine, keys, WITH_DELETE, lambda child: is_kept(child) == kept)
+def with_children(engine: Engine, keys: Collection[ThreadKey], *, deleted: bool = False) -> dict[ThreadKey, Named]:
+    """Threads and their child threads: the live ones, or the `deleted` ones that are kept for agents."""
+    return family(engine, keys, WITH_DELETE, lambda child: is_kept(child) == deleted)
 
 
 # -- making links ----------------------------------------------------------------------------------
@@ -194,9 +194,9 @@ def _is_namespace(thread: Lineage) -> bool:
     if PARENT in kinds:
         return False
     metas = ((frame.id, load_meta(frame.meta).external_id) for frame in thread.everything())
-    made = (own == framework_id(unescaped(root), namespace, other) for own, other in metas if other is not None)
+    matches = (own == framework_id(unescaped(root), namespace, other) for own, other in metas if other is not None)
     row = thread.row()
-    return any(made) if row is not None and row.frames else any(kind.startswith(WRITES) for kind in kinds)
+    return any(matches) if row is not None and row.frames else any(kind.startswith(WRITES) for kind in kinds)
 
 
 def external_ids(thread: Lineage) -> Iterator[str]:

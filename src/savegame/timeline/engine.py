@@ -6,13 +6,11 @@ checkpoints agents name, and what happens to the records of runs. Touches store,
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from weakref import WeakSet
 
 from savegame.encoding import delta as deltas
 from savegame.encoding.codec import Codec
@@ -22,6 +20,7 @@ from savegame.errors import CorruptionError
 from savegame.model import Frame, Record, ThreadKey
 from savegame.store import PutRecord, Store, StoreChange
 from savegame.timeline.policy import Retention
+from savegame.waiting.forking import renew_in_child
 
 if TYPE_CHECKING:
     from savegame.timeline.lineage import Lineage
@@ -189,7 +188,7 @@ class Engine:
         self.largest = STATE_TO + STATE_TO // 4
         """Maximum number of bytes of a state that is loaded."""
         self._locks: dict[int, threading.RLock] = {}
-        _engines.add(self)
+        renew_in_child(self)
 
     def without_cache(self) -> Engine:
         """The same engine, reading everything from the store."""
@@ -204,7 +203,7 @@ class Engine:
         twin.above = self.above
         return twin
 
-    def reset_after_fork(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Forget locks and cache: the threads that held or changed them do not exist in the child process."""
         self._locks = {}
         self.cache.reset()
@@ -248,15 +247,3 @@ class Engine:
     def keyframe(self, node: Node) -> bytes:
         """The stored body of a whole state; large values are inside, so that it needs nothing else."""
         return self.wrap(deltas.dump(deltas.whole(node)))
-
-
-_engines: WeakSet[Engine] = WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for engine in list(_engines):
-        engine.reset_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

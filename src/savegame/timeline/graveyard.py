@@ -16,7 +16,7 @@ from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, DeleteThread, MoveHead, PutRecord, StoreChange
 from savegame.timeline.companions import DELETED, MARK
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import PAGE, Lineage
+from savegame.timeline.lineage import FRAMES_AT_ONCE, Lineage
 
 YARD: Final = "\u241fdeleted\u241f"
 """Separates a namespace from the number of one of its yards; also starts the name in links of a thread in a yard."""
@@ -136,7 +136,7 @@ def moved(thread: Lineage, row: ThreadRow, to: ThreadKey, links: Collection[str]
 
 def _frames(thread: Lineage, row: ThreadRow) -> Iterator[Frame]:
     low = 1
-    while page := thread.store.frames(thread.key, low=low, high=row.last, limit=PAGE, deltas=True):
+    while page := thread.store.frames(thread.key, low=low, high=row.last, limit=FRAMES_AT_ONCE, deltas=True):
         yield from page
         low = page[-1].seq + 1
 

@@ -19,7 +19,7 @@ from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.timeline.reading import Reader
 from savegame.waiting.retrying import PLANS
 
-PAGE: Final = 256
+FRAMES_AT_ONCE: Final = 256
 """Frames in one read of a listing."""
 
 CHOSEN: Final = "chosen"
@@ -36,8 +36,8 @@ class Lineage(Reader):
         """Another thread of the same store."""
         return Lineage(self.engine, key)
 
-    def line(self, seq: int, *, page: int = PAGE, tries: int = PLANS) -> Iterator[Frame]:
-        """The frame with a sequence number and its ancestors, newest first, read in pages.
+    def line(self, seq: int, *, page: int = FRAMES_AT_ONCE, tries: int = PLANS) -> Iterator[Frame]:
+        """The frame with a sequence number and its ancestors, newest first, read in pages that grow from `page`.
 
         Raises ConflictError if other writers keep removing frames while it is read.
         """
@@ -49,6 +49,7 @@ class Lineage(Reader):
                 frames = self.store.frames(self.key, high=seq, limit=page, newest_first=True)
             except CorruptionError:  # of this one, or of one on another line that does not matter here
                 frames = self.store.frames(self.key, low=seq, high=seq)
+            page = min(2 * page, FRAMES_AT_ONCE)
             for frame in frames:
                 if frame.seq == seq:
                     last, seq = frame, frame.base
@@ -62,9 +63,9 @@ class Lineage(Reader):
     def everything(self, *, low: int = 0, high: int | None = None, newest_first: bool = True) -> Iterator[Frame]:
         """Every frame of the thread, including branches, in order of numbers, read in pages."""
         while True:
-            frames = self.store.frames(self.key, low=low, high=high, limit=PAGE, newest_first=newest_first)
+            frames = self.store.frames(self.key, low=low, high=high, limit=FRAMES_AT_ONCE, newest_first=newest_first)
             yield from frames
-            if len(frames) < PAGE:
+            if len(frames) < FRAMES_AT_ONCE:
                 return
             if newest_first:
                 high = frames[-1].seq - 1
@@ -171,7 +172,7 @@ class Lineage(Reader):
     def _back(self, row: ThreadRow, number: int) -> Frame | None:
         """The checkpoint that many before the head."""
         if row.frames < row.last:  # some are missing, so that numbers do not count them
-            return next(islice(self.line(row.head, page=min(PAGE, number + 1)), number, None), None)
+            return next(islice(self.line(row.head, page=min(FRAMES_AT_ONCE, number + 1)), number, None), None)
         try:
             high = row.head
             while high and number > high - (low := self.store.unbroken(self.key, high)):

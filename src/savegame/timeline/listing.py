@@ -8,7 +8,7 @@ from typing import NamedTuple
 from savegame.errors import CorruptionError
 from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import PAGE
+from savegame.timeline.lineage import FRAMES_AT_ONCE
 
 
 class Listed(NamedTuple):
@@ -21,7 +21,7 @@ class Listed(NamedTuple):
 
 
 def listed(
-    engine: Engine, namespace: str, *, agent: str | None = None, after: str | None = None, page: int = PAGE
+    engine: Engine, namespace: str, *, agent: str | None = None, after: str | None = None, page: int = FRAMES_AT_ONCE
 ) -> Iterator[Listed]:
     """Threads that have a head, by id, read in pages. A damaged thread does not hide the others."""
     store = engine.store

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from savegame.encoding.frames import load_meta, load_note
 from savegame.errors import CheckpointNotFound, InvalidInputError
 from savegame.model import Frame, ThreadRow, checked_duration
-from savegame.timeline import removal
+from savegame.store import ANY, StoreChange
+from savegame.timeline import deleting, frameworks, removal
 from savegame.timeline.lineage import Lineage, Ref
 from savegame.timeline.policy import spared_by_prune
 from savegame.timeline.removal import Removal
@@ -102,16 +103,27 @@ def _choose(thread: Lineage, rule: Rule) -> tuple[ThreadRow | None, list[Frame],
     return row, frames, drop if rule.include_labelled else removal.unpinned(thread, row, frames, drop)
 
 
-def discard_all_but(thread: Lineage, head: Frame, *, expect: str | None) -> bool:
+def discard_all_but(thread: Lineage, head: Frame, *, expect: str | None, beside: Sequence[StoreChange] = ()) -> bool:
     """Make a checkpoint the head and remove all but its ancestors, including what is appended meanwhile.
+
+    `beside` is written in the same commit.
 
     Returns False and does nothing if there is nothing to remove.
     """
     frames = list(thread.everything())
     drop = {frame.seq for frame in frames} - {frame.seq for frame in thread.line(head.seq)}
     if drop:
-        removal.remove(thread, frames, drop, Removal(expect, head.seq, with_ledger=True, drop_newer=True))
+        removal.remove(thread, frames, drop, Removal(expect, head.seq, with_ledger=True, drop_newer=True, beside=beside))
     return bool(drop)
+
+
+def discard_children(thread: Lineage, head: Frame) -> None:
+    """Remove from the child threads what they did after a checkpoint of their parent; those without an earlier one go."""
+    for child, _, at in frameworks.children_at(thread, head):
+        if at is None:
+            deleting.delete(thread.engine, [child.key])
+        else:
+            discard_all_but(child, at, expect=ANY)
 
 
 def _head_without(head: int, frames: list[Frame], drop: set[int]) -> int:

@@ -7,8 +7,8 @@ the checksums of everything that is read. Touches engine, companions, frames, de
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 from savegame.encoding import delta as deltas
 from savegame.encoding.codec import Codec
@@ -20,11 +20,17 @@ from savegame.timeline import companions
 from savegame.timeline.engine import EMPTY, Engine, Point
 from savegame.waiting.retrying import TRIES
 
+T = TypeVar("T")
+
 STRETCH: Final = 64
 """Maximum number of neighbouring frames in one read when states are read one after the other."""
 
 STRETCH_BYTES: Final = 1 << 20
 """After a stretch with more than this, frames are read one by one again."""
+
+
+class LargeValueMissing(CorruptionError):
+    """A delta names a large value that its thread does not have: lost, or removed with the delta since that was read."""
 
 
 class Reader:
@@ -85,7 +91,7 @@ class Reader:
         body = self.store.blob(self.key, name)
         if body is None:
             place = f"large value {name.hex()[:12]}"
-            raise CorruptionError(f"a large value ({name.hex()[:12]}) is missing", place=place)
+            raise LargeValueMissing(f"a large value ({name.hex()[:12]}) is missing", place=place)
         return unwrap(body)[1]
 
     # -- frames ------------------------------------------------------------------------------------
@@ -120,19 +126,31 @@ class Reader:
 
     def head(self) -> Point:
         """The current head with its state; EMPTY if there is none."""
+        point = self.at_head(lambda row: self.point(row.head))
+        if point is None:
+            return EMPTY
+        self.engine.cache.put(self.key, point)
+        return point
+
+    def at_head(self, read: Callable[[ThreadRow], T]) -> T | None:
+        """What `read` returns for the thread's row; None if it has no head. Retries while others move and remove the head."""
         seen: ThreadRow | None = None
         for _ in range(TRIES):
             row = self.row()
             if row is None or row.head_id is None:
-                return EMPTY
+                return None
             try:
-                point = self.point(row.head)
+                return read(row)
             except CheckpointNotFound as error:
-                refuse_missing_head(row, seen, error)
+                if seen is not None and row.head_id == seen.head_id:  # not pruned meanwhile, so it is missing
+                    raise CorruptionError(
+                        f"thread {self.id!r}: its head {row.head_id} is missing; run verify, then repair or restore a backup",
+                        thread_id=self.id,
+                        checkpoint_id=row.head_id,
+                        place=f"frame {row.head} is missing",
+                        seq=row.head,
+                    ) from error
                 seen = row
-                continue
-            self.engine.cache.put(self.key, point)
-            return point
         raise ConflictError(f"thread {self.id!r}: its head was moved and removed {TRIES} times while it was read; try again")
 
     def point(self, seq: int, frame: Frame | None = None) -> Point:
@@ -146,13 +164,24 @@ class Reader:
         if cached is not None and not self._still_there(cached, below=seq):
             cached = None
         try:
-            chain = self.store.chain(self.key, seq, after=cached.seq if cached else 0)
-            node = self._replay(chain, cached)
+            chain, node = self._state_at(seq, cached)
         except CorruptionError as error:
             raise self._located(error, frame) from error
         begun = cached if cached and chain.keyframe_seq == cached.seq and chain.keyframe is None else EMPTY
         rows, read = begun.rows + len(chain.deltas), begun.bytes + sum(map(len, chain.deltas))
         return Point.at(frame, meta, node, rows, read)
+
+    def _state_at(self, seq: int, cached: Point | None) -> tuple[Chain, Node | None]:
+        """The chain of a frame and the state that it makes. Both are read again if others rewrote the frame meanwhile."""
+        after = cached.seq if cached else 0
+        chain = self.store.chain(self.key, seq, after=after)
+        while True:
+            try:
+                return chain, self._replay(chain, cached)
+            except LargeValueMissing:
+                before, chain = chain, self.store.chain(self.key, seq, after=after)
+                if chain == before:
+                    raise
 
     def remember(self, seq: int, frame: Frame | None = None) -> Node:
         """The state of a checkpoint, cached even if it is not the head: for `Engine.with_own_cache`."""
@@ -182,6 +211,8 @@ class Reader:
                         node = deltas.apply_stored(node, deltas.parse(self._payload(stored.delta or b"")))
                     else:  # rebased meanwhile
                         node = self.point(frame.seq).node
+                except LargeValueMissing:  # removed meanwhile, with the delta or with the checkpoint
+                    node = self.point(frame.seq, stored).node
                 except CorruptionError as error:
                     raise self._located(error, frame) from error
                 point = Point.at(frame, load_meta(frame.meta), node, 0, 0)
@@ -239,11 +270,3 @@ class Reader:
             place=error.place or f"state of frame {frame.seq}",
             seq=error.seq,
         )
-
-
-def refuse_missing_head(row: ThreadRow, seen: ThreadRow | None, error: CheckpointNotFound) -> None:
-    """Raise CorruptionError if a missing head is still the head at the second look; before that it may have been pruned."""
-    if seen is not None and row.head_id == seen.head_id:
-        place = f"frame {row.head} is missing"
-        message = f"thread {row.key.id!r}: its head {row.head_id} is missing; run verify, then repair or restore a backup"
-        raise CorruptionError(message, thread_id=row.key.id, checkpoint_id=row.head_id, place=place, seq=row.head) from error

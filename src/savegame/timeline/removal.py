@@ -18,7 +18,7 @@ from savegame.encoding.tree import to_bytes
 from savegame.errors import CheckpointNotFound, ConflictError, SavegameError
 from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import ANY, Capability, DeleteThread, Expect, PutRecord, Rewrite, StoreChange
-from savegame.timeline import spending
+from savegame.timeline import frameworks, spending
 from savegame.timeline.engine import Engine
 from savegame.timeline.lineage import Lineage
 
@@ -33,7 +33,7 @@ class Removal:
 
     `expect` and `head` are those of a Rewrite. `with_ledger`: also remove what runs recorded about these frames, unless a
     remaining checkpoint may need it. `drop_newer`: also remove frames appended meanwhile. `along`: changes for the same
-    commit, instead of recording what the frames cost.
+    commit, instead of recording what the frames cost. `beside`: changes to other threads in the same commit.
     """
 
     expect: str | None = ANY
@@ -42,6 +42,7 @@ class Removal:
     with_ledger: bool = False
     drop_newer: bool = False
     along: Along | None = None
+    beside: Sequence[StoreChange] = ()
 
 
 def remove(thread: Lineage, frames: list[Frame], drop: set[int], terms: Removal = Removal()) -> int:
@@ -63,7 +64,8 @@ def remove(thread: Lineage, frames: list[Frame], drop: set[int], terms: Removal 
         ledger, above = thread.engine.above.ledger, thread.engine.above
         unneeded = ledger.unneeded(thread, frames, drop, drop_newer=newer) if terms.with_ledger else ()
         let_go = above.let_go({thread.key: drop})
-        thread.store.commit([change, *unneeded, *let_go])
+        orphans = frameworks.orphaned_writes(thread, frames, drop)
+        thread.store.commit([change, *unneeded, *orphans, *let_go, *terms.beside])
     except CheckpointNotFound as error:  # the thread is not the one that was planned for
         raise ConflictError(f"thread {thread.id!r}: {error}; if nothing else removes checkpoints, run verify") from error
     free(thread.engine, [thread.key, *deleted_by(let_go)])

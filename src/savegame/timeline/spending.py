@@ -24,7 +24,7 @@ T = TypeVar("T")
 RecordChange = PutRecord | Expect
 
 
-class Slot(NamedTuple):
+class SpendingKey(NamedTuple):
     """The key of a sum: an agent's id, and a day in UTC."""
 
     agent: str | None
@@ -40,17 +40,17 @@ class Spent(NamedTuple):
     last_us: int
 
 
-Spending = dict[Slot, Spent]
+Spending = dict[SpendingKey, Spent]
 
 
-class Kept(NamedTuple):
+class SpentRecord(NamedTuple):
     """The content and name of a thread's record; empty if no removed checkpoint had a cost."""
 
     spending: Spending
     names: frozenset[str]
 
 
-NOTHING_KEPT: Final = Kept({}, frozenset())
+NOTHING_KEPT: Final = SpentRecord({}, frozenset())
 
 
 def spent_by(metas: Iterable[Meta]) -> Spending:
@@ -58,7 +58,7 @@ def spent_by(metas: Iterable[Meta]) -> Spending:
     found: Spending = {}
     for meta in metas:
         if meta.forked_from is None and (meta.tokens_used or meta.cost):
-            slot = Slot(meta.agent_id, meta.created_at.date())
+            slot = SpendingKey(meta.agent_id, meta.created_at.date())
             one = Spent(meta.tokens_used or 0, meta.cost or 0.0, meta.created_us, meta.created_us)
             found[slot] = _sum(found[slot], one) if slot in found else one
     return found
@@ -94,7 +94,7 @@ def _without(a: Spending, b: Spending) -> Spending:
 # -- the record ------------------------------------------------------------------------------------
 
 
-def kept(thread: Lineage) -> Kept:
+def spent_record(thread: Lineage) -> SpentRecord:
     """The record of a thread. Raises CorruptionError."""
     found = thread.store.records(thread.key, SPENT).items
     if not found:
@@ -102,13 +102,13 @@ def kept(thread: Lineage) -> Kept:
     spending: Spending = {}
     for record in found:
         spending = together(spending, of_record(thread, record))
-    return Kept(spending, frozenset(record.name for record in found))
+    return SpentRecord(spending, frozenset(record.name for record in found))
 
 
 def of_record(thread: Lineage, record: Record) -> Spending:
     """The spending that a record holds. Raises CorruptionError."""
     rows = thread.read(record)
-    return {Slot(agent, dt.date.fromisoformat(day)): Spent(*amounts) for agent, day, *amounts in rows}
+    return {SpendingKey(agent, dt.date.fromisoformat(day)): Spent(*amounts) for agent, day, *amounts in rows}
 
 
 def removal(
@@ -118,7 +118,7 @@ def removal(
     gone = spent_by(load_meta(frame.meta) for frame in frames if frame.seq in drop)
     if not gone and not drop_newer:
         return lambda _: []
-    before = kept(thread)  # read after the frames: another removal meanwhile is a conflict
+    before = spent_record(thread)  # read after the frames: another removal meanwhile is a conflict
     same = Expect(thread.key, (frames[0].seq, frames[0].id))  # not a thread re-created under this id
 
     def changes(newer: Sequence[bytes]) -> list[RecordChange]:
@@ -128,7 +128,7 @@ def removal(
     return changes
 
 
-def change(thread: Lineage, before: Kept, new: Spending) -> tuple[list[RecordChange], Kept]:
+def change(thread: Lineage, before: SpentRecord, new: Spending) -> tuple[list[RecordChange], SpentRecord]:
     """Changes that replace the record, failing if another writer changed it; and the record afterwards."""
     if new == before.spending:
         return [], before
@@ -140,7 +140,7 @@ def change(thread: Lineage, before: Kept, new: Spending) -> tuple[list[RecordCha
         *(PutRecord(thread.key, SPENT, former, None) for former in sorted(before.names)),
         PutRecord(thread.key, SPENT, name, value),
     ]
-    return changes, Kept(new, frozenset((name,)))
+    return changes, SpentRecord(new, frozenset((name,)))
 
 
 def steadily(thread: Lineage, read: Callable[[], T]) -> tuple[Spending, T]:
@@ -148,10 +148,10 @@ def steadily(thread: Lineage, read: Callable[[], T]) -> tuple[Spending, T]:
 
     Raises ConflictError if other writers keep removing checkpoints.
     """
-    before = kept(thread)
+    before = spent_record(thread)
     for _ in range(PLANS):
         found = read()
-        after = kept(thread)
+        after = spent_record(thread)
         if after == before:
             return after.spending, found
         before = after
@@ -180,7 +180,7 @@ class Carrying:
 
     def __init__(self, thread: Lineage, source: Callable[[], Spending], *, needed: bool) -> None:
         self._thread = thread
-        self._kept = self._first = kept(thread)
+        self._kept = self._first = spent_record(thread)
         self._needed = needed or bool(self._kept.spending)
         self._source = source() if self._needed else {}
         self._there = _of_frames(thread) if self._needed else {}
@@ -189,7 +189,7 @@ class Carrying:
     @classmethod
     def from_thread(cls, thread: Lineage, source: Lineage, last: int) -> Carrying:
         """From a thread of another store, up to a frame."""
-        return cls(thread, lambda: _total(source, last), needed=bool(kept(source).spending))
+        return cls(thread, lambda: _total(source, last), needed=bool(spent_record(source).spending))
 
     def bring(self, meta: bytes, *, is_new: bool) -> None:
         """Count a checkpoint of the next batch; `is_new` if the copy cannot have had it before."""

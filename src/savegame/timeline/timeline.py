@@ -11,6 +11,7 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from savegame.checkpoint import Checkpoint, Source
@@ -24,6 +25,7 @@ from savegame.encoding.frames import (
     PLAIN,
     STATE_TO,
     Meta,
+    details_of,
     digest,
     load_meta,
     load_note,
@@ -49,7 +51,6 @@ from savegame.stores.refusals import head_moved
 from savegame.timeline import removal
 from savegame.timeline.engine import EMPTY, Engine, Point, Records
 from savegame.timeline.lineage import Lineage, Ref
-from savegame.timeline.reading import refuse_missing_head
 from savegame.waiting.retrying import TRIES
 
 logger = logging.getLogger("savegame")
@@ -93,11 +94,15 @@ class Newest(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A saved checkpoint, with its id and step, which are known without computing its fields."""
+    """A saved checkpoint, with its id and step, which are known without computing its fields.
+
+    `again` says that an earlier attempt had saved it: it may not be the head any more.
+    """
 
     id: str
     step: int
     checkpoint: Checkpoint
+    again: bool = False
 
 
 class Timeline(Lineage):
@@ -131,7 +136,7 @@ class Timeline(Lineage):
 
     def _fields(self, frame: Frame, meta: Meta, node: Node | None, shared: Shared | None) -> tuple[dict[str, Any], Source]:
         label, tags = load_note(frame.note)
-        fields = {name: getattr(meta, name) for name in _SAME} | {
+        found = {name: getattr(meta, name) for name in _SAME} | {
             "id": frame.id,
             "thread_id": self.id,
             "seq": frame.seq,
@@ -143,7 +148,7 @@ class Timeline(Lineage):
             "status": Status(meta.status, meta.reason),
         }
         decode = None if node is None else lambda: self._value(frame.id, meta, node, shared)
-        return fields, Source(lambda: self._load_again(frame), decode, self.codec)
+        return found, Source(lambda: self._load_again(frame), decode, self.codec)
 
     def _value(self, checkpoint_id: str, meta: Meta, node: Node, shared: Shared | None) -> Any:
         value = value_of(self.codec, node, shared)
@@ -160,22 +165,18 @@ class Timeline(Lineage):
 
     def latest(self, *, skip_damaged: bool = False) -> Newest | None:
         """The head with its state; None for an empty thread. `skip_damaged`: the newest sound one, with `.skipped`."""
-        seen: ThreadRow | None = None
-        for _ in range(TRIES):
-            row = self.row()
-            if row is None or row.head_id is None:
-                return None
+
+        def read(row: ThreadRow) -> Newest:
+            assert row.head_id is not None
             try:
                 return Newest(row.head_id, self._load(self.frame(row.head), is_head=True))
-            except CheckpointNotFound as error:
-                refuse_missing_head(row, seen, error)
-                seen = row
             except CorruptionError as error:
                 error.newest_sound = self.newest_sound(row, error)
                 if not skip_damaged or error.newest_sound is None:
                     raise
                 return Newest(row.head_id, error.newest_sound)
-        raise ConflictError(f"thread {self.id!r}: its head was moved and removed {TRIES} times while it was loaded; try again")
+
+        return self.at_head(read)
 
     def load(self, ref: Ref | None = None, *, at: dt.datetime | None = None) -> Checkpoint:
         """A checkpoint with its state, by a reference or the newest `at` a time."""
@@ -288,12 +289,11 @@ class Timeline(Lineage):
 
     def append(self, base: Point, ops: list[Op], node: Node, draft: Draft, terms: Terms) -> Point:
         """Save one frame on top of `base`."""
-        payload = deltas.dump(ops)
-        blobs: dict[bytes, bytes] = {}
-        if len(payload) >= BLOB_FROM:
-            smaller, blobs = take_out_ops(ops)
-            payload = deltas.dump(smaller)
-        return self._append(base, payload, blobs, node, draft, terms)
+        return self._append(base, *_packed(ops), node, draft, terms)
+
+    def appending(self, base: Point, ops: list[Op], node: Node, draft: Draft, terms: Terms) -> Append:
+        """The change that `append` would commit."""
+        return self._prepare(base, *_packed(ops), node, draft, terms)[0]
 
     def append_items(self, append: Mapping[Any, list[Any]], draft: Draft) -> Point | None:
         """The fast path for what agents save most: items at the end of one top-level list of the head's state.
@@ -327,11 +327,27 @@ class Timeline(Lineage):
             return None
 
     def _append(self, base: Point, payload: bytes, blobs: dict[bytes, bytes], node: Node, draft: Draft, terms: Terms) -> Point:
-        """`append` with encoded operations. Every save runs through here, so it unpacks what it needs once."""
+        """`append` with encoded operations."""
+        change, step, size, about = self._prepare(base, payload, blobs, node, draft, terms)
+        seq = self.store.commit([change, *terms.beside])[0]
+        rows, read, chosen = base.rows + 1, base.bytes + len(change.delta), "request" in draft.details
+        point = Point(seq, change.id, step, change.meta, node, rows, read, change.agent, chosen, about)
+        if keyframe_due(size, rows, read):
+            point = self._write_keyframe(point, node, terms.epoch)
+        self.engine.cache.put(self.key, point)
+        return point
+
+    def _prepare(
+        self, base: Point, payload: bytes, blobs: dict[bytes, bytes], node: Node, draft: Draft, terms: Terms
+    ) -> tuple[Append, int, int, bool]:
+        """The change that saves a frame, its step, its size, and whether it says what listings show.
+
+        Every save runs through here, so it unpacks what it needs once.
+        """
         engine, store, key = self.engine, self.store, self.key
         details, chosen_id, note = draft
-        expect, _, epoch, renew_us, beside = terms
-        base_seq, base_id, base_step, base_meta, _, rows, read, base_agent, _, base_about = base
+        expect, _, epoch, renew_us, _ = terms
+        base_seq, base_id, base_step, base_meta, _, _, _, base_agent, _, base_about = base
         agent = details.get("agent_id")
         if base_agent is not None and agent is None:
             agent = base_agent
@@ -349,16 +365,10 @@ class Timeline(Lineage):
         meta = digest(base_meta[:DIGEST_BYTES], key.id, id, packed, payload) + packed
         plain = len(payload) < store.compress_from and not blobs
         body = PLAIN + payload if plain else engine.wrap(payload, with_blobs=bool(blobs))
-        kept, large = engine.retention.max_checkpoints, engine.wrap_blobs(blobs) if blobs else ()
+        keep_newest, large = engine.retention.max_checkpoints, engine.wrap_blobs(blobs) if blobs else ()
         fresh = chosen_id is None
-        change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, kept, large, fresh, renew_us, base_id)
-        seq = store.commit([change, *beside])[0]
-        rows, read = rows + 1, read + len(body)
-        point = Point(seq, id, step, meta, node, rows, read, agent, not fresh, bool(details.get("about")))
-        if keyframe_due(size, rows, read):
-            point = self._write_keyframe(point, node, epoch)
-        engine.cache.put(key, point)
-        return point
+        change = Append(key, id, base_seq, meta, body, note, expect, epoch, agent, keep_newest, large, fresh, renew_us, base_id)
+        return change, step, size, bool(details.get("about"))
 
     def _write_keyframe(self, point: Point, node: Node, epoch: int | None) -> Point:
         try:
@@ -435,7 +445,7 @@ class Timeline(Lineage):
             same = there.node is not None and to_bytes(node) == to_bytes(there.node)
         if not same:
             raise AlreadyExistsError(f"the id {given_id!r} is taken by a checkpoint with other content; choose another id")
-        return Written(frame.id, meta.step, self.checkpoint(frame, meta, node=there.node))
+        return Written(frame.id, meta.step, self.checkpoint(frame, meta, node=there.node), again=True)
 
     def _parent(self, parent_id: str | None) -> Point:
         found = None if parent_id is None else self.engine.find(self.key.namespace, parent_id)
@@ -452,17 +462,24 @@ class Timeline(Lineage):
         body = None if value is None else self.engine.wrap_record(value, kind, name)
         return PutRecord(self.key, kind, name, body, epoch, absent)
 
-    def put_all(self, records: Records) -> list[PutRecord]:
+    def put_all(self, records: Records, *, absent: bool = False) -> list[PutRecord]:
         """The changes that set records by kind and name, or remove those whose value is None."""
-        return [self.put(kind, name, value) for (kind, name), value in records.items()]
+        return [self.put(kind, name, value, absent=absent) for (kind, name), value in records.items()]
 
 
-_SAME: Final = (
-    "parent_id", "agent_id", "step", "created_at", "size_bytes", "iteration", "description", "tokens_used", "cost",
-    "resume_hint", "forked_from", "external_id",
-)  # fmt: skip
+def _packed(ops: list[Op]) -> tuple[bytes, dict[bytes, bytes]]:
+    """Encoded operations, and the large values taken out of them."""
+    payload = deltas.dump(ops)
+    if len(payload) < BLOB_FROM:
+        return payload, {}
+    smaller, blobs = take_out_ops(ops)
+    return deltas.dump(smaller), blobs
+
+
+_OWN: Final = frozenset(("metadata", "kind", "status", "digest"))
+_SAME: Final = tuple(item.name for item in fields(Checkpoint) if hasattr(Meta, item.name) and item.name not in _OWN)
 """The fields that a checkpoint takes unchanged from its metadata."""
-_COMPARED: Final = (
-    "kind", "status", "reason", "description", "resume_hint", "iteration", "tokens_used", "cost", "metadata", "created_us",
-)  # fmt: skip
+_COMPARED: Final = tuple(
+    {"created_us", *details_of(Meta(None, 0, 0, 0))} - {"agent_id", "forked_from", "external_id", "request", "about"}
+)
 """The fields that identify a retry of a save, besides the state."""

@@ -18,13 +18,13 @@ from savegame.timeline import spending
 from savegame.timeline.engine import Engine
 from savegame.timeline.lineage import Lineage
 from savegame.timeline.listing import thread_keys
-from savegame.timeline.spending import Slot, Spending
+from savegame.timeline.spending import Spending, SpendingKey
 
 logger = logging.getLogger("savegame")
 
 Key = str | dt.date | None
 
-KEYS: Final[dict[str, Callable[[ThreadKey, Slot], Key]]] = {
+KEYS: Final[dict[str, Callable[[ThreadKey, SpendingKey], Key]]] = {
     "agent": lambda thread, slot: slot.agent,
     "day": lambda thread, slot: slot.day,
     "thread": lambda thread, slot: thread.id,
@@ -70,8 +70,8 @@ def usage(engine: Engine, namespace: str, by: str) -> list[Usage]:
 
 def _of_thread(thread: Lineage, by: str) -> dict[Key, Usage]:
     """Checkpoints that are shown, and what others cost that retention hides or that were removed."""
-    kept, (found, hidden) = spending.steadily(thread, lambda: _of_checkpoints(thread, by))
-    for slot, spent in spending.together(kept, hidden).items():
+    record, (found, hidden) = spending.steadily(thread, lambda: _of_checkpoints(thread, by))
+    for slot, spent in spending.together(record, hidden).items():
         times = _at(spent.first_us), _at(spent.last_us)
         _add(found, Usage(KEYS[by](thread.key, slot), 0, spent.tokens, spent.cost, 0, *times))
     return {key: replace(one, threads=1) for key, one in found.items()}
@@ -88,7 +88,7 @@ def _of_checkpoints(thread: Lineage, by: str) -> tuple[dict[Key, Usage], Spendin
             continue
         # What a fork begins with is a copy: its tokens were used once, where it was copied from.
         spent = (0, 0.0) if meta.forked_from is not None else (meta.tokens_used or 0, meta.cost or 0.0)
-        key = KEYS[by](thread.key, Slot(meta.agent_id, meta.created_at.date()))
+        key = KEYS[by](thread.key, SpendingKey(meta.agent_id, meta.created_at.date()))
         _add(found, Usage(key, 1, *spent, 0, meta.created_at, meta.created_at, meta.size_bytes))
     return found, hidden
 

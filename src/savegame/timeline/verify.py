@@ -15,7 +15,7 @@ from savegame.errors import CheckpointNotFound, CorruptionError, ThreadNotFound
 from savegame.model import Frame, Problem, Record, Report, ThreadKey, ThreadRow
 from savegame.timeline import companions, graveyard
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import PAGE, Lineage
+from savegame.timeline.lineage import FRAMES_AT_ONCE, Lineage
 from savegame.timeline.listing import thread_keys, thread_rows
 
 Progress = Callable[[int, int], None]
@@ -40,10 +40,10 @@ def with_yards(look: Callable[[Engine, str, Progress], Report], engine: Engine, 
     """What `look` reports about a namespace and about its yards."""
     report = look(engine, namespace, progress)
     try:
-        kept = graveyard.yards(engine, namespace)
+        yards = graveyard.yards(engine, namespace)
     except CorruptionError:  # which the report says
         return report
-    for yard in kept:
+    for yard in yards:
         found = look(engine, yard, ignore)
         problems = tuple(replace(problem, place=f"{problem.place} of a deleted thread") for problem in found.problems)
         report = replace(report, problems=report.problems + problems, repaired=report.repaired + found.repaired)
@@ -165,7 +165,7 @@ def sequence_numbers(thread: Lineage) -> Iterator[int]:
     low = 1
     while True:
         try:
-            found = [frame.seq for frame in thread.store.frames(thread.key, low=low, limit=PAGE)]
+            found = [frame.seq for frame in thread.store.frames(thread.key, low=low, limit=FRAMES_AT_ONCE)]
         except CorruptionError as error:
             if error.seq is None or error.seq < low:
                 raise
@@ -174,6 +174,6 @@ def sequence_numbers(thread: Lineage) -> Iterator[int]:
             low = error.seq + 1
             continue
         yield from found
-        if len(found) < PAGE:
+        if len(found) < FRAMES_AT_ONCE:
             return
         low = found[-1] + 1

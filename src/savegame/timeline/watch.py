@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from savegame.checkpoint import Checkpoint
 from savegame.errors import InvalidInputError
 from savegame.model import Frame, ThreadRow, checked_duration
-from savegame.timeline.lineage import PAGE, Ref
+from savegame.timeline.lineage import FRAMES_AT_ONCE, Ref
 from savegame.timeline.timeline import Timeline
 
 
@@ -50,7 +50,7 @@ class Watcher:
             self.behind = self._news = False
             return []
         frames = self._frames()
-        self.behind = len(frames) == PAGE
+        self.behind = len(frames) == FRAMES_AT_ONCE
         new = [frame for frame in frames if frame.seq > self._seq]
         self._news = bool(new)
         if frames:
@@ -73,11 +73,11 @@ class Watcher:
 
     def _frames(self) -> list[Frame]:
         """The last seen frame, if it still exists, and those after it."""
-        frames = self._thread.store.frames(self._thread.key, low=self._seq, limit=PAGE)
+        frames = self._thread.store.frames(self._thread.key, low=self._seq, limit=FRAMES_AT_ONCE)
         if self._id is None or not frames or frames[0].seq > self._seq or frames[0].id == self._id:
             return frames
         self._seq = 0  # another frame has its number: the thread was re-created between two looks
-        return self._thread.store.frames(self._thread.key, limit=PAGE)
+        return self._thread.store.frames(self._thread.key, limit=FRAMES_AT_ONCE)
 
 
 def follow(watcher: Watcher, poll: dt.timedelta, timeout: dt.timedelta | None) -> Iterator[Checkpoint]:

@@ -35,11 +35,11 @@ from savegame.store import Append, MoveHead, PutNote, PutRecord, Store, StoreCha
 from savegame.timeline import companions
 from savegame.timeline.companions import ANSWER, COPIED, MARK, Way, policy_of
 from savegame.timeline.engine import Engine
-from savegame.timeline.lineage import PAGE, Lineage
+from savegame.timeline.lineage import FRAMES_AT_ONCE, Lineage
 from savegame.timeline.removal import Removal, remove
 from savegame.timeline.spending import Carrying
 from savegame.timeline.verify import Progress
-from savegame.transfer.importing import BATCH, BATCH_BYTES
+from savegame.transfer.importing import BATCH_BYTES, ITEMS_AT_ONCE
 from savegame.waiting.retrying import PLANS
 
 logger = logging.getLogger("savegame")
@@ -90,8 +90,8 @@ class _Copying:
         ids = [thread_id for thread_id, _ in self._source.store.heads(self._from)]
         there = dict(self._target.store.heads(self._to))
         marks = Lineage(self._target, self._mark_key()).values(COPIED)
-        for start in range(0, len(ids), PAGE):
-            keys = [ThreadKey(self._from, thread_id) for thread_id in ids[start : start + PAGE]]
+        for start in range(0, len(ids), FRAMES_AT_ONCE):
+            keys = [ThreadKey(self._from, thread_id) for thread_id in ids[start : start + FRAMES_AT_ONCE]]
             for done, (key, seen) in enumerate(zip(keys, self._source.store.fingerprints(keys), strict=True), start + 1):
                 mark = _read_mark(marks.get(_name(key.id))) if key.id in there else None
                 if full or mark is None or not seen or (mark.seen, mark.head) != (seen, there[key.id]):
@@ -106,13 +106,13 @@ class _Copying:
         """Copy one thread that may have changed. Its errors are raised after the others are done."""
         copy_key = ThreadKey(self._to, key.id)
         try:
-            made = self._steadily(key, copy_key, seen, mark)
+            outcome = self._steadily(key, copy_key, seen, mark)
         except (ConflictError, CorruptionError, AlreadyExistsError, InvalidInputError) as error:
             logger.warning("thread %r was not copied: %s", key.id, error)
             self.failed.append(error)
         else:
-            if made is not None:
-                self._marks.append(_marked(copy_key, made))
+            if outcome is not None:
+                self._marks.append(_marked(copy_key, outcome))
         finally:
             self._cache.forget(copy_key)
 
@@ -122,7 +122,7 @@ class _Copying:
             row = self._source.store.thread(key)
             if row is None:
                 return None
-            work = _Bringing(Lineage(self._source, key), row, Lineage(self._target, copy_key), mark)
+            work = _ThreadCopy(Lineage(self._source, key), row, Lineage(self._target, copy_key), mark)
             try:
                 return work.bring(seen)
             except CheckpointNotFound:
@@ -167,7 +167,7 @@ def _read_mark(value: list[Any] | None) -> Mark | None:
 # -- one thread ------------------------------------------------------------------------------------
 
 
-class _Bringing:
+class _ThreadCopy:
     """Copies what is new in one thread, up to its row; `head` is that of the copy, `brought` counts checkpoints."""
 
     def __init__(self, source: Lineage, row: ThreadRow, target: Lineage, mark: Mark | None) -> None:
@@ -400,18 +400,18 @@ class _Bringing:
 
     def _make_room(self) -> None:
         """Make a full batch durable, with the head back where it was: nothing is visible before everything is written."""
-        if len(self._batch) >= BATCH or self._bytes >= BATCH_BYTES:
+        if len(self._batch) >= ITEMS_AT_ONCE or self._bytes >= BATCH_BYTES:
             if self._appended:
                 self._batch += [MoveHead(self._key, self._head, self._before), *self._spending.changes()]
             self._commit()
             self._before = self.head
 
     def _commit(self) -> None:
-        made = self._target.store.commit(self._batch) if self._batch else []
+        seqs = self._target.store.commit(self._batch) if self._batch else []
         appended, self._appended = self._appended, []
         self._batch, self._bytes = [], 0
         self.brought += len(appended)
-        found = {seq for seq in made if seq}
+        found = {seq for seq in seqs if seq}
         if found != set(appended):  # another writer appended and went back meanwhile: the bases of ours are wrong
             self._target.store.commit([MoveHead(self._key, self._head)])
             remove(self._target, list(self._target.everything()), found, Removal(self.head))
@@ -468,6 +468,6 @@ class _Bringing:
 
 def _pages(thread: Lineage, low: int, high: int) -> Iterator[list[Frame]]:
     """Frames of a range with their deltas, oldest first."""
-    while low <= high and (page := thread.store.frames(thread.key, low=low, high=high, limit=BATCH, deltas=True)):
+    while low <= high and (page := thread.store.frames(thread.key, low=low, high=high, limit=ITEMS_AT_ONCE, deltas=True)):
         yield page
         low = page[-1].seq + 1

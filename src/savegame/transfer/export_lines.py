@@ -40,7 +40,7 @@ from savegame.errors import (
 )
 from savegame.model import Kind, Status, checked_id
 from savegame.timeline.verify import Progress
-from savegame.transfer.exporting import FORMAT, Line, sum_of
+from savegame.transfer.exporting import EXPORT_FORMAT, Line, sum_of
 
 FIRST_LINE: Final = 16 * 1024
 """Maximum length of the first line, so that a foreign file is not read into memory to identify it."""
@@ -68,7 +68,7 @@ class Large(NamedTuple):
     body: bytes
 
 
-class Point(NamedTuple):
+class CheckpointLine(NamedTuple):
     """A checkpoint; its delta with a plain envelope."""
 
     id: str
@@ -98,7 +98,7 @@ class End(NamedTuple):
     counts: tuple[int, int, int]
 
 
-Part = Large | Point | Beside | Head
+Part = Large | CheckpointLine | Beside | Head
 Item = Header | Part | End
 
 
@@ -118,7 +118,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
         raise of_system(error, f"{path} cannot be read", "check the disk and the permissions") from error
 
 
-class Reader:
+class LineReader:
     """Reads lines in order and verifies their checksums; errors name the line. `turn` counts readings, for `progress`."""
 
     def __init__(self, file: BinaryIO, path: str, progress: Progress, turn: int) -> None:
@@ -190,19 +190,19 @@ class Reader:
             version = _parse(text)["savegame-export"]
         except _WRONG as error:
             raise UnsupportedError(f"{self._path} is not an export of savegame: line 1 does not say so") from error
-        if type(version) is int and version > FORMAT:
+        if type(version) is int and version > EXPORT_FORMAT:
             raise UnsupportedError(
-                f"{self._path} has format {version}, this savegame reads up to {FORMAT}; install a newer savegame"
+                f"{self._path} has format {version}, this savegame reads up to {EXPORT_FORMAT}; install a newer savegame"
             )
         with self._locating():
             self._line(text)
-        if type(version) is not int or version != FORMAT:
+        if type(version) is not int or version != EXPORT_FORMAT:
             raise self.damaged(f"format {version!r} does not exist")
 
     def _check_end(self, end: End) -> None:
         if self._file.read(1):
             raise self.damaged("more follows after the end")
-        if end.counts != tuple(self._counts[kind] for kind in (Header, Point, Beside)):
+        if end.counts != tuple(self._counts[kind] for kind in (Header, CheckpointLine, Beside)):
             raise self.damaged("its counts of threads, checkpoints and records do not match the file")
         self._progress((self._turn + 1) * self.size, 2 * self.size)
 
@@ -246,7 +246,7 @@ def _item(line: Line) -> Item:
         case {"large": name, "content": content}:
             return _large(bytes.fromhex(name), from_text("content", content))
         case {"checkpoint": checkpoint_id, "base": base, "meta": meta, "note": note, "delta": delta}:
-            return Point(
+            return CheckpointLine(
                 checked_id(checkpoint_id, "a checkpoint's id"),
                 None if base is None else checked_id(base, "a base's id"),
                 _meta(from_text("meta", meta)),

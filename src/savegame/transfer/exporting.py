@@ -30,14 +30,14 @@ from savegame.errors import (
     of_system,
 )
 from savegame.model import Frame, ThreadKey, ThreadRow, checked_id
-from savegame.timeline import companions
+from savegame.timeline import companions, derived
 from savegame.timeline.companions import Way, policy_of
 from savegame.timeline.engine import Engine
 from savegame.timeline.lineage import Lineage
 from savegame.timeline.verify import Progress
 from savegame.waiting.retrying import PLANS
 
-FORMAT: Final = 1
+EXPORT_FORMAT: Final = 1
 
 Line = dict[str, Any]
 """The content of a line: its first key is its kind."""
@@ -60,7 +60,7 @@ def export(
         writer = _Writer(file)
         now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=engine.store.clock())
         created_at = now.isoformat().replace("+00:00", "Z")
-        writer.write({"savegame-export": FORMAT, "namespace": namespace, "created_at": created_at})
+        writer.write({"savegame-export": EXPORT_FORMAT, "namespace": namespace, "created_at": created_at})
         for done, key in enumerate(keys, 1):
             _write_steadily(Lineage(engine, key), writer)
             progress(done, len(keys))
@@ -82,7 +82,7 @@ def _chosen(engine: Engine, namespace: str, threads: Sequence[str] | None, agent
     for key in keys:
         if not _is_worth_it(Lineage(engine, key)):
             raise ThreadNotFound(f"thread not found: {key.id!r}; nothing was exported")
-    return keys
+    return list(derived.with_children(engine, keys))
 
 
 def _is_worth_it(thread: Lineage) -> bool:

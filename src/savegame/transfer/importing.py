@@ -22,13 +22,13 @@ from savegame.timeline.lineage import Lineage
 from savegame.timeline.removal import Removal, remove
 from savegame.timeline.spending import Carrying, Spending, of_record, spent_by, together
 from savegame.timeline.verify import Progress
-from savegame.transfer.export_lines import Beside, Head, Large, Part, Point, Reader, opened
+from savegame.transfer.export_lines import Beside, CheckpointLine, Head, Large, LineReader, Part, opened
 
-BATCH: Final = 64
+ITEMS_AT_ONCE: Final = 64
 BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
-class Plan(NamedTuple):
+class ImportPlan(NamedTuple):
     """A thread whose lines were checked: its head in the store, and whether the file has anything new.
 
     `spent` is the cost of the thread in the file, including removed checkpoints if it `is_pruned`.
@@ -43,30 +43,30 @@ class Plan(NamedTuple):
 def import_file(engine: Engine, namespace: str, path: str, progress: Progress) -> int:
     """Import every thread of a file, skipping existing checkpoints. Returns the number of imported checkpoints."""
     with opened(path) as file:
-        plans: dict[str, Plan] = {}
-        reader = Reader(file, path, progress, 0)
+        plans: dict[str, ImportPlan] = {}
+        reader = LineReader(file, path, progress, 0)
         for thread, items in reader.threads():
             if thread.id in plans:
                 raise reader.damaged(f"thread {thread.id!r} appears twice")
             plans[thread.id] = _check(Lineage(engine, ThreadKey(namespace, thread.id)), items, reader)
-        brought = 0
-        reader = Reader(file, path, progress, 1)
+        imported = 0
+        reader = LineReader(file, path, progress, 1)
         for thread, items in reader.threads():
             target, plan = Lineage(engine, ThreadKey(namespace, thread.id)), plans[thread.id]
             if plan.is_behind:
-                brought += _Bringing(target, thread.agent, plan, reader).bring(items)
+                imported += _ThreadImport(target, thread.agent, plan, reader).bring(items)
             else:
                 _add_beside(target, plan, items)
-        return brought
+        return imported
 
 
 def check_first_line(path: str) -> None:
     """Raise the error of `import_file` for a file that is missing, foreign or of a newer format."""
     with opened(path) as file:
-        Reader(file, path, lambda done, total: None, 0)
+        LineReader(file, path, lambda done, total: None, 0)
 
 
-def _add_beside(thread: Lineage, plan: Plan, items: Iterator[Part]) -> None:
+def _add_beside(thread: Lineage, plan: ImportPlan, items: Iterator[Part]) -> None:
     """Add subjects, links and spending to a thread that is otherwise unchanged.
 
     `erase` follows them: a fork that was deleted here may be imported again.
@@ -81,14 +81,14 @@ def _add_beside(thread: Lineage, plan: Plan, items: Iterator[Part]) -> None:
         thread.store.commit(new)
 
 
-def _carrying(thread: Lineage, plan: Plan) -> Carrying:
+def _carrying(thread: Lineage, plan: ImportPlan) -> Carrying:
     return Carrying(thread, lambda: plan.spent, needed=plan.is_pruned)
 
 
 # -- checking --------------------------------------------------------------------------------------
 
 
-def _check(thread: Lineage, items: Iterator[Part], reader: Reader) -> Plan:
+def _check(thread: Lineage, items: Iterator[Part], reader: LineReader) -> ImportPlan:
     """Check one thread against itself and against the store."""
     key = thread.key
     there = {frame.id: frame.meta[:DIGEST_BYTES] for frame in thread.everything()}  # the newest first
@@ -99,12 +99,12 @@ def _check(thread: Lineage, items: Iterator[Part], reader: Reader) -> Plan:
     spent: Spending = {}
     removed: Spending = {}
     for item in items:
-        if is_after and isinstance(item, (Large, Point)):
+        if is_after and isinstance(item, (Large, CheckpointLine)):
             raise reader.damaged("it comes after a record; checkpoints must come before records")
         match item:
             case Large():
                 large.add(item.name)
-            case Point():
+            case CheckpointLine():
                 spent = together(spent, spent_by([_check_point(key, item, digests, large, reader)]))
                 _check_place(thread, item, there.get(item.id))
             case Beside():
@@ -129,10 +129,12 @@ def _check(thread: Lineage, items: Iterator[Part], reader: Reader) -> Plan:
     went_on = next(iter(there), None) not in digests  # if its head is in the file, it was moved back there
     moved = found in digests and found != head and head is not None and not went_on
     is_behind = bool(missing) or found is None or moved
-    return Plan(found, is_behind, together(spent, removed), bool(removed))
+    return ImportPlan(found, is_behind, together(spent, removed), bool(removed))
 
 
-def _check_point(key: ThreadKey, point: Point, digests: dict[str | None, bytes], large: set[bytes], reader: Reader) -> Meta:
+def _check_point(
+    key: ThreadKey, point: CheckpointLine, digests: dict[str | None, bytes], large: set[bytes], reader: LineReader
+) -> Meta:
     if point.id in digests:
         raise reader.damaged(f"checkpoint {point.id} appears twice")
     if point.base not in digests:
@@ -148,7 +150,7 @@ def _check_point(key: ThreadKey, point: Point, digests: dict[str | None, bytes],
     return meta
 
 
-def _check_record(thread: Lineage, record: Beside, reader: Reader) -> None:
+def _check_record(thread: Lineage, record: Beside, reader: LineReader) -> None:
     if companions.is_checked(thread.engine, record.kind):
         try:
             thread.read(Record(record.kind, record.name, record.value))
@@ -156,7 +158,7 @@ def _check_record(thread: Lineage, record: Beside, reader: Reader) -> None:
             raise reader.damaged(str(error.__cause__)) from error
 
 
-def _check_place(thread: Lineage, point: Point, there: bytes | None) -> None:
+def _check_place(thread: Lineage, point: CheckpointLine, there: bytes | None) -> None:
     """Refuse a checkpoint whose id another one has; `there` is the digest of the existing checkpoint of the thread."""
     key = thread.key
     if there is not None:
@@ -179,10 +181,10 @@ def _check_place(thread: Lineage, point: Point, there: bytes | None) -> None:
 # -- bringing --------------------------------------------------------------------------------------
 
 
-class _Bringing:
+class _ThreadImport:
     """Imports one thread whose lines were checked."""
 
-    def __init__(self, thread: Lineage, agent: str | None, plan: Plan, reader: Reader) -> None:
+    def __init__(self, thread: Lineage, agent: str | None, plan: ImportPlan, reader: LineReader) -> None:
         self._thread, self._agent, self._reader = thread, agent, reader
         self._engine, self._key = thread.engine, thread.key
         row = thread.row()
@@ -205,14 +207,14 @@ class _Bringing:
     def bring(self, items: Iterator[Part]) -> int:
         """Append what is missing, load new states, set notes and records, move the head. Returns the number of new ones."""
         for item in items:
-            if len(self._batch) >= BATCH or self._bytes >= BATCH_BYTES:
+            if len(self._batch) >= ITEMS_AT_ONCE or self._bytes >= BATCH_BYTES:
                 self._flush()
             match item:
                 case Large():
                     self._large[item.name] = self._reader.start
-                case Point() if item.id in self._there:
+                case CheckpointLine() if item.id in self._there:
                     self._compare_note(self._there[item.id], item)
-                case Point():
+                case CheckpointLine():
                     self._append(item)
                 case Beside():
                     if self._ends or self._notes:
@@ -225,7 +227,7 @@ class _Bringing:
                     self._finish(item.id)
         return len(self._new)
 
-    def _append(self, point: Point) -> None:
+    def _append(self, point: CheckpointLine) -> None:
         flags, payload = unwrap(point.delta)
         body = self._engine.wrap(payload, with_blobs=bool(flags & WITH_BLOBS))
         contents = {name: unwrap(self._reader.large(self._large[name]).body)[1] for name in references(point.delta)}
@@ -238,7 +240,7 @@ class _Bringing:
         self._numbers[point.id] = self._new[point.id] = self._ends[point.id] = self._last
         self._ends.pop(point.base, None)
 
-    def _compare_note(self, frame: Frame, point: Point) -> None:
+    def _compare_note(self, frame: Frame, point: CheckpointLine) -> None:
         if frame.note != point.note:
             self._notes.append(PutNote(self._key, frame.seq, point.note, frame.note))
 
@@ -264,8 +266,8 @@ class _Bringing:
         if appended:
             self._batch += [MoveHead(self._key, self._head, self._before), *self._spending.changes()]
         if self._batch:
-            made = self._engine.store.commit(self._batch)
-            if [seq for seq in made if seq] != [self._new[name] for name in appended]:  # their bases are wrong, too
+            seqs = self._engine.store.commit(self._batch)
+            if [seq for seq in seqs if seq] != [self._new[name] for name in appended]:  # their bases are wrong, too
                 self._take_away()
                 raise _changed(self._key, self._head_id, None)
         self._batch, self._bytes, self._before = [], 0, self._head_id

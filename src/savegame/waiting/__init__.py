@@ -1,1 +1,1 @@
-"""Retries after a conflict, worker threads for asynchronous callers, and refusing what cannot be awaited."""
+"""Helpers that any room may use: retries, worker threads, undoing half a step, forks, refusing what cannot be awaited."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
 from savegame.errors import ClosedError
+from savegame.waiting.forking import renew_in_child
 
 T = TypeVar("T")
 
@@ -28,7 +27,7 @@ class Offload:
         self._width = width
         self._closed = False
         self._begin_life()
-        _open.add(self)
+        renew_in_child(self)
 
     def _begin_life(self) -> None:
         """Create the thread pool: at the start, and in the child of a fork, which inherits no threads."""
@@ -120,15 +119,3 @@ async def undisturbed(future: asyncio.Future[T]) -> T:
     if cancelled is not None:
         raise cancelled from future.exception()
     return future.result()
-
-
-_open: weakref.WeakSet[Offload] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for offload in list(_open):
-        offload.after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -15,6 +15,9 @@ TRIES: Final = 1000
 PLANS: Final = 20
 """Attempts of operations that read whole threads; appends alone do not make them fail."""
 
+OPENINGS: Final = 20
+"""Attempts to open or lock files that others keep replacing or removing meanwhile."""
+
 LOOKS: Final = 3
 """Attempts to find a checkpoint before concluding that it never existed."""
 

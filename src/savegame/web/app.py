@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 
 from savegame.errors import InvalidInputError, SavegameError, UnavailableError
 from savegame.web import runs_page, store_page, thread_page, threads_page
-from savegame.web.guard import Keys
+from savegame.web.guard import MOST_FIELDS, Keys
 from savegame.web.peers import user_of
 from savegame.web.ui import Handler, Params, Ui
 
@@ -34,8 +34,6 @@ STATIC: Final = {
     "htmx-LICENSE.txt": "text/plain",
     "icon.svg": "image/svg+xml",
 }
-MOST_FIELDS: Final = 100
-
 STALE_S: Final = 10
 """An unchanged page is rendered again after this time, because it shows ages."""
 

@@ -29,7 +29,7 @@ SHARE: Final = 4
 REQUEST_S: Final = 10.0
 """How long a request may take to arrive, header and body; without a session, until its answer is read too."""
 
-SILENCE_S: Final = 60.0
+WARN_EVERY_S: Final = 60.0
 """Minimum time between two warnings, so that other users cannot fill the disk with the log."""
 
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -76,7 +76,7 @@ class PageConnections:
 
     def _warn(self, text: str) -> None:
         if time.monotonic() >= self._silent_until:
-            self._silent_until = time.monotonic() + SILENCE_S
+            self._silent_until = time.monotonic() + WARN_EVERY_S
             logger.warning(text)
 
 

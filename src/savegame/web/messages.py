@@ -90,8 +90,8 @@ def preview(state: Any) -> str | None:
     if not messages:
         return None
     view = _view(messages[-1], 0)
-    said = view.text or ", ".join(f"{call.name}(…)" for call in view.calls) or ", ".join(file.name for file in view.files)
-    return f"{view.role}: {clip(said, 120)}" if said else view.role
+    text = view.text or ", ".join(f"{call.name}(…)" for call in view.calls) or ", ".join(file.name for file in view.files)
+    return f"{view.role}: {clip(text, 120)}" if text else view.role
 
 
 def get_attachment(messages: Sequence[Any], message: int, place: int) -> tuple[str, bytes] | None:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("savegame")
 
-PATIENCE_S: Final = 0.2
+FIRST_READ_S: Final = 0.2
 """How long a page waits for the first read."""
 
 GLANCE_S: Final = 0.05
@@ -37,17 +37,17 @@ SLICE_S: Final = 0.01
 
 PAUSE_S: Final = 0.002
 
-MANY: Final = 100
+LISTED_FROM: Final = 100
 """If more threads than this have changed, all are listed in pages, which is quicker than reading them one by one."""
 
-PAGE: Final = 500
+SUMMARIES_AT_ONCE: Final = 500
 
-SILENCE_S: Final = 5.0
+UNANSWERED_S: Final = 5.0
 """A store that does not answer for this long is reported."""
 
 PATIENCE_AT_END_S: Final = 5.0
 
-REST: Final = 10
+REST_FACTOR: Final = 10
 """After a slow read, the pause before the next one is this many times as long."""
 
 RETRY_S: Final = 1.0
@@ -125,7 +125,7 @@ class BackgroundValue(Generic[T]):
         self.changes = 0
         self._moved = time.monotonic()
 
-    def get(self, patience: float = PATIENCE_S) -> T:
+    def get(self, patience: float = FIRST_READ_S) -> T:
         """The value, up to date if reading takes no longer than `patience` seconds."""
         with self._lock:
             if self._idle.is_set() and time.monotonic() >= self._next:
@@ -142,7 +142,7 @@ class BackgroundValue(Generic[T]):
 
     def trouble(self) -> str | None:
         """Why the value may be out of date: the error of the last read, or a store that does not answer."""
-        if not self._idle.is_set() and time.monotonic() - self._moved > SILENCE_S:
+        if not self._idle.is_set() and time.monotonic() - self._moved > UNANSWERED_S:
             return "the store does not answer"
         return None if self.error is None else str(self.error)
 
@@ -172,7 +172,7 @@ class BackgroundValue(Generic[T]):
             ended = time.monotonic()
             took = ended - begun
             self._slow = took > QUICK_S
-            rest = RETRY_S if self.error is not None else took * REST if self._slow else 0.0
+            rest = RETRY_S if self.error is not None else took * REST_FACTOR if self._slow else 0.0
             self._next = max(self._next, ended + rest)
             self._idle.set()
 
@@ -193,7 +193,7 @@ class Overview:
 
     def snapshot(self) -> Snapshot:
         """All threads. Raises the error of the last read if there is nothing to show."""
-        found = self.known(PATIENCE_S)
+        found = self.known(FIRST_READ_S)
         if self._threads.error is not None and not found.entries:
             raise self._threads.error
         return found
@@ -204,7 +204,7 @@ class Overview:
         entries = tuple(self._entries.copy().values())
         return Snapshot(entries, None if self._total is None else max(self._total, len(entries)))
 
-    def version(self, patience: float = PATIENCE_S) -> object:
+    def version(self, patience: float = FIRST_READ_S) -> object:
         """A value that changes with every change of threads, tags, calls, runs or the state of the store."""
         self._threads.get(patience)
         self._runs.get(min(patience, GLANCE_S))
@@ -262,7 +262,7 @@ class Overview:
         for name, info in self._gently(self._infos(changed)):
             self._set(name, _with_info(self._entries.get(name), marks[name], info))
         left = [info for entry in self._entries.values() if not entry.detailed and (info := entry.info) is not None]
-        bare = self._bare() if len(left) > MANY else set()
+        bare = self._bare() if len(left) > LISTED_FROM else set()
         for info in self._gently(sorted(left, key=lambda info: info.updated_at, reverse=True)):
             self._set(info.id, _with_details(self._vault, self._entries[info.id], info, bare))
 
@@ -275,7 +275,7 @@ class Overview:
         return known is not None and known.mark == mark
 
     def _infos(self, wanted: Mapping[str, bytes]) -> Iterator[tuple[str, ThreadInfo | None]]:
-        if len(wanted) <= MANY:
+        if len(wanted) <= LISTED_FROM:
             yield from ((name, self._vault.info(name)) for name in wanted)
             return
         missing = dict.fromkeys(wanted)
@@ -291,7 +291,7 @@ class Overview:
         after: str | None = ""
         while after is not None:
             try:
-                found = self._vault.store.threads(self._vault.namespace, after=after, limit=PAGE)
+                found = self._vault.store.threads(self._vault.namespace, after=after, limit=SUMMARIES_AT_ONCE)
             except CorruptionError:  # a damaged row: the threads after it are read one by one
                 break
             marks.update(row.fingerprint((), ()) for row in found.items)

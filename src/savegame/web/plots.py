@@ -53,7 +53,7 @@ def by_day(
     title: str,
     numbers: Mapping[dt.date, float],
     today: dt.date,
-    shown: Callable[[float], str],
+    text_of: Callable[[float], str],
     *,
     growing: bool = False,
 ) -> Plot:
@@ -69,13 +69,13 @@ def by_day(
     room = WIDTH / count
     heights = [value / most * (HEIGHT - FOOT - HEAD) for value in values]
     bars = [
-        Bar(number * room + room * 0.15, HEIGHT - FOOT - height, room * 0.7, height, f"{day:%d %b}: {shown(value)}")
+        Bar(number * room + room * 0.15, HEIGHT - FOOT - height, room * 0.7, height, f"{day:%d %b}: {text_of(value)}")
         for number, (day, value, height) in enumerate(zip(days, values, heights, strict=True))
     ]
     between = WIDTH / (count - 1)
     points = " ".join(f"{number * between:.1f},{HEIGHT - FOOT - height:.1f}" for number, height in enumerate(heights))
     total = values[-1] if growing else sum(values)
-    labels = (shown(most) if max(values) else "", f"{days[0]:%d %b}", f"{days[-1]:%d %b}", shown(total))
+    labels = (text_of(most) if max(values) else "", f"{days[0]:%d %b}", f"{days[-1]:%d %b}", text_of(total))
     return Plot(title, [] if growing else bars, points if growing else "", *labels)
 
 

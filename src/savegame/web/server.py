@@ -23,7 +23,7 @@ from savegame.web.guard import MOST_HEADER, Guard, Keys
 from savegame.web.peers import myself
 from savegame.web.ui import Ui
 
-PATIENCE_S: Final = 30.0
+START_S: Final = 30.0
 
 QUEUE: Final = 1024
 """How many connections may wait to be accepted; waiting ones use no descriptor."""
@@ -104,7 +104,7 @@ class Server:
 
     def __enter__(self) -> Server:
         self._thread.start()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + START_S
         while not self._server.started and self._thread.is_alive() and time.monotonic() < deadline:
             time.sleep(0.01)
         if not self._server.started:

@@ -34,11 +34,12 @@ from savegame.present.lanes import start_lanes
 from savegame.runs.ledger import CallEntry
 from savegame.runs.runner import RunInfo
 from savegame.thread import Thread
+from savegame.waiting.undoing import on_failure
 from savegame.web import formatting, plots, timeline, values
 from savegame.web import messages as conversation
 from savegame.web.ui import Params, Ui, done_text, required, whole_number
 
-PAGE: Final = 40
+ROWS: Final = 40
 """Checkpoints on a page of the timeline."""
 
 ABOVE: Final = 8
@@ -48,7 +49,7 @@ MESSAGES: Final = 40
 """Messages shown at once."""
 
 CHANGES: Final = 200
-LABELS: Final = 50
+MOST_LABELS: Final = 50
 CALLS: Final = 100
 MOST_LEFT: Final = 1000
 """Maximum number of checkpoints counted in the preview of a rewind."""
@@ -132,8 +133,8 @@ def state(ui: Ui, params: Params) -> Response:
     thread, _ = _thread(ui, params)
     place, first = params.get("place", ""), whole_number(params, "first", 0)
     value = values.at_place(thread.load(required(params, "at")).state, place)
-    shown = values.branches(value, place, first)
-    return ui.show("state.html", branches=shown, place=place, params=params, **_rest(values.count_of(value), first))
+    branches = values.branches(value, place, first)
+    return ui.show("state.html", branches=branches, place=place, params=params, **_rest(values.count_of(value), first))
 
 
 def attachment(ui: Ui, params: Params) -> Response:
@@ -158,11 +159,8 @@ def export(ui: Ui, params: Params) -> Response:
     thread, _ = _thread(ui, params)
     folder = tempfile.TemporaryDirectory(prefix="savegame-export-")
     path = Path(folder.name) / "export.jsonl"
-    try:
+    with on_failure(folder.cleanup):  # also on Ctrl-C: otherwise the response removes the folder
         ui.vault.export(path, threads=[thread.id])
-    except BaseException:  # also on Ctrl-C: otherwise the response removes the folder
-        folder.cleanup()
-        raise
     name = quote(f"{thread.id}.jsonl", safe="")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
     return FileResponse(path, media_type="application/x-ndjson", headers=headers, background=BackgroundTask(folder.cleanup))
@@ -253,12 +251,12 @@ def _window(thread: Thread, info: ThreadInfo, params: Params) -> Window:
     if before is None:
         lanes = start_lanes(info.head)
         at = params.get("at")
-        if at and all(row.id != at for row in rows[:PAGE]):
+        if at and all(row.id != at for row in rows[:ROWS]):
             before, lanes = at if damage else _above(thread, at), start_lanes(at)
             rows, damage = _rows(thread, before)
-    drawing = timeline.draw(rows[:PAGE], lanes)
-    older = rows[PAGE - 1].id if len(rows) > PAGE else None
-    states = _states(thread, rows[:PAGE])
+    drawing = timeline.draw(rows[:ROWS], lanes)
+    older = rows[ROWS - 1].id if len(rows) > ROWS else None
+    states = _states(thread, rows[:ROWS])
     previews = {name: text for name, point in states.items() if (text := conversation.preview(point.state))}
     return Window(drawing, states, previews, before is None, before, older, ",".join(drawing.waiting), damage)
 
@@ -266,14 +264,14 @@ def _window(thread: Thread, info: ThreadInfo, params: Params) -> Window:
 def _rows(thread: Thread, before: str | None) -> tuple[list[Checkpoint], CorruptionError | None]:
     """A page of the timeline plus one checkpoint; after damage, the readable part of the head's line."""
     try:
-        return list(thread.history(branches=True, before=before, limit=PAGE + 1)), None
+        return list(thread.history(branches=True, before=before, limit=ROWS + 1)), None
     except CorruptionError as error:
         return list(_line(thread, before)), error
 
 
 def _line(thread: Thread, before: str | None) -> Iterator[Checkpoint]:
     try:
-        yield from thread.history(before=before, limit=PAGE + 1)
+        yield from thread.history(before=before, limit=ROWS + 1)
     except CorruptionError:  # the window shows the damage
         return
 
@@ -316,11 +314,11 @@ def _view_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, view: 
         return _changes_data(ui, thread, window, point, params.get("with"))
     if view == "calls":
         return _calls_data(ui, thread, params)
-    return {"labels": list(islice((noted for noted in thread.noted() if noted.label), LABELS))}
+    return {"labels": list(islice((noted for noted in thread.noted() if noted.label), MOST_LABELS))}
 
 
 def _rest(count: int, first: int) -> dict[str, Any]:
-    more = first + values.PAGE
+    more = first + values.CHILDREN
     return {"count": count, "more": more if more < count else None}
 
 
@@ -352,12 +350,12 @@ def _calls_data(ui: Ui, thread: Thread, params: Params) -> dict[str, Any]:
     never = dt.datetime.max.replace(tzinfo=dt.UTC)
     calls: list[CallEntry] = sorted(ui.vault.calls(thread.id), key=lambda call: (call.started_at or never, call.key))
     end = min(whole_number(params, "until", len(calls)), len(calls))
-    shown = calls[max(0, end - CALLS) : end]
+    page = calls[max(0, end - CALLS) : end]
     now = ui.now()
-    begun, took = plots.ticks(shown, now)
+    begun, took = plots.ticks(page, now)
     held = thread.id in ui.overview.held()
-    needs = {call.key: call.needs(held=held) for call in shown}
-    spans = plots.waterfall(shown, now)
+    needs = {call.key: call.needs(held=held) for call in page}
+    spans = plots.waterfall(page, now)
     return {"spans": spans, "begun": begun, "took": took, "first": max(0, end - CALLS), "count": len(calls), "needs": needs}
 
 

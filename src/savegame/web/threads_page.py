@@ -13,7 +13,7 @@ from savegame.store import Capability
 from savegame.web.overview import ThreadSummary
 from savegame.web.ui import Params, Ui, done_text, whole_number
 
-PAGE: Final = 50
+LISTED: Final = 50
 MOST_CHOICES: Final = 200
 """Maximum number of agents and tags in the filters."""
 
@@ -49,10 +49,10 @@ def show(ui: Ui, params: Params) -> Response:
         params=params,
         sort=sort,
         sorts={name: label for name, (label, _, _) in SORTS.items()},
-        rows=fitting[first : first + PAGE],
+        rows=fitting[first : first + LISTED],
         count=len(fitting),
         first=first,
-        page=PAGE,
+        page=LISTED,
         agents=_choices(info.agent_id for _, info in entries if info.agent_id),
         tags=_choices(tag for entry, _ in entries for tag in entry.tags),
         statuses=Status.NAMES,
@@ -69,8 +69,8 @@ def hits(ui: Ui, params: Params) -> Response:
         found = ui.vault.search(params.get("q", ""), agent=params.get("agent") or None, limit=20, markers=MARKERS)
     except UnsupportedError as error:
         return ui.show("hits.html", hits=[], skipped=(), params=params, problem=str(error))
-    shown = [(hit, _split_matches(hit.snippet)) for hit in found]
-    return ui.show("hits.html", hits=shown, skipped=found.skipped, params=params, problem=None)
+    rows = [(hit, _split_matches(hit.snippet)) for hit in found]
+    return ui.show("hits.html", hits=rows, skipped=found.skipped, params=params, problem=None)
 
 
 def _fits(entry: ThreadSummary, info: ThreadInfo, params: Params) -> bool:

@@ -18,7 +18,7 @@ from savegame.errors import InvalidInputError
 from savegame.model import MISSING, Change
 from savegame.web.formatting import clip, limited_text
 
-PAGE: Final = 100
+CHILDREN: Final = 100
 """Children shown at once."""
 
 OPENED: Final = 12
@@ -72,7 +72,7 @@ def at_place(value: Any, place: str) -> Any:
 
 def branches(value: Any, place: str = "", first: int = 0, *, depth: int = 0) -> list[Branch]:
     """A page of the children of a value, starting with `first`; small containers are expanded down to `depth`."""
-    page = islice(enumerate(_children(value)), first, first + PAGE)
+    page = islice(enumerate(_children(value)), first, first + CHILDREN)
     return [_branch(name, child, f"{place}.{number}" if place else str(number), depth) for number, (name, child) in page]
 
 

@@ -15,14 +15,14 @@ from itertools import islice
 from savegame.encoding.json_form import from_text, to_text
 from savegame.model import Frame, Lease, ThreadKey, ThreadRow
 from savegame.store import Append
-from savegame.stores.file.journal import Entry, Journal, Reader, new_journal
+from savegame.stores.file.journal import Journal, JournalFrame, JournalReader, new_journal
 from savegame.stores.file.lines import Op, Place, first_line, save_op
 from savegame.stores.file.threads import Threads
 from savegame.stores.rules import Blobs, Pin, Transaction
 
 
 @dataclass(slots=True)
-class Draft:
+class ThreadChanges:
     """What a commit does to one thread."""
 
     journal: Journal
@@ -61,12 +61,12 @@ class FileTransaction(Transaction):
         self._threads = threads
         self._clock = clock
         self._next_epoch = next_epoch
-        self.drafts: dict[ThreadKey, Draft] = {}
+        self.drafts: dict[ThreadKey, ThreadChanges] = {}
 
-    def _draft(self, key: ThreadKey) -> Draft:
+    def _draft(self, key: ThreadKey) -> ThreadChanges:
         if key not in self.drafts:
             found = self._threads.look(key)
-            self.drafts[key] = Draft(found or new_journal(key, self._threads.directory(key)), there=found is not None)
+            self.drafts[key] = ThreadChanges(found or new_journal(key, self._threads.directory(key)), there=found is not None)
         return self.drafts[key]
 
     def _journal(self, key: ThreadKey) -> Journal:
@@ -95,7 +95,7 @@ class FileTransaction(Transaction):
         self._put_lease(draft, row.lease)
         draft.journal.row = row
 
-    def _put_lease(self, draft: Draft, lease: Lease | None) -> None:
+    def _put_lease(self, draft: ThreadChanges, lease: Lease | None) -> None:
         if lease is not None and lease != draft.journal.row.lease:
             draft.say(_lease_op(lease))
 
@@ -198,7 +198,7 @@ class FileTransaction(Transaction):
             draft.aside += [place] if aside else []
 
 
-def current_lines(journal: Journal, reader: Reader, recode: Callable[[bytes], bytes] | None) -> Iterator[Op | bytes]:
+def current_lines(journal: Journal, reader: JournalReader, recode: Callable[[bytes], bytes] | None) -> Iterator[Op | bytes]:
     """The lines of a journal without those that were superseded; a damaged line of a frame stays as it is."""
     row = journal.row
     yield first_line(journal.key, journal.life)
@@ -214,7 +214,7 @@ def current_lines(journal: Journal, reader: Reader, recode: Callable[[bytes], by
         yield {"head": row.head, "last": row.last, "floor": row.floor} | ({} if row.agent is None else {"agent": row.agent})
 
 
-def _frame_now(op: Op, entry: Entry, recode: Callable[[bytes], bytes] | None) -> Op:
+def _frame_now(op: Op, entry: JournalFrame, recode: Callable[[bytes], bytes] | None) -> Op:
     front = {"save": op["save"], "id": op["id"], "base": entry.base}
     if entry.note is not None:
         front["note"] = to_text("note", entry.note)

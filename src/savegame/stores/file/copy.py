@@ -32,6 +32,7 @@ from savegame.stores.file.disk import (
 from savegame.stores.file.journal import Signature, signature_of_stat
 from savegame.stores.file.listing import LISTING
 from savegame.stores.file.write import BATCH
+from savegame.waiting.undoing import on_failure
 
 _DERIVED: Final = (LISTING, SEARCH, f"{MARKER}.")
 """How names begin that a copy leaves out: they may be written at any time."""
@@ -47,7 +48,7 @@ def backup(
         raise InvalidInputError(f"{target}: is inside the store itself; choose a place outside of {root}")
     fresh = f"{target}.{os.urandom(8).hex()}.partial"  # not in the way of the next, if this one is killed
     copy = Copy(root, fresh, reading)
-    try:
+    with on_failure(lambda: shutil.rmtree(fresh, ignore_errors=True)):
         for done, total in copy.catch_up():
             copy.flush()
             progress(done, total)
@@ -56,12 +57,9 @@ def backup(
             list(copy.catch_up())
         copy.flush()
         copy.give_name(target)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
 
 
-class Known(NamedTuple):
+class SeenFile(NamedTuple):
     """A file while no writer was at it. `settled`: the next change changes its signature."""
 
     signature: Signature
@@ -78,7 +76,7 @@ class Copy:
         self._root = root
         self._reading = reading
         self._disk = Disk(fresh, flush=False)
-        self._copied: dict[str, Known] = {}
+        self._copied: dict[str, SeenFile] = {}
         self._unflushed: set[str] = set()
 
     def catch_up(self) -> Iterator[tuple[int, int]]:
@@ -99,7 +97,7 @@ class Copy:
                     self._copy(path, known)
             yield done, len(found)
 
-    def _look(self, path: str, about: os.stat_result) -> Known:
+    def _look(self, path: str, about: os.stat_result) -> SeenFile:
         """How a file is now; the same object if it is as it was when it was copied."""
         copied = self._copied.get(path)
         signature = signature_of_stat(about)
@@ -109,9 +107,9 @@ class Copy:
         if os.path.basename(path) == JOURNAL:
             with opened(os.path.join(self._root, path)) as handle, os.fdopen(handle, "rb", closefd=False) as source:
                 first = source.readline()
-        return Known(signature, time.time_ns() - about.st_mtime_ns > SETTLED_NS, about.st_size, first)
+        return SeenFile(signature, time.time_ns() - about.st_mtime_ns > SETTLED_NS, about.st_size, first)
 
-    def _copy(self, path: str, known: Known) -> None:
+    def _copy(self, path: str, known: SeenFile) -> None:
         start = 0
         copied = self._copied.get(path)
         if copied is not None and known.first == copied.first != b"" and copied.length <= known.length:

@@ -34,16 +34,17 @@ from savegame.errors import (
     lacks_descriptors,
 )
 from savegame.model import ThreadKey
+from savegame.stores.refusals import newer_format
 
-FORMAT: Final = 2
+DIRECTORY_FORMAT: Final = 2
 """Since 2, directories may have a readable part in their names, by which earlier versions would not find them."""
 
 MARKER: Final = "savegame.json"
 LOCK: Final = "lock"
 JOURNAL: Final = "journal.jsonl"
 FRESH: Final = "journal.new"
-ASIDE: Final = "aside.jsonl"
-LOST: Final = "aside"
+ASIDE_FILE: Final = "aside.jsonl"
+ASIDE_DIRECTORY: Final = "aside"
 TRASH: Final = "trash"
 SEARCH: Final = "search.db"
 
@@ -195,7 +196,7 @@ def read_file(path: str) -> bytes | None:
 
 
 def read_at(handle: int, offset: int, length: int) -> bytes:
-    """So many bytes from a place; fewer only at the end of the file."""
+    """Up to `length` bytes from a place; fewer only at the end of the file."""
     parts = []
     while length and (part := os.pread(handle, length, offset)):
         parts.append(part)
@@ -353,10 +354,8 @@ def _check_marker(root: str) -> None:
     version = _version(data)
     if version is None:
         raise UnsupportedError(f"{root}: its {MARKER} cannot be read; nothing was changed, restore it from a backup")
-    if version > FORMAT:
-        raise UnsupportedError(
-            f"{root}: has format {version}, this savegame knows up to {FORMAT}; nothing was changed, install a newer savegame"
-        )
+    if version > DIRECTORY_FORMAT:
+        raise newer_format(root, version, DIRECTORY_FORMAT)
 
 
 def _version(marker: bytes) -> int | None:
@@ -380,11 +379,11 @@ def raise_format(disk: Disk) -> None:
     Raises UnsupportedError if a newer version has raised it further since the store was opened.
     """
     _check_marker(disk.root)
-    if _version(read_file(os.path.join(disk.root, MARKER)) or b"") != FORMAT:
+    if _version(read_file(os.path.join(disk.root, MARKER)) or b"") != DIRECTORY_FORMAT:
         _put_marker(disk)
 
 
 def _put_marker(disk: Disk) -> None:
     marker = os.path.join(disk.root, MARKER)
-    text = json.dumps({"format": FORMAT, "about": _ABOUT}, indent=2)
+    text = json.dumps({"format": DIRECTORY_FORMAT, "about": _ABOUT}, indent=2)
     disk.put(marker, text.encode() + b"\n", by=f"{marker}.{secrets.token_hex(16)}")

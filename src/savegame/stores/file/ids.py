@@ -35,7 +35,7 @@ def names_directory(checkpoint_id: str, directory_name: str) -> bool:
     return directory_name.startswith(prefix_in(checkpoint_id))
 
 
-class Index:
+class IdIndex:
     """The index of one namespace: sixteen files of lines `hash of the id, hash of the thread's id, checksum`."""
 
     def __init__(self, disk: Disk, space: str) -> None:
@@ -56,7 +56,7 @@ class Index:
         return found
 
     def add(self, entries: Iterable[tuple[str, str]]) -> None:
-        """Enter (id, directory name), flushed, where the id does not tell it."""
+        """Enter (id, directory name), flushed, where the id itself does not name it."""
         lines: dict[str, list[bytes]] = {}
         for checkpoint_id, directory_name in entries:
             if not names_directory(checkpoint_id, directory_name):

@@ -30,7 +30,7 @@ Signature = tuple[int, int, int]
 _SAVED: Final = re.compile(rb'\{"save":(\d{1,10}),"id":("(?:[^"\\]|\\.)*"),"base":(\d{1,10}),')
 
 
-class Entry(NamedTuple):
+class JournalFrame(NamedTuple):
     """A frame as the index knows it. `broken`: its line is damaged."""
 
     id: str
@@ -48,7 +48,7 @@ class Journal:
     directory: str
     life: str
     row: ThreadRow
-    entries: dict[int, Entry] = field(default_factory=dict)
+    entries: dict[int, JournalFrame] = field(default_factory=dict)
     ids: dict[str, int] = field(default_factory=dict)
     records: dict[tuple[str, str], Place] = field(default_factory=dict)
     blobs: dict[bytes, Place] = field(default_factory=dict)
@@ -89,21 +89,21 @@ class Journal:
     # -- bodies ------------------------------------------------------------------------------------
 
     @contextmanager
-    def reading(self) -> Iterator[Reader]:
+    def reading(self) -> Iterator[JournalReader]:
         """Reads lines by their places."""
-        reader = Reader(self)
+        reader = JournalReader(self)
         try:
             yield reader
         finally:
             reader.close()
 
-    def frame(self, reader: Reader, seq: int, *, delta: bool) -> Frame:
+    def frame(self, reader: JournalReader, seq: int, *, delta: bool) -> Frame:
         """One frame, with or without its delta. Raises CorruptionError."""
         entry = self.entries[seq]
         meta, *body = self.bodies(reader, seq, *(("meta", "delta") if delta else ("meta",)))
         return Frame(seq, entry.id, entry.base, meta, entry.note, body[0] if delta else None)
 
-    def bodies(self, reader: Reader, seq: int, *kinds: str) -> list[bytes]:
+    def bodies(self, reader: JournalReader, seq: int, *kinds: str) -> list[bytes]:
         """Stored bytes of one frame, each of a kind. Raises CorruptionError."""
         entry = self.entries[seq]
         try:
@@ -115,7 +115,7 @@ class Journal:
             raise damaged(self.key, entry.id, f"line of frame {seq}", seq) from error
 
 
-class Reader:
+class JournalReader:
     """Reads lines of a journal. The file is opened when the first one is asked for."""
 
     def __init__(self, journal: Journal) -> None:
@@ -216,8 +216,8 @@ def _begin(line: bytes, directory: str, key: ThreadKey | None) -> Journal:
         )
     key = key or ThreadKey(op["namespace"], op["thread"])  # type: ignore[index]
     journal = new_journal(key, directory)
-    part, said = next(split_line(line, key, 0), (line, None))
-    if said is None or op is None:
+    part, content = next(split_line(line, key, 0), (line, None))
+    if content is None or op is None:
         journal.damage.append(Place(0, len(part)))
     elif not part.endswith(b"\n"):
         journal.worn.append(Place(0, len(part)))
@@ -271,7 +271,7 @@ def _take_damaged(journal: Journal, line: bytes, place: Place) -> None:
         name = str(json.loads(found[2]))
     except ValueError:
         name = found[2].decode(errors="replace")
-    _add(journal, seq, Entry(name, int(found[3]), None, place, broken=True))
+    _add(journal, seq, JournalFrame(name, int(found[3]), None, place, broken=True))
 
 
 # -- kinds of lines --------------------------------------------------------------------------------
@@ -279,12 +279,12 @@ def _take_damaged(journal: Journal, line: bytes, place: Place) -> None:
 
 def _save(journal: Journal, op: Op, place: Place) -> None:
     note = op.get("note")
-    entry = Entry(op["id"], op["base"], None if note is None else from_text("note", note), place)
+    entry = JournalFrame(op["id"], op["base"], None if note is None else from_text("note", note), place)
     _add(journal, op["save"], entry)
     journal.row = journal.row._replace(floor=max(journal.row.floor, op.get("floor", 0)))
 
 
-def _add(journal: Journal, seq: int, entry: Entry) -> None:
+def _add(journal: Journal, seq: int, entry: JournalFrame) -> None:
     former = journal.entries.get(seq)
     if former is not None and former.broken:  # the damage is in its number: which frame it was is unknown
         journal.damage.append(former.place)

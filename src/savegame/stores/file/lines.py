@@ -20,7 +20,7 @@ from savegame.encoding.json_form import to_text
 from savegame.model import Frame, ThreadKey
 from savegame.stores.file.disk import hash_in, hashed
 
-FORMAT: Final = 1
+LINE_FORMAT: Final = 1
 """Of the lines; that of the directory counts by itself."""
 
 Op = dict[str, Any]
@@ -60,10 +60,10 @@ def dump_commit(places: list[Place], key: ThreadKey, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def dump_journal(said: Iterable[Op | bytes], key: ThreadKey) -> Iterator[bytes]:
+def dump_journal(ops: Iterable[Op | bytes], key: ThreadKey) -> Iterator[bytes]:
     """The lines of a whole journal, each a commit of its own; bytes are lines that stay as they are."""
     offset = 0
-    for op in said:
+    for op in ops:
         line = op if isinstance(op, bytes) else dump_line({name: op[name] for name in op if name != "more"}, key, offset)
         offset += len(line)
         yield line
@@ -97,7 +97,7 @@ def split_line(line: bytes, key: ThreadKey, offset: int) -> Iterator[tuple[bytes
 
 def first_line(key: ThreadKey, life: str) -> Op:
     """How a journal begins. `life` is another one after a delete, `copy` whenever it is rewritten."""
-    return {"thread": key.id, "namespace": key.namespace, "format": FORMAT, "life": life, "copy": os.urandom(8).hex()}
+    return {"thread": key.id, "namespace": key.namespace, "format": LINE_FORMAT, "life": life, "copy": os.urandom(8).hex()}
 
 
 def read_first(line: bytes, directory: str) -> Op | None:

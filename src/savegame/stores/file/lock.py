@@ -16,11 +16,9 @@ from typing import Final
 
 from savegame.errors import ClosedError, UnavailableError
 from savegame.stores.file.disk import LOCK, translated
-from savegame.stores.forking import Still, leave_alone, take_along
 from savegame.stores.refusals import write_inside
-
-OPENINGS: Final = 20
-"""Attempts to lock a file that others keep replacing or removing meanwhile."""
+from savegame.waiting.forking import Still, leave_alone, take_along
+from savegame.waiting.retrying import OPENINGS
 
 BUSY_S: Final = 30.0
 """How long to wait for another process."""

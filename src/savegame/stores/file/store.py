@@ -25,15 +25,16 @@ from savegame.stores.file.changes import FileTransaction
 from savegame.stores.file.copy import backup
 from savegame.stores.file.disk import SEARCH, Disk, checked_root, hashed, hashed_in, make_root, translated
 from savegame.stores.file.ids import new_id
-from savegame.stores.file.journal import Journal, Reader, new_journal
+from savegame.stores.file.journal import Journal, JournalReader, new_journal
 from savegame.stores.file.keyframes import keyframes_of, read_keyframe
-from savegame.stores.file.lock import OPENINGS, Lock
+from savegame.stores.file.lock import Lock
 from savegame.stores.file.threads import Threads
 from savegame.stores.file.write import BATCH, Writer
 from savegame.stores.fts import FtsIndex
 from savegame.stores.refusals import no_checkpoint, read_only
 from savegame.stores.rules import RuledStore
 from savegame.stores.sums import damaged
+from savegame.waiting.retrying import OPENINGS
 
 logger = logging.getLogger("savegame")
 
@@ -165,9 +166,9 @@ class FileStore(RuledStore):
 
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         with self._bodies(key) as (journal, reader):
-            kept = journal.records
-            names = sorted(name for its, name in kept if its == kind and name > after)
-            items = [Record(kind, name, from_text("value", reader.op(kept[kind, name])["text"])) for name in names[:limit]]
+            places = journal.records
+            names = sorted(name for its, name in places if its == kind and name > after)
+            items = [Record(kind, name, from_text("value", reader.op(places[kind, name])["text"])) for name in names[:limit]]
         return Page(items, items[-1].name if len(names) > limit else None)
 
     def kinds(self, key: ThreadKey) -> list[str]:
@@ -274,7 +275,7 @@ class FileStore(RuledStore):
         raise UnavailableError(f"{self.path}: changes to several threads keep being interrupted; retry once their writers run")
 
     @contextmanager
-    def _bodies(self, key: ThreadKey) -> Iterator[tuple[Journal, Reader]]:
+    def _bodies(self, key: ThreadKey) -> Iterator[tuple[Journal, JournalReader]]:
         """A thread, empty if there is none, and what reads its lines."""
         with self._reading():
             journal = self._threads.look(key) or new_journal(key, self._threads.directory(key))

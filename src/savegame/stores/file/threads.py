@@ -18,7 +18,7 @@ from typing import Final
 from savegame.model import ThreadKey, ThreadRow
 from savegame.stores.directory import SETTLED_NS
 from savegame.stores.file.disk import JOURNAL, Disk, directory_in, hashed, hashed_in, names_in, thread_directory
-from savegame.stores.file.ids import Index, prefix_in
+from savegame.stores.file.ids import IdIndex, prefix_in
 from savegame.stores.file.journal import Journal, Signature, load, signature_at
 from savegame.stores.file.listing import LISTING, Summary, read_listing, write_listing
 
@@ -130,7 +130,7 @@ class Threads:
         """The threads in which a checkpoint may be."""
         space = self.space(namespace)
         names = self._space(space).names
-        beginnings = (prefix_in(checkpoint_id), *Index(self._disk, space).find(checkpoint_id))
+        beginnings = (prefix_in(checkpoint_id), *IdIndex(self._disk, space).find(checkpoint_id))
         found = (names[bisect_left(names, begin) : bisect_right(names, f"{begin}~")] for begin in beginnings)
         for name in dict.fromkeys(chain.from_iterable(found)):
             journal = self.journal(os.path.join(space, name))
@@ -172,11 +172,11 @@ class Threads:
 
     def unlist(self, space: str) -> None:
         """Remove the listing of a namespace, before something of it goes; the next one is written again."""
-        kept = [name for name in names_in(space) if name.startswith(LISTING)]
-        if LISTING in kept:
+        names = [name for name in names_in(space) if name.startswith(LISTING)]
+        if LISTING in names:
             self._summaries = read_listing(space) | self._summaries
             self._news[space] = WORTH_KEEPING
-        for name in kept:
+        for name in names:
             self._disk.remove(os.path.join(space, name))
 
 

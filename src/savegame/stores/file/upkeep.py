@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from savegame.encoding.json_form import from_text
 from savegame.errors import CorruptionError
 from savegame.model import Problem
-from savegame.stores.file.changes import Draft
+from savegame.stores.file.changes import ThreadChanges
 from savegame.stores.file.disk import (
-    ASIDE,
+    ASIDE_DIRECTORY,
+    ASIDE_FILE,
     JOURNAL,
-    LOST,
     Disk,
     files_below,
     hash_in,
@@ -27,8 +27,8 @@ from savegame.stores.file.disk import (
     names_in,
     thread_directory,
 )
-from savegame.stores.file.ids import Index, names_directory
-from savegame.stores.file.journal import Journal, Reader, load
+from savegame.stores.file.ids import IdIndex, names_directory
+from savegame.stores.file.journal import Journal, JournalReader, load
 from savegame.stores.file.keyframes import is_sound, keyframes_of
 from savegame.stores.file.threads import Threads
 from savegame.stores.file.write import TORN, Writer, last_epoch, set_epoch
@@ -41,14 +41,14 @@ def sizes(disk: Disk, threads: Threads) -> dict[str, int]:
     for path, about in files_below(disk.root):
         found["total"] += about.st_size
         *where, name = path.split(os.sep)
-        if where[:1] == [LOST]:
+        if where[:1] == [ASIDE_DIRECTORY]:
             found["aside"] += about.st_size
         elif len(where) != 2 or not all(map(is_hashed, where)):
             continue
         elif name == JOURNAL:
             summary = threads.summary(os.path.join(disk.root, *where))
             found.update({} if summary is None else summary.sizes)
-        elif name.startswith(("keyframe.", TORN, ASIDE)):
+        elif name.startswith(("keyframe.", TORN, ASIDE_FILE)):
             found["keyframes" if name.startswith("keyframe.") else "aside"] += about.st_size
     return dict(found)
 
@@ -101,7 +101,7 @@ def _loaded(directory: str) -> Journal | None:
     return journal
 
 
-def _damage_in(journal: Journal, reader: Reader) -> Iterator[CorruptionError]:
+def _damage_in(journal: Journal, reader: JournalReader) -> Iterator[CorruptionError]:
     """What is wrong with bodies and with what builds on what."""
     for seq, entry in sorted(journal.entries.items()):
         try:
@@ -121,7 +121,7 @@ def _damage_in(journal: Journal, reader: Reader) -> Iterator[CorruptionError]:
 
 def _not_in_index(disk: Disk, journal: Journal) -> list[str]:
     space, name = os.path.split(journal.directory)
-    index = Index(disk, space)
+    index = IdIndex(disk, space)
     ids = [entry.id for entry in journal.entries.values() if not entry.broken]
     return [one for one in ids if not names_directory(one, name) and hash_in(name) not in index.find(one)]
 
@@ -152,12 +152,12 @@ def mend_thread(disk: Disk, writer: Writer, directory: str) -> list[str]:
     done = []
     for seq, path in keyframes_of(journal).items():
         if not is_sound(journal, seq, path):
-            os.rename(path, os.path.join(directory, f"{ASIDE}.{os.path.basename(path)}"))
+            os.rename(path, os.path.join(directory, f"{ASIDE_FILE}.{os.path.basename(path)}"))
             done.append(f"thread {journal.key.id!r}: set aside: keyframe of frame {seq}")
     missing = _not_in_index(disk, journal)
     if missing:
         space, name = os.path.split(directory)
-        Index(disk, space).add((one, name) for one in missing)
+        IdIndex(disk, space).add((one, name) for one in missing)
         done.append(f"thread {journal.key.id!r}: {len(missing)} ids entered in the index")
     if journal.damage or journal.worn:
         done.append(_mend_journal(writer, journal))
@@ -165,7 +165,7 @@ def mend_thread(disk: Disk, writer: Writer, directory: str) -> list[str]:
 
 
 def _set_aside(disk: Disk, directory: str) -> None:
-    lost = os.path.join(disk.root, LOST)
+    lost = os.path.join(disk.root, ASIDE_DIRECTORY)
     disk.make_directory(lost)
     os.rename(directory, os.path.join(lost, f"{name_aside(directory)}-{os.urandom(4).hex()}"))
     disk.flush_names(lost)
@@ -188,12 +188,12 @@ def _mend_journal(writer: Writer, journal: Journal) -> str:
     head = journal.row.head if journal.row.head in journal.entries else newest
     head_id = journal.entries[head].id if head else None
     journal.row = journal.row._replace(head=head, head_id=head_id, last=max(journal.row.last, newest))
-    said = [f"{len(journal.damage)} damaged lines set aside"] if journal.damage else []
-    said += [f"{len(journal.worn)} lines without a newline rewritten"] if journal.worn else []
-    draft = Draft(journal, there=True, whole=True, aside=journal.damage)
+    done = [f"{len(journal.damage)} damaged lines set aside"] if journal.damage else []
+    done += [f"{len(journal.worn)} lines without a newline rewritten"] if journal.worn else []
+    draft = ThreadChanges(journal, there=True, whole=True, aside=journal.damage)
     journal.damage = []
     writer.write([draft])
-    return f"thread {journal.key.id!r}: {', '.join(said)}"
+    return f"thread {journal.key.id!r}: {', '.join(done)}"
 
 
 # -- compacting and copying ------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def compact_thread(writer: Writer, journal: Journal | None, recode: Callable[[by
     """Rewrite a journal without what was superseded, and drop its keyframes."""
     if journal is None or journal.damage:
         return  # deleted meanwhile; or repair comes first
-    draft = Draft(journal, there=True, whole=True, recode=recode, keyframes=dict.fromkeys(keyframes_of(journal)))
+    draft = ThreadChanges(journal, there=True, whole=True, recode=recode, keyframes=dict.fromkeys(keyframes_of(journal)))
     writer.write([draft])
 
 
@@ -211,4 +211,6 @@ def rebuild_indexes(disk: Disk, threads: Threads) -> None:
     """Enter only ids that are there."""
     for space in threads.spaces():
         journals = [found for path in hashed_in(space) if (found := threads.journal(path)) is not None]
-        Index(disk, space).rebuild((name, os.path.basename(journal.directory)) for journal in journals for name in journal.ids)
+        IdIndex(disk, space).rebuild(
+            (name, os.path.basename(journal.directory)) for journal in journals for name in journal.ids
+        )

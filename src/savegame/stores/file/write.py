@@ -17,12 +17,12 @@ from itertools import chain
 from typing import Final
 
 from savegame.errors import CorruptionError, SavegameError, UnavailableError
-from savegame.stores.file.changes import Draft, current_lines
+from savegame.stores.file.changes import ThreadChanges, current_lines
 from savegame.stores.file.disk import (
-    ASIDE,
+    ASIDE_DIRECTORY,
+    ASIDE_FILE,
     FRESH,
     JOURNAL,
-    LOST,
     Disk,
     copied,
     is_hashed,
@@ -35,16 +35,17 @@ from savegame.stores.file.disk import (
     read_file,
     write_at,
 )
-from savegame.stores.file.ids import Index
+from savegame.stores.file.ids import IdIndex
 from savegame.stores.file.journal import Journal, signature_of
 from savegame.stores.file.keyframes import clear_strangers, put_keyframe
 from savegame.stores.file.lines import dump_commit, dump_journal, first_line
 from savegame.stores.file.threads import Threads
+from savegame.waiting.undoing import on_failure
 
 logger = logging.getLogger("savegame")
 
 BATCH: Final = "batch"
-EPOCH: Final = "epoch"
+EPOCH_FILE: Final = "epoch"
 TORN: Final = "torn-"
 
 
@@ -58,7 +59,7 @@ class Writer:
         """Directories of journals whose flush failed: they are rewritten before anything is added."""
         self._batch = os.path.join(disk.root, BATCH)
 
-    def write(self, drafts: Iterable[Draft]) -> None:
+    def write(self, drafts: Iterable[ThreadChanges]) -> None:
         """Make everything that the drafts say durable, whole or not at all; keyframes follow, if they can."""
         drafts = list(drafts)
         changed = [draft for draft in drafts if draft.lines or (draft.whole and draft.there)]
@@ -76,21 +77,18 @@ class Writer:
 
     # -- one thread --------------------------------------------------------------------------------
 
-    def _write_one(self, draft: Draft) -> None:
+    def _write_one(self, draft: ThreadChanges) -> None:
         directory = draft.journal.directory
         added = draft.lines and draft.there and not draft.whole
         if added and not self._needs_rewriting(draft.journal) and not _is_linked(directory):
             self._append(draft)
             return
-        try:
+        with on_failure(lambda: self._take_back([draft])):
             if draft.gone:
                 self._disk.throw_away(directory)
             else:
                 self._prepare(draft)
                 os.replace(os.path.join(directory, FRESH), os.path.join(directory, JOURNAL))
-        except BaseException:
-            self._take_back([draft])
-            raise
         try:
             self._disk.flush_names(os.path.dirname(directory) if draft.gone else directory)
         except OSError as error:
@@ -101,7 +99,7 @@ class Writer:
         """Whether nothing may be added to a journal: as long as its first line stays, nothing else in it ever changes."""
         return bool(journal.torn() or journal.worn) or journal.directory in self._suspects
 
-    def _append(self, draft: Draft) -> None:
+    def _append(self, draft: ThreadChanges) -> None:
         journal = draft.journal
         data = dump_commit(draft.lines, journal.key, journal.end)
         with opened(os.path.join(journal.directory, JOURNAL), write=True) as handle:
@@ -135,7 +133,7 @@ class Writer:
 
     # -- whole journals ----------------------------------------------------------------------------
 
-    def _prepare(self, draft: Draft) -> None:
+    def _prepare(self, draft: ThreadChanges) -> None:
         """Write the journal of a thread as it will be, beside the one that it has."""
         journal = draft.journal
         self._disk.make_directory(journal.directory)
@@ -149,18 +147,18 @@ class Writer:
             elif draft.there:
                 parts = chain(copied(reader.handle(), journal.end), [dump_commit(draft.lines, journal.key, journal.end)])
             else:
-                said = (place.op or {} for place in draft.lines)
-                parts = dump_journal(chain([first_line(journal.key, journal.life)], said), journal.key)
+                ops = (place.op or {} for place in draft.lines)
+                parts = dump_journal(chain([first_line(journal.key, journal.life)], ops), journal.key)
             self._disk.write_fresh(os.path.join(journal.directory, FRESH), parts)
 
     def _add_aside(self, directory: str, lines: bytes) -> None:
-        path = os.path.join(directory, ASIDE)
+        path = os.path.join(directory, ASIDE_FILE)
         with opened(path, write=True, make=True) as handle:
             write_at(handle, os.fstat(handle).st_size, lines)
             self._disk.flush(handle)
         self._disk.flush_names(directory)
 
-    def _replaced(self, draft: Draft) -> None:
+    def _replaced(self, draft: ThreadChanges) -> None:
         """A thread has another journal now, or none: what belonged to the former one goes, now or later."""
         directory = draft.journal.directory
         self._suspects.discard(directory)
@@ -177,7 +175,7 @@ class Writer:
 
     def _clear_lost(self, directories: list[str], *, needed: bool) -> None:
         """Throw away what repair set aside of deleted threads without knowing whose it was."""
-        lost = os.path.join(self._disk.root, LOST)
+        lost = os.path.join(self._disk.root, ASIDE_DIRECTORY)
         ours = tuple(f"{name_aside(directory)}-" for directory in directories)
         found = [os.path.join(lost, name) for name in names_in(lost) if name.startswith(ours)] if ours else []
         if not found:
@@ -203,7 +201,7 @@ class Writer:
 
     # -- several threads ---------------------------------------------------------------------------
 
-    def _write_together(self, drafts: list[Draft]) -> None:
+    def _write_together(self, drafts: list[ThreadChanges]) -> None:
         written = [draft for draft in drafts if not draft.gone]
         try:
             for draft in written:
@@ -224,7 +222,7 @@ class Writer:
         for draft in drafts:
             self._replaced(draft)
 
-    def _take_back(self, drafts: list[Draft]) -> None:
+    def _take_back(self, drafts: list[ThreadChanges]) -> None:
         """Remove what was prepared for a commit that will not happen."""
         for draft in drafts:
             with suppress(OSError):
@@ -255,15 +253,15 @@ class Writer:
 
     # -- beside ------------------------------------------------------------------------------------
 
-    def _enter_ids(self, drafts: list[Draft]) -> None:
+    def _enter_ids(self, drafts: list[ThreadChanges]) -> None:
         spaces: dict[str, list[tuple[str, str]]] = {}
         for draft in drafts:
             space, name = os.path.split(draft.journal.directory)
             spaces.setdefault(space, []).extend((checkpoint_id, name) for checkpoint_id in draft.new_ids)
         for space, entries in spaces.items():
-            Index(self._disk, space).add(entries)
+            IdIndex(self._disk, space).add(entries)
 
-    def _put_keyframes(self, drafts: list[Draft], *, needed: bool) -> None:
+    def _put_keyframes(self, drafts: list[ThreadChanges], *, needed: bool) -> None:
         for draft in drafts:
             for seq, body in draft.keyframes.items():
                 try:
@@ -288,23 +286,23 @@ def _is_linked(directory: str) -> bool:
 
 def last_epoch(disk: Disk) -> int | None:
     """The newest epoch; None if there was none, or its file is missing. Raises CorruptionError."""
-    path = os.path.join(disk.root, EPOCH)
+    path = os.path.join(disk.root, EPOCH_FILE)
     data = read_file(path)
     if data is None:
         return None
     text, _, total = data.strip().partition(b" ")
     if total != b"%08x" % zlib.crc32(text):
-        raise CorruptionError(f"{path}: is damaged; run repair", place=EPOCH)
+        raise CorruptionError(f"{path}: is damaged; run repair", place=EPOCH_FILE)
     return int(text)
 
 
 def set_epoch(disk: Disk, epoch: int) -> None:
     """Remember the newest epoch."""
     text = b"%d" % epoch
-    disk.put(os.path.join(disk.root, EPOCH), b"%s %08x\n" % (text, zlib.crc32(text)))
+    disk.put(os.path.join(disk.root, EPOCH_FILE), b"%s %08x\n" % (text, zlib.crc32(text)))
 
 
-def _unknown(draft: Draft, error: OSError) -> SavegameError:
+def _unknown(draft: ThreadChanges, error: OSError) -> SavegameError:
     """The error for a write that may or may not have happened: how to find out."""
     name = draft.new_ids[0] if draft.new_ids else None
     look = f"look for it with vault.find({name!r}), or save again with id={name!r}, which is safe" if name else "read it back"
@@ -315,7 +313,7 @@ def _unknown(draft: Draft, error: OSError) -> SavegameError:
     )
 
 
-def _dump_batch(drafts: list[Draft]) -> bytes:
+def _dump_batch(drafts: list[ThreadChanges]) -> bytes:
     names = [(draft.journal.directory.split(os.sep)[-2:], draft.gone) for draft in drafts]
     text = json.dumps(
         {"replace": [at for at, gone in names if not gone], "remove": [at for at, gone in names if gone]}

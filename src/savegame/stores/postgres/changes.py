@@ -18,7 +18,7 @@ from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, DeleteThread, PutRecord, StoreChange
 from savegame.stores.postgres.link import Link
 from savegame.stores.postgres.reading import find, read_frames, read_row, row_sum
-from savegame.stores.rows import EMPTY_ROW, Row, Span, continues, place_in, placed_id, remember
+from savegame.stores.rows import EMPTY_ROW, FrameRange, Row, continues, place_in, placed_id, remember
 from savegame.stores.rules import Blobs, Pin, Transaction, floor_after
 from savegame.stores.sums import blob_checksum, meta_checksum, record_checksum
 
@@ -53,11 +53,11 @@ class Work(Transaction):
         self._epochs = epochs
         self._watched: set[ThreadKey] = set()
 
-    def lock(self, keys: Collection[ThreadKey], made: Collection[ThreadKey], ids: Iterable[tuple[str, str]]) -> None:
+    def lock(self, keys: Collection[ThreadKey], new: Collection[ThreadKey], ids: Iterable[tuple[str, str]]) -> None:
         """Lock the rows of threads, then ids that users chose. Those of `made` that are missing are inserted."""
         self.rows = dict.fromkeys(keys)
         self._read(keys)
-        missing = sorted(key for key in made if self.rows[key] is None)
+        missing = sorted(key for key in new if self.rows[key] is None)
         for key in missing:
             self.link.tell("add_thread", *key, tag_of(key))
         if missing:
@@ -131,7 +131,7 @@ class Work(Transaction):
         return {seq: Pin(id, note) for seq, id, note in self.link.ask("pins", *key, list(seqs))}  # noqa: A001 - one word per idea
 
     def frames_after(self, key: ThreadKey, seq: int) -> list[Frame]:
-        return read_frames(self.link, key, Span(low=seq + 1, deltas=True))
+        return read_frames(self.link, key, FrameRange(low=seq + 1, deltas=True))
 
     def nth_newest(self, key: ThreadKey, number: int) -> int | None:
         row = self.rows[key] or EMPTY_ROW
@@ -195,7 +195,7 @@ class Work(Transaction):
             self.link.tell(name, *key, list(digests))
 
 
-class Committed:
+class CommittedRows:
     """Rows of threads as they were last seen committed: a guess, which versions decide on."""
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class Committed:
     def plain_append(self, change: Append) -> tuple[Row, tuple[Any, ...]] | None:
         """The next row and the parameters of `append`, if the remembered row says that the rules have nothing to look up."""
         key, row = change.key, self._rows.get(change.key)
-        if row is None or change.blobs or not continues(change, row):
+        if row is None or change.blobs or not change.fresh or not continues(change, row):
             return None
         if change.keep_newest is not None and change.keep_newest > 1 and row.frames != row.last:
             return None  # frames were removed: the oldest to keep has to be looked up

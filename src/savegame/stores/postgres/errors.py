@@ -44,7 +44,7 @@ _READ_ONLY: Final = (
 )
 _FULL: Final = "the server has no connection left; raise max_connections, or put PgBouncer in front of it"
 _FOREIGN: Final = "these tables are not savegame's; nothing was changed, name another schema with schema="
-_TAKEN: Final = "there are frames that the row of their thread does not tell of; run verify, then repair"
+_TAKEN: Final = "the row of a thread does not count all of its frames; run verify, then repair"
 _LATE: Final = (
     "it took longer than deadline= allows and was cancelled: nothing was written; allow more, or see who holds a lock"
 )
@@ -112,8 +112,8 @@ def is_refused(error: psycopg.Error) -> bool:
 
 def is_full(error: psycopg.Error) -> bool:
     """Whether a server, or a PgBouncer, is there but has no connection left."""
-    said = r"too many (clients|connections)|connection slots are reserved|no more connections allowed"
-    return error.sqlstate == "53300" or re.search(said, str(error)) is not None
+    pattern = r"too many (clients|connections)|connection slots are reserved|no more connections allowed"
+    return error.sqlstate == "53300" or re.search(pattern, str(error)) is not None
 
 
 def may_work_later(error: psycopg.Error) -> bool:
@@ -123,36 +123,36 @@ def may_work_later(error: psycopg.Error) -> bool:
 
 def translate(error: psycopg.Error, where: str) -> SavegameError:
     """Our error for one of PostgreSQL's."""
-    said = " ".join(str(error).split())
+    text = " ".join(str(error).split())
     if isinstance(error, psycopg.DataError) and error.sqlstate is None:
-        return InvalidInputError(f"{where}: a text holds what PostgreSQL cannot keep ({said})")
+        return InvalidInputError(f"{where}: a text holds what PostgreSQL cannot keep ({text})")
     if is_lost(error):
-        kind, advice = _refusal(said) or (UnavailableError, "there is no answer; check that the server runs, then try again")
-        if "read-only" in said or "hot standby" in said:
+        kind, advice = _refusal(text) or (UnavailableError, "there is no answer; check that the server runs, then try again")
+        if "read-only" in text or "hot standby" in text:
             advice = _READ_ONLY
         if is_full(error):
             advice = _FULL
-        return kind(f"{where}: {advice} (PostgreSQL: {said})")
+        return kind(f"{where}: {advice} (PostgreSQL: {text})")
     if isinstance(error, TookTooLong):
         return UnavailableError(f"{where}: {_LATE}")
     if isinstance(error, psycopg.errors.UniqueViolation) and error.diag.constraint_name == "frame_pkey":
-        return CorruptionError(f"{where}: {_TAKEN} (PostgreSQL: {said})")
+        return CorruptionError(f"{where}: {_TAKEN} (PostgreSQL: {text})")
     if error.sqlstate in ENDED:
         return ended_inside()
     if isinstance(error, psycopg.errors.InFailedSqlTransaction):
         return TransactionFailed(_FAILED)
     for code, ours, advice in _CODES:
         if error.sqlstate is not None and error.sqlstate.startswith(code):
-            return ours(f"{where}: {advice} (PostgreSQL: {said})")
-    return UnavailableError(f"{where}: PostgreSQL refused it: {said}")
+            return ours(f"{where}: {advice} (PostgreSQL: {text})")
+    return UnavailableError(f"{where}: PostgreSQL refused it: {text}")
 
 
 def spoilt(error: psycopg.Error, where: str) -> SavegameError:
     """Our error for one that came when a block of `connection()` was to be committed."""
     ours = translate(error, where)
     if not isinstance(ours, TransactionFailed) and (error.sqlstate or "").startswith(SPOILT):
-        said = " ".join(str(error).split())
-        return TransactionFailed(f"PostgreSQL refused the transaction: nothing of it was written ({said})")
+        text = " ".join(str(error).split())
+        return TransactionFailed(f"PostgreSQL refused the transaction: nothing of it was written ({text})")
     return ours
 
 
@@ -166,5 +166,5 @@ def refused_inside(error: psycopg.Error, where: str) -> SavegameError:
     )
 
 
-def _refusal(said: str) -> tuple[type[SavegameError], str] | None:
-    return next(((ours, advice) for pattern, ours, advice in _REFUSED if re.search(pattern, said)), None)
+def _refusal(text: str) -> tuple[type[SavegameError], str] | None:
+    return next(((ours, advice) for pattern, ours, advice in _REFUSED if re.search(pattern, text)), None)

@@ -54,7 +54,7 @@ LONGEST_S: Final = 6 * 3600.0
 """How long a server that is alive may take for what reads or rewrites whole tables."""
 
 
-class Slot:
+class Permit:
     """The right to have one connection. It ends with its owner, also if that was interrupted at a bad moment."""
 
     __slots__ = ("__weakref__",)
@@ -132,7 +132,7 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
     sql: dict[str, str]
     pid: int
     notices: Notices
-    slot: Slot | None = None
+    slot: Permit | None = None
     until: float | None = None
     look_after: float = math.inf
     cancelled = False
@@ -327,7 +327,7 @@ class _Limited(Generator[Wait, Ready | int, T]):
         self._look = min(until, time.monotonic() + link.look_after)
 
     def send(self, ready: Any) -> Wait:
-        """Go on; what is waited for next. psycopg sends nothing when it goes on after Ctrl-C, which generators take amiss."""
+        """Go on; what is waited for next. After Ctrl-C psycopg sends nothing, which a generator rejects."""
         wanted = self._gen.send(Ready.NONE if ready is None and self._begun else ready)
         self._begun = True
         if time.monotonic() >= self._look:

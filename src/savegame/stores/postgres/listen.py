@@ -38,16 +38,16 @@ class Listener:
         self._changed = threading.Condition()
         self._led = False
         self._heard = 0
-        self._said: dict[ThreadKey, float] = {}
+        self._announced: dict[ThreadKey, float] = {}
 
     def is_due(self, key: ThreadKey) -> bool:
         """Whether it has to be said again that a thread is watched."""
-        return self._said.get(key, -math.inf) + WATCHED_S / 2 <= time.monotonic()
+        return self._announced.get(key, -math.inf) + WATCHED_S / 2 <= time.monotonic()
 
-    def said(self, key: ThreadKey) -> None:
-        """It was said that a thread is watched."""
+    def announce(self, key: ThreadKey) -> None:
+        """Note that writers were told that a thread is watched."""
         now = time.monotonic()
-        self._said = {other: at for other, at in self._said.items() if at + WATCHED_S > now} | {key: now}
+        self._announced = {other: at for other, at in self._announced.items() if at + WATCHED_S > now} | {key: now}
 
     def wait(self, seconds: float) -> None:
         """Return when something was written, or after this many seconds."""
@@ -58,13 +58,13 @@ class Listener:
             if self._heard != before or time.monotonic() >= until:
                 return
             self._led = True
-        heard = False
+        notified = False
         try:
-            heard = self._listen(until)
+            notified = self._listen(until)
         finally:
             with self._changed:
                 self._led = False
-                self._heard += heard
+                self._heard += notified
                 self._changed.notify_all()
 
     def _listen(self, until: float) -> bool:
@@ -76,7 +76,7 @@ class Listener:
                 self._link.tell("listen")
                 self._link.until = None
             return any(True for _ in self._link.notifies(timeout=max(until - time.monotonic(), 0.0), stop_after=1))
-        except (psycopg.Error, SavegameError):  # a hint is not worth an error: the next look will tell what is wrong
+        except (psycopg.Error, SavegameError):  # a hint is not worth an error: the next read raises what is wrong
             self.close()
             time.sleep(max(until - time.monotonic(), 0.0))
             return False

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 from psycopg.conninfo import conninfo_to_dict
 
 from savegame.errors import ClosedError, UnavailableError, needs_descriptors
-from savegame.stores.forking import Still, leave_alone, take_along
-from savegame.stores.postgres.link import Lent, Link, Patience, Slot, connect
+from savegame.stores.postgres.link import Lent, Link, Patience, Permit, connect
+from savegame.waiting.forking import Still, leave_alone, take_along
 
 L = TypeVar("L", bound=Link)
 
@@ -42,7 +42,7 @@ class Pool:
         self._guard = threading.Lock()
         self._changed = threading.Condition(self._guard)
         self._idle: list[Link] = []
-        self._slots: list[weakref.ref[Slot]] = []
+        self._slots: list[weakref.ref[Permit]] = []
 
     def check_open(self) -> None:
         """Raise ClosedError if it is closed."""
@@ -77,7 +77,7 @@ class Pool:
             if not self._changed.wait_for(lambda: self.closed or self._has_room(), patience.left()):
                 raise UnavailableError(f"{self.where}: all {self.size} connections are in use; retry, or allow more")
             self.check_open()
-            slot = Slot()
+            slot = Permit()
             self._slots.append(weakref.ref(slot))
         try:
             link = connect()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from savegame.encoding.frames import checksum, pack_id, thread_salt
 from savegame.model import Frame, ThreadKey
 from savegame.stores.postgres.link import Link, Rows
-from savegame.stores.rows import FrameRow, Row, Span, Stretch, place_in, read_frame, sound_deltas
+from savegame.stores.rows import FrameRange, FrameRow, Row, Stretch, place_in, read_frame, sound_deltas
 from savegame.stores.rules import MAX_SEQ
 from savegame.stores.sums import damaged, thread_sum
 
@@ -45,7 +45,7 @@ def find(link: Link, namespace: str, id: str) -> tuple[ThreadKey, int] | None:  
     return (ThreadKey(namespace, listed[0][0]), listed[0][1]) if listed else None
 
 
-def read_frames(link: Link, key: ThreadKey, span: Span) -> list[Frame]:
+def read_frames(link: Link, key: ThreadKey, span: FrameRange) -> list[Frame]:
     """`Store.frames`. Raises CorruptionError."""
     low, high, limit, newest_first, noted, deltas = span
     if low > MAX_SEQ:

@@ -21,7 +21,7 @@ from savegame.stores.postgres.work import Task, Workings
 from savegame.stores.refusals import unknown_outcome
 from savegame.stores.rules import make
 
-MANY: Final = 64
+SLOW_FROM: Final = 64
 """With more changes than these a commit may take as long as removing something does."""
 
 
@@ -48,7 +48,7 @@ class Saving:
             {change.key for change in changes if begins_thread(change)},
             [(change.key.namespace, change.id) for change in changes if isinstance(change, Append) and not change.fresh],
             marked=not all(isinstance(change, PutKeyframe) for change in changes),
-            hurried=len(changes) <= MANY and not any(isinstance(change, (DeleteThread, Rewrite)) for change in changes),
+            hurried=len(changes) <= SLOW_FROM and not any(isinstance(change, (DeleteThread, Rewrite)) for change in changes),
             changes=changes,
         )
         return self._work.write(task, patience)
@@ -72,7 +72,7 @@ class Saving:
         except psycopg.Error as error:
             if not is_lost(error):
                 self._committed.forget([change.key])
-                return 0  # nothing was written; trying again will tell why
+                return 0  # nothing was written; another attempt raises the reason
             doubtful = True
         finally:
             self._pool.give_back(link)

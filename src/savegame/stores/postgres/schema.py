@@ -18,7 +18,9 @@ from psycopg.sql import Identifier
 from savegame.errors import InvalidInputError, SavegameError, StoreNotFound, UnavailableError, UnsupportedError
 from savegame.store import Layout
 from savegame.stores.postgres.link import LONGEST_S, Link
+from savegame.stores.refusals import newer_format
 from savegame.stores.sql_files import migrations, queries
+from savegame.waiting.undoing import on_failure
 
 OLDEST_SERVER: Final = 130000
 DURABLY: Final = "CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"
@@ -65,10 +67,7 @@ def prepare(link: Link, schema: str, where: str, *, read_only: bool) -> Layout:
     newest = steps[-1][0]
     found = int(link.ask("layout")[0][0]) if there else 0
     if found > newest:
-        raise UnsupportedError(
-            f"{where}: schema {schema!r} has layout {found}, this savegame knows up to {newest}; nothing was changed, "
-            f"install a newer savegame"
-        )
+        raise newer_format(f"{where}: schema {schema!r}", found, newest)
     if found == newest or (read_only and there):
         return Layout(found, found)
     if read_only:
@@ -94,7 +93,7 @@ def _migrate(link: Link, schema: str, steps: list[tuple[int, str]]) -> int:
     """Take every step that is missing, in one transaction. Gives the version that was there."""
     until, link.until = link.until, time.monotonic() + LONGEST_S  # others may be at it; a large table takes its time
     link.tell("begin")  # by name: who waited for the lock has to see what the others made
-    try:
+    with on_failure(link.roll_back):
         link.tell("lock_layout", zlib.crc32(f"savegame layout {schema}".encode()))
         has_schema, *_, there = link.ask("has_layout", schema)[0]
         if not has_schema:
@@ -109,9 +108,6 @@ def _migrate(link: Link, schema: str, steps: list[tuple[int, str]]) -> int:
                 link.tell("set_layout", number)
         link.tell("durably")
         link.tell("commit")
-    except BaseException:
-        link.roll_back()
-        raise
     link.until = until
     return found
 

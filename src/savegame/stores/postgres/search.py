@@ -28,12 +28,12 @@ from savegame.stores.postgres.work import Task, Workings
 
 T = TypeVar("T")
 
-MARK: Final = "savegame search index, version 1"
+TABLE_COMMENT: Final = "savegame search index, version 1"
 """Of the tables and of how text is cut into words: after a change of either, every index is rebuilt."""
 
 TABLES: Final = ("search_thread", "search_message", "search_piece")
 
-PAGE: Final = 50
+THREADS_AT_ONCE: Final = 50
 """Threads whose messages are read at a time."""
 
 MOST_LETTERS: Final = 500
@@ -124,12 +124,12 @@ class PostgresIndex(Index):
         if not marks:
             return False
         for name, mark in marks.items():
-            if not mark.startswith(MARK.rstrip("0123456789")):
+            if not mark.startswith(TABLE_COMMENT.rstrip("0123456789")):
                 raise UnsupportedError(
                     f"{self._where}: expected a table of the search index, found another one named {name}; nothing changed, "
                     f"rename it or choose another schema="
                 )
-        if marks != dict.fromkeys(TABLES, MARK):
+        if marks != dict.fromkeys(TABLES, TABLE_COMMENT):
             raise damaged(self._where, f"it has {marks}")
         return True
 
@@ -197,7 +197,7 @@ def _put(work: Work, entries: Mapping[ThreadKey, Entry]) -> None:
 
 def _replaced(key: ThreadKey, there: Rows, messages: Sequence[Said]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """What makes the messages of a thread those: names of statements, each with one row of values."""
-    digests = [_digest(said) for said in messages]
+    digests = [_digest(message) for message in messages]
     moved, new, left = rearranged(there, digests)
     for number in left:
         yield "search_delete_messages", (*key, number)
@@ -207,8 +207,8 @@ def _replaced(key: ThreadKey, there: Rows, messages: Sequence[Said]) -> Iterator
     for number, place in enumerate(new, max((row[0] for row in there), default=0) + 1):
         role, text = messages[place]
         vectors = _vectors(key.namespace, text)
-        said = (digests[place], None if role is None else _bytes(role), _bytes(text))
-        yield "search_put_messages", (*key, number, place, *said, vectors[0] if len(vectors) == 1 else None)
+        columns = (digests[place], None if role is None else _bytes(role), _bytes(text))
+        yield "search_put_messages", (*key, number, place, *columns, vectors[0] if len(vectors) == 1 else None)
         for piece, vector in enumerate(vectors if len(vectors) > 1 else ()):
             yield "search_put_pieces", (*key, number, piece, vector)
 
@@ -222,16 +222,16 @@ def _forget(work: Work, heads: Mapping[ThreadKey, str | None]) -> None:
 def _containing(link: Link, namespace: str, wanted: str, agent: str | None, limit: int) -> list[Found]:
     found: list[Found] = []
     threads = link.ask("search_newest_threads", namespace, agent)
-    for start in range(0, len(threads), PAGE):
-        page = threads[start : start + PAGE]
-        said: defaultdict[str, list[tuple[int, bytes | None, bytes]]] = defaultdict(list)
+    for start in range(0, len(threads), THREADS_AT_ONCE):
+        page = threads[start : start + THREADS_AT_ONCE]
+        texts: defaultdict[str, list[tuple[int, bytes | None, bytes]]] = defaultdict(list)
         for thread_id, place, role, text in link.ask("search_texts", namespace, [row[0] for row in page]):
             if wanted in _text(text).casefold():
-                said[thread_id].append((place, role, text))
+                texts[thread_id].append((place, role, text))
         for row in page:
             if len(found) == limit:
                 return found
-            if matches := said[row[0]]:
+            if matches := texts[row[0]]:
                 found.append(_found(*row, *matches[0], 0.0, len(matches)))
     return found
 
@@ -249,17 +249,17 @@ def _columns(rows: Iterable[Sequence[Any]]) -> list[list[Any] | None]:
     return [column if any(value is not None for value in column) else None for column in columns]
 
 
-def _digest(said: Said) -> bytes:
-    role = "-" if said.role is None else f"+{said.role}"
-    return hashlib.blake2b(_bytes(f"{len(role)} {role}{said.text}"), digest_size=16).digest()
+def _digest(message: Said) -> bytes:
+    role = "-" if message.role is None else f"+{message.role}"
+    return hashlib.blake2b(_bytes(f"{len(role)} {role}{message.text}"), digest_size=16).digest()
 
 
 def _bytes(text: str) -> bytes:
     return text.encode(errors="surrogatepass")
 
 
-def _text(kept: bytes) -> str:
-    return kept.decode(errors="surrogatepass")
+def _text(stored: bytes) -> str:
+    return stored.decode(errors="surrogatepass")
 
 
 # -- words -----------------------------------------------------------------------------------------

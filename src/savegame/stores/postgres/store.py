@@ -35,8 +35,9 @@ from savegame.stores.postgres.schema import checked_schema, prepare, quoted, sta
 from savegame.stores.postgres.search import PostgresIndex
 from savegame.stores.postgres.work import Task, Workings
 from savegame.stores.refusals import no_checkpoint, read_only
-from savegame.stores.rows import Span, read_frame, record_page, sound_blob, thread_page, whole_chain
+from savegame.stores.rows import FrameRange, read_frame, record_page, sound_blob, thread_page, whole_chain
 from savegame.stores.rules import renew_lease, take_lease
+from savegame.waiting.undoing import on_failure
 
 T = TypeVar("T")
 
@@ -97,7 +98,7 @@ class PostgresStore(Store):
             raise InvalidInputError(f"deadline= must be above 0, at most {LONGEST_DEADLINE_S:g}, and connections= at least 2")
         self.read_only = read_only
         self.schema = checked_schema(schema)
-        conninfo, self.path = _conninfo(url, read_only=read_only)
+        conninfo, self.path = libpq_address(url, read_only=read_only)
         pool = Pool(conninfo, self.path, statements(schema, durable=durability == "power"), connections)
         self._work = Workings(pool, deadline, f"{quoted(schema)}.epoch")
         self._committed = self._work.committed
@@ -110,11 +111,8 @@ class PostgresStore(Store):
             self.layout = prepare(link, schema, self.path, read_only=read_only)
             self._work.clock.learn(link.ask("clock")[0][0])
 
-        try:
+        with on_failure(pool.close):
             self._work.read(look)
-        except BaseException:
-            pool.close()
-            raise
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -172,7 +170,7 @@ class PostgresStore(Store):
         noted: bool = False,
         deltas: bool = False,
     ) -> list[Frame]:
-        return self._read(lambda link: read_frames(link, key, Span(low, high, limit, newest_first, noted, deltas)))
+        return self._read(lambda link: read_frames(link, key, FrameRange(low, high, limit, newest_first, noted, deltas)))
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         spaces, ids = [row.key.namespace for row in rows], [row.key.id for row in rows]
@@ -298,7 +296,7 @@ class PostgresStore(Store):
         self._check_open()
         due = not self.read_only and not self.borrowed() and self._listener.is_due(key)
         if due and self._ask("watch", *key, int(WATCHED_S * 1_000_000)):
-            self._listener.said(key)
+            self._listener.announce(key)
         self._listener.wait(seconds)
 
     def close(self) -> None:
@@ -327,7 +325,7 @@ def _by_thread(rows: Rows) -> defaultdict[ThreadKey, list[tuple[Any, ...]]]:
     return found
 
 
-def _conninfo(url: str, *, read_only: bool) -> tuple[str, str]:
+def libpq_address(url: str, *, read_only: bool) -> tuple[str, str]:
     """What libpq takes, and how errors name the database: without a password."""
     try:
         given = conninfo_to_dict(url)

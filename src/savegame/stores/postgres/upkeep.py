@@ -23,9 +23,9 @@ from savegame.stores.rules import MAX_SEQ
 from savegame.stores.sums import damaged, problem
 
 EVERY_FRAME: Final = (1, MAX_SEQ, None, True, False)
-"""What `frames_up` takes to give all of a thread, without deltas."""
+"""Parameters of `frames_up` for all frames of a thread, without deltas."""
 
-PAGE: Final = 50
+BODIES_AT_ONCE: Final = 50
 """How many bodies are read at a time."""
 
 
@@ -87,7 +87,7 @@ def check_thread(link: Link, key: ThreadKey) -> list[Problem]:
 
 def _check_thread(link: Link, key: ThreadKey) -> Iterator[Problem]:
     found, frames, deltas, *beside = link.ask_all(
-        ("thread", key), ("frames_up", (*key, *EVERY_FRAME)), ("deltas", (*key, 0, PAGE)), *_first_pages(key)
+        ("thread", key), ("frames_up", (*key, *EVERY_FRAME)), ("deltas", (*key, 0, BODIES_AT_ONCE)), *_first_pages(key)
     )
     if not found:
         return  # deleted meanwhile
@@ -105,7 +105,7 @@ def _check_thread(link: Link, key: ThreadKey) -> Iterator[Problem]:
 def _first_pages(key: ThreadKey) -> list[tuple[str, tuple[Any, ...]]]:
     """The questions that `_damage_beside` needs the answers of."""
     starts = (("all_keyframes", (0,)), ("all_records", ("", "")), ("all_blobs", (b"",)))
-    return [(name, (*key, *start, PAGE)) for name, start in starts]
+    return [(name, (*key, *start, BODIES_AT_ONCE)) for name, start in starts]
 
 
 def _damage_beside(link: Link, key: ThreadKey, frames: Rows, first_pages: list[Rows]) -> Iterator[Damage]:
@@ -122,8 +122,8 @@ def _damage_beside(link: Link, key: ThreadKey, frames: Rows, first_pages: list[R
 def _pages(link: Link, name: str, key: ThreadKey, page: Rows, width: int) -> Iterator[tuple[Any, ...]]:
     """All rows of a statement from its first page on; they are in the order of their first columns."""
     yield from page
-    while len(page) == PAGE:
-        page = link.ask(name, *key, *page[-1][:width], PAGE)
+    while len(page) == BODIES_AT_ONCE:
+        page = link.ask(name, *key, *page[-1][:width], BODIES_AT_ONCE)
         yield from page
 
 

@@ -23,7 +23,7 @@ from psycopg.pq import TransactionStatus
 from savegame.errors import SavegameError, UnavailableError
 from savegame.model import ThreadKey
 from savegame.store import StoreChange
-from savegame.stores.postgres.changes import Committed, Work, tag_of
+from savegame.stores.postgres.changes import CommittedRows, Work, tag_of
 from savegame.stores.postgres.errors import ENDED, is_lost, may_work_later, refused_inside, spoilt, translate
 from savegame.stores.postgres.link import LONGEST_S, Lent, Link, Patience
 from savegame.stores.postgres.pool import Pool
@@ -76,7 +76,7 @@ class Task(Generic[T]):
 
     keys: Collection[ThreadKey]
     job: Callable[[Work], T]
-    made: Collection[ThreadKey] = ()
+    creates: Collection[ThreadKey] = ()
     ids: Collection[tuple[str, str]] = ()
     marked: bool = True
     hurried: bool = True
@@ -89,7 +89,7 @@ class Workings:
     def __init__(self, pool: Pool, deadline: float, epochs: str) -> None:
         self.pool = pool
         self.clock = Clock()
-        self.committed = Committed()
+        self.committed = CommittedRows()
         self.deadline = deadline
         self._epochs = epochs
         self._local = threading.local()
@@ -172,14 +172,14 @@ class Workings:
     def _transact(self, link: Link, task: Task[T], mark: Mark | None) -> T:
         """One try of a task. Raises Doubt if it may have happened; whatever else it raises, nothing was written."""
         work = Work(link, self._epochs)
-        with self._committed(link, mark) as kept:
+        with self._committed(link, mark) as outcomes:
             link.tell("begin")
-            kept.append(_done(work, task))
+            outcomes.append(_done(work, task))
         if work.time:
             self.clock.learn(work.time)
         self.committed.forget(task.keys)
         self.committed.remember(work.written)
-        outcome: T = kept[0]
+        outcome: T = outcomes[0]
         return outcome
 
     @contextlib.contextmanager
@@ -188,11 +188,11 @@ class Workings:
 
         Raises Doubt, with the first of what the caller put into the list, if the reply was lost or came with a warning.
         """
-        kept: list[Any] = []
+        outcomes: list[Any] = []
         sent = False
         try:
             with link.sending():
-                yield kept
+                yield outcomes
                 if mark is not None:
                     link.tell("mark", *mark)
                 link.tell("durably")
@@ -200,11 +200,11 @@ class Workings:
                 link.tell("commit")
         except BaseException as error:
             if sent and isinstance(error, psycopg.Error) and is_lost(error):
-                raise Doubt(*kept) from error
+                raise Doubt(*outcomes) from error
             link.roll_back()
             raise
         if link.notices.warned:
-            raise Doubt(*kept)
+            raise Doubt(*outcomes)
 
     def _landed(self, mark: Mark, patience: Patience, changes: Sequence[StoreChange] = ()) -> bool:
         """Whether a write made its mark. If not, ours is there now, which it would stumble over: it never will."""
@@ -354,7 +354,7 @@ class Workings:
         """Go back to a savepoint. Returns None if that was possible, else PostgreSQL's code for why not, if it has one.
 
         `piped` is whether a pipeline was open before what is undone. If it was not and one is open now, an interrupt struck
-        before the pipeline could be left: nobody would see whether the statements in it failed, so the connection is closed.
+        before the pipeline could be left: whether the statements in it failed would stay unknown, so the connection is closed.
         """
         if link.pid == os.getpid() and link.in_pipeline and not piped:
             link.hang_up()
@@ -379,7 +379,7 @@ class Workings:
 
 def _done(work: Work, task: Task[T]) -> T:
     """Do a task; what it wrote may still be under way."""
-    work.lock(task.keys, task.made, task.ids)
+    work.lock(task.keys, task.creates, task.ids)
     outcome = task.job(work)
     work.finish()
     return outcome

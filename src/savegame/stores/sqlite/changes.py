@@ -21,13 +21,23 @@ from savegame.encoding.frames import BASE_FACTOR, SEQ_FACTOR, checksum, pack_id,
 from savegame.errors import CorruptionError
 from savegame.model import Frame, ThreadKey, ThreadRow
 from savegame.store import Append, StoreChange
-from savegame.stores.rows import EMPTY_ROW, Row, Span, continues, place_in, read_frame, read_thread, remember, thread_values
+from savegame.stores.rows import (
+    EMPTY_ROW,
+    FrameRange,
+    Row,
+    continues,
+    place_in,
+    read_frame,
+    read_thread,
+    remember,
+    thread_values,
+)
 from savegame.stores.rules import MAX_SEQ, Blobs, Pin, Transaction, floor_after, make
 from savegame.stores.sqlite.reading import read_frames
 from savegame.stores.sqlite_file import SQL, Connection, all_rows, one_row, repeated
 from savegame.stores.sums import blob_checksum, damaged, meta_checksum, record_checksum, space_checksum, thread_sum
 
-AT_ONCE: Final = 256
+ONE_STATEMENT: Final = 256
 """The largest number of appends in one statement: apsw keeps no statements that are longer."""
 
 AT_ONCE_BYTES: Final = 8 << 20
@@ -77,6 +87,8 @@ class Committed:
         row = self.rows.get(key)
         if row is None or type(change) is not Append or not _is_plain(change, row):
             return 0
+        if not change.fresh and self._may_be_taken(db, change):
+            return 0
         new, columns = self.next_row(db, change, row)
         if not _inserted(db, columns, 1):
             self.rows.pop(key, None)
@@ -84,9 +96,14 @@ class Committed:
         remember(self.rows, {key: new})
         return new.last
 
+    def _may_be_taken(self, db: Connection, change: Append) -> bool:
+        """Whether a frame that another id would lead to may have a chosen id; of chosen ids, no two rows can have one."""
+        place = place_in(pack_id(change.id))
+        return place < NO_KEY and one_row(db, "frame_place", place) is not None
+
     def append_together(self, db: Connection, changes: Sequence[StoreChange]) -> list[int]:
         """`append_next` for many threads, with one statement for all. Returns nothing where one of them is not that plain."""
-        if not 0 < len(changes) <= AT_ONCE:
+        if not 0 < len(changes) <= ONE_STATEMENT:
             return []
         new: dict[ThreadKey, Row] = {}
         columns: list[Any] = []
@@ -94,6 +111,8 @@ class Committed:
         for change in changes:
             row = self.rows.get(change.key)
             if row is None or type(change) is not Append or not _is_plain(change, row) or size > AT_ONCE_BYTES:
+                return []
+            if not change.fresh:
                 return []
             new[change.key], more = self.next_row(db, change, row)
             columns += more
@@ -145,7 +164,7 @@ class SQLiteTransaction(Transaction):
         """Make one change, the short way if it is plainly the next append. Returns the number that it made, or 0."""
         if type(change) is Append:
             known = self._written.get(change.key) or self._before.rows.get(change.key)
-            if known is not None and continues(change, known):
+            if known is not None and change.fresh and continues(change, known):
                 new, columns = self._before.next_row(self.db, change, known)
                 if _inserted(self.db, columns, 1):
                     self._keep(change.key, new)
@@ -247,7 +266,7 @@ class SQLiteTransaction(Transaction):
         return {seq: Pin(unpack_id(columns[0]), columns[1]) for seq, columns in found if columns is not None}
 
     def frames_after(self, key: ThreadKey, seq: int) -> list[Frame]:
-        return read_frames(self.db, key, self._row(key), Span(low=seq + 1, deltas=True))
+        return read_frames(self.db, key, self._row(key), FrameRange(low=seq + 1, deltas=True))
 
     def nth_newest(self, key: ThreadKey, number: int) -> int | None:
         return _nth_newest(self.db, self._row(key), number)

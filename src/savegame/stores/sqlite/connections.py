@@ -21,9 +21,10 @@ import apsw
 from savegame.errors import ClosedError, InvalidInputError, OutOfSpace, TransactionFailed, UnavailableError
 from savegame.stores import sqlite_file as file
 from savegame.stores.directory import SETTLED_NS, Directory
-from savegame.stores.forking import Still, leave_alone, take_along
 from savegame.stores.refusals import ended_inside, refused_ending, write_inside
 from savegame.stores.sqlite_file import SQL
+from savegame.waiting.forking import Still, leave_alone, take_along
+from savegame.waiting.undoing import on_failure
 
 IDLE_READERS: Final = 4
 READER_KIB: Final = 256
@@ -114,34 +115,41 @@ class Connections:
     def _connect_to_write(self) -> file.Connection:
         self.check_open()  # closed meanwhile, by another thread
         db = self._connect()
-        try:
+        with on_failure(db.close):
             db.execute(SQL["make_appending"])
-        except BaseException:
-            db.close()
-            raise
         return db
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[file.Connection]:
         """A transaction of its own. Errors inside pass as they are."""
-        self.check_open()
-        here = threading.get_ident()
-        with self.lock:
-            db = None
+        db = None
+        with self._alone():
             try:
-                self.inside.add(here)
                 with file.translated(self.path):
                     db = self.begin()
                 yield db
                 if self._writer is not db:
-                    raise ClosedError(f"{self.path}: this process was forked inside the transaction; open the vault again")
+                    raise self._forked_inside()
                 self.commit(db)
             except BaseException:
                 if self._writer is db:
                     self.roll_back()
                 raise
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other thread writes meanwhile, and this one is `inside`."""
+        self.check_open()
+        here = threading.get_ident()
+        with self.lock:
+            try:
+                self.inside.add(here)
+                yield
             finally:
                 self.inside.discard(here)
+
+    def _forked_inside(self) -> ClosedError:
+        return ClosedError(f"{self.path}: this process was forked inside the transaction; open the vault again")
 
     @contextlib.contextmanager
     def lending(self) -> Iterator[file.Connection]:
@@ -149,27 +157,23 @@ class Connections:
 
         Meanwhile this thread reads from it too, so that it sees what it has written. Errors inside pass as they are.
         """
-        self.check_open()
-        here = threading.get_ident()
-        with self.lock:
-            db = None
+        db = None
+        with self._alone():
             try:
-                self.inside.add(here)
                 with file.translated(self.path):
                     db = self.lent = self._connect_to_write()
                     db.run("BEGIN IMMEDIATE")
                     db.run("SAVEPOINT savegame_block")  # gone at the end if the block has ended the transaction
                 db.authorizer = _refuse_transactions
                 db.lent = True
-                self.borrowed_by = here
+                self.borrowed_by = threading.get_ident()
                 yield db
                 if self.lent is not db:
-                    raise ClosedError(f"{self.path}: this process was forked inside the transaction; open the vault again")
+                    raise self._forked_inside()
                 with file.translated(self.path):
                     self._end_block(db)
             finally:
                 self.borrowed_by = None
-                self.inside.discard(here)
                 if db is not None and self.lent is db:
                     self.lent = None
                     db.lent = False
@@ -283,7 +287,7 @@ class Connections:
     def roll_back(self) -> None:
         """End the writer's transaction, if one is open, without a trace."""
         if self._writer is not None and self._writer.in_transaction:
-            with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself; the first error is the one to tell
+            with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself; the first error is the one to raise
                 self._writer.run("ROLLBACK")
 
     # -- reading -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
 
 
-class Pending(Generic[Job, Outcome]):
+class Ticket(Generic[Job, Outcome]):
     """One caller's job and, once it is done, its outcome or error, and whom its caller has to wake."""
 
     __slots__ = ("done", "error", "job", "leads", "next", "outcome", "queued", "wake")
@@ -31,7 +31,7 @@ class Pending(Generic[Job, Outcome]):
         self.error: BaseException | None = None
         self.queued = self.leads = self.done = False
         self.wake: threading.Lock | None = None
-        self.next: Pending[Job, Outcome] | None = None
+        self.next: Ticket[Job, Outcome] | None = None
 
     def result(self) -> Outcome:
         """The outcome, once it is there. Raises what went wrong."""
@@ -43,20 +43,20 @@ class Pending(Generic[Job, Outcome]):
 class Group(Generic[Job, Outcome]):
     """Runs jobs in groups through `flush`, which sets the outcome or error of every pending job that it is given."""
 
-    def __init__(self, flush: Callable[[list[Pending[Job, Outcome]]], None]) -> None:
+    def __init__(self, flush: Callable[[list[Ticket[Job, Outcome]]], None]) -> None:
         self._flush = flush
         self._mutex = threading.Lock()
-        self._queue: list[Pending[Job, Outcome]] = []
-        self._current: list[Pending[Job, Outcome]] = []
+        self._queue: list[Ticket[Job, Outcome]] = []
+        self._current: list[Ticket[Job, Outcome]] = []
         self._led = False
 
     def run(self, job: Job) -> Outcome:
         """Do one job, alone or with others. Raises what went wrong with this one."""
-        mine: Pending[Job, Outcome] = Pending(job)
+        mine: Ticket[Job, Outcome] = Ticket(job)
         self._run(mine)
         return mine.result()
 
-    def _run(self, mine: Pending[Job, Outcome]) -> None:
+    def _run(self, mine: Ticket[Job, Outcome]) -> None:
         interrupted: BaseException | None = None
         while True:
             try:
@@ -76,7 +76,7 @@ class Group(Generic[Job, Outcome]):
         if interrupted is not None:
             raise interrupted
 
-    def _enter(self, mine: Pending[Job, Outcome]) -> None:
+    def _enter(self, mine: Ticket[Job, Outcome]) -> None:
         with self._mutex:
             if not self._led:
                 self._current = [mine]
@@ -88,7 +88,7 @@ class Group(Generic[Job, Outcome]):
                     self._queue.append(mine)
             mine.queued = True
 
-    def _lead(self, mine: Pending[Job, Outcome]) -> None:
+    def _lead(self, mine: Ticket[Job, Outcome]) -> None:
         with self._mutex:
             if not self._current:
                 self._current, self._queue = self._queue, []
@@ -107,7 +107,7 @@ class Group(Generic[Job, Outcome]):
         finally:
             self._hand_over(mine)
 
-    def _hand_over(self, mine: Pending[Job, Outcome]) -> None:
+    def _hand_over(self, mine: Ticket[Job, Outcome]) -> None:
         with self._mutex:
             before = mine
             for pending in self._current:
@@ -123,6 +123,6 @@ class Group(Generic[Job, Outcome]):
             mine.leads = False
 
 
-def _wake(pending: Pending[Job, Outcome]) -> None:
+def _wake(pending: Ticket[Job, Outcome]) -> None:
     if pending.wake is not None and pending.wake.locked():
         pending.wake.release()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from savegame.encoding.frames import checksum, thread_salt
 from savegame.model import Chain, Frame, ThreadKey
-from savegame.stores.rows import Row, Span, Stretch, check_order, read_frame, sound_deltas, whole_chain
+from savegame.stores.rows import FrameRange, Row, Stretch, check_order, read_frame, sound_deltas, whole_chain
 from savegame.stores.rules import MAX_SEQ
 from savegame.stores.sqlite_file import Connection, all_rows, id_of, one_row
 
 
-def read_frames(db: Connection, key: ThreadKey, row: Row, span: Span) -> list[Frame]:
+def read_frames(db: Connection, key: ThreadKey, row: Row, span: FrameRange) -> list[Frame]:
     """`Store.frames` of a thread with this row. Raises CorruptionError."""
     low, high, limit, newest_first, noted, deltas = span
     if low > MAX_SEQ:

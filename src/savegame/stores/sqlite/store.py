@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias, TypeVar
 
 import apsw
 
@@ -28,7 +28,8 @@ from savegame.stores.fts import FtsIndex
 from savegame.stores.refusals import no_checkpoint, read_only, unknown_outcome, write_inside
 from savegame.stores.rows import (
     EMPTY_ROW,
-    Span,
+    FrameRange,
+    Row,
     check_order,
     placed_id,
     read_frame,
@@ -41,14 +42,16 @@ from savegame.stores.rules import REFUSALS, RuledStore
 from savegame.stores.sqlite import upkeep
 from savegame.stores.sqlite.changes import Committed, SQLiteTransaction, find
 from savegame.stores.sqlite.connections import Connections
-from savegame.stores.sqlite.group import Group, Pending
+from savegame.stores.sqlite.group import Group, Ticket
 from savegame.stores.sqlite.reading import read_chain, read_frames
 from savegame.stores.sqlite_file import all_rows, one_row
+from savegame.waiting.undoing import on_failure
 
 _REFUSALS: Final[tuple[type[SavegameError], ...]] = (*REFUSALS, CorruptionError)
 """What goes wrong with one caller's changes alone; the others of its group are written."""
 
-Waiting: TypeAlias = Pending[Sequence[StoreChange], list[int]]
+T = TypeVar("T")
+Waiting: TypeAlias = Ticket[Sequence[StoreChange], list[int]]
 
 SYNCHRONOUS: Final = {"power": 2, "process": 1}
 
@@ -115,13 +118,13 @@ class SQLiteStore(RuledStore):
         own = self._connections
         with own.lock:
             try:
-                made = self._at_once(changes)
-                if made:
-                    return made
+                seqs = self._at_once(changes)
+                if seqs:
+                    return seqs
                 db = own.begin()
                 transaction = SQLiteTransaction(db, self._committed)
                 try:
-                    made = [transaction.make(change) for change in changes]
+                    seqs = [transaction.make(change) for change in changes]
                 except _REFUSALS as error:
                     refusal = error
                     own.roll_back()
@@ -129,7 +132,7 @@ class SQLiteStore(RuledStore):
                 else:
                     own.commit(db)
                     transaction.committed()
-                    return made
+                    return seqs
             except BaseException as error:
                 self._committed.forget()
                 own.roll_back()
@@ -144,9 +147,9 @@ class SQLiteStore(RuledStore):
         with self._connections.lock:
             try:
                 single = [pending.job[0] for pending in group if len(pending.job) == 1]
-                made = self._at_once(single) if len(single) == len(group) else []
-                if made:
-                    for pending, seq in zip(group, made, strict=True):
+                seqs = self._at_once(single) if len(single) == len(group) else []
+                if seqs:
+                    for pending, seq in zip(group, seqs, strict=True):
                         pending.outcome = [seq]
                     return
                 db = self._connections.begin()
@@ -179,19 +182,19 @@ class SQLiteStore(RuledStore):
                 pending.error = error
 
     def _at_once(self, changes: Sequence[StoreChange]) -> list[int]:
-        """Write plain appends with one statement, which is a transaction by itself; else write nothing, and give nothing."""
+        """Write plain appends with one statement, which is a transaction by itself; else write nothing and return nothing."""
         own, db = self._connections, self._connections.idle()
         try:
             if len(changes) == 1:
                 seq = self._committed.append_next(db, changes[0])
-                made = [seq] if seq else []
+                seqs = [seq] if seq else []
             else:
-                made = self._committed.append_together(db, changes)
+                seqs = self._committed.append_together(db, changes)
         except (apsw.FullError, apsw.IOError, apsw.NoMemError) as error:  # perhaps after it was in the file
             raise own.in_doubt(error) from error
-        if made:
+        if seqs:
             own.look(db)
-        return made
+        return seqs
 
     def _try(self, db: file.Connection, transaction: SQLiteTransaction, pending: Waiting) -> list[int] | None:
         """Make the changes of one of a group; returns the outcome that it has once they are committed."""
@@ -203,14 +206,14 @@ class SQLiteStore(RuledStore):
                 return [transaction.make(job[0])]
             db.run("SAVEPOINT one")
             try:
-                made = [transaction.make(change) for change in job]
+                seqs = [transaction.make(change) for change in job]
             except _REFUSALS:
                 db.run("ROLLBACK TO one")
                 db.run("RELEASE one")
                 transaction.undone()
                 raise
             db.run("RELEASE one")
-            return made
+            return seqs
         except _REFUSALS as error:
             pending.error = error
             return None
@@ -282,11 +285,18 @@ class SQLiteStore(RuledStore):
         noted: bool = False,
         deltas: bool = False,
     ) -> list[Frame]:
+        span = FrameRange(low, high, limit, newest_first, noted, deltas)
         with self._reading(snapshot=deltas) as db:
-            row = self._committed.row(db, key)
-            if row is None:
-                return []
-            return read_frames(db, key, row, Span(low, high, limit, newest_first, noted, deltas))
+            return self._by_number(db, key, lambda row: read_frames(db, key, row, span))
+
+    def _by_number(self, db: file.Connection, key: ThreadKey, read: Callable[[Row], list[T]]) -> list[T]:
+        """What is stored under the number of a thread's row. Numbers are never used again, so a remembered one may be tried."""
+        known = self._committed.rows.get(key)
+        found = [] if known is None else read(known)
+        if found:
+            return found
+        row = self._committed.row(db, key)
+        return [] if row is None or (known is not None and known.no == row.no) else read(row)
 
     def head_frames(self, rows: Sequence[ThreadRow]) -> list[Frame | None]:
         with self._reading(snapshot=True) as db:
@@ -326,8 +336,7 @@ class SQLiteStore(RuledStore):
 
     def records(self, key: ThreadKey, kind: str, *, after: str = "", limit: int = 1000) -> Page[Record]:
         with self._reading() as db:
-            row = self._committed.row(db, key)
-            found = [] if row is None else all_rows(db, "records", row.no, kind, after, limit + 1)
+            found = self._by_number(db, key, lambda row: all_rows(db, "records", row.no, kind, after, limit + 1))
         page = record_page(key, kind, found, limit)
         check_order("records", [after, *(record.name for record in page.items)], key.id)
         return page
@@ -486,13 +495,9 @@ class SQLiteStore(RuledStore):
         """A transaction of its own; rows that were written in it are remembered once it is committed."""
         self._connections.refuse_inside()
         with self._connections.lock:
-            try:
-                with self._connections.writing() as db:
-                    transaction = SQLiteTransaction(db, self._committed)
-                    yield transaction
-            except BaseException:
-                self._committed.forget()
-                raise
+            with on_failure(self._committed.forget), self._connections.writing() as db:
+                transaction = SQLiteTransaction(db, self._committed)
+                yield transaction
             transaction.committed()
 
     @contextlib.contextmanager

@@ -107,7 +107,7 @@ def _id_of(db: Connection, row: Row, seq: int) -> str | None:
 
 
 def mend_places(db: Connection, namespace: str) -> list[str]:
-    """Put the row of a namespace right, and threads that strayed from it, where their checksums tell what they were."""
+    """Put the row of a namespace right, and threads that strayed from it, where their checksums show what they were."""
     done: list[str] = []
     if all_rows(db, "last_number")[0][0] >= MOST_THREADS:
         db.execute(SQL["set_last_number"], (MOST_THREADS,))
@@ -249,9 +249,9 @@ def backup(db: Connection, target: str) -> None:
             _sync_file(fresh)
             os.link(fresh, target)
         finally:
-            for made in (fresh, f"{fresh}-journal"):  # which SQLite leaves when the disk is full
+            for leftover in (fresh, f"{fresh}-journal"):  # which SQLite leaves when the disk is full
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(made)
+                    os.unlink(leftover)
         sync_directory(os.path.dirname(target))
     except OSError as error:
         raise of_system(error, f"{target}: the backup cannot be written", "make room, or choose another place") from error

@@ -25,12 +25,6 @@ SPACE: Final = "default"
 A, B, C, D, E = (ThreadKey(SPACE, name) for name in "abcde")
 MINUTE: Final = 60_000_000
 
-HOSTILE_IDS: Final = (
-    "../../x", "/etc/x", "a/b", "a_b", "a\\b", ".", "..", "latest", "head", "x.json", "CON", "-rf", "%2e%2e", " ", "two words",
-    "trailing ", "line\nbreak", "🎲", "Twin", "twin", "\u00e9", "e\u0301", "'; DROP TABLE frame;--", '"quoted"', "x" * 512,
-    "🎲" * 512,
-)  # fmt: skip
-
 
 def appended(key: ThreadKey, number: int, base: int = 0, **more: Any) -> Append:
     """An Append with the id `<thread>-<number>` and the delta `<number>.`, to be changed by `more`."""

@@ -47,15 +47,15 @@ class Upkeep(Contract):
     def test_compact_keeps_every_state(self, store: Store, recode: Callable[[bytes], bytes]) -> None:
         """Each delta becomes what `recode` makes of it, keyframes go, everything else stays."""
         before = self.filled_with_bodies(store)
-        told: list[tuple[int, int]] = []
-        store.compact(recode, lambda done, total: told.append((done, total)))
+        steps: list[tuple[int, int]] = []
+        store.compact(recode, lambda done, total: steps.append((done, total)))
         after = store.frames(A, deltas=True)
         assert [frame.delta for frame in after] == [recode(frame.delta or b"") for frame in before]
         assert [frame._replace(delta=None) for frame in after] == [frame._replace(delta=None) for frame in before]
         assert store.chain(A, 4) == (0, None, [frame.delta for frame in after])
         assert (store.blob(A, b"x"), store.records(A, "kind").items) == (b"blob", [Record("kind", "name", b"value")])
-        assert all(0 <= done <= total for done, total in told)
-        assert told == sorted(told)
+        assert all(0 <= done <= total for done, total in steps)
+        assert steps == sorted(steps)
         assert list(store.check(SPACE)) == []
         assert store.commit([appended(A, 5, 4, expect="a-4")]) == [5]
 

@@ -6,11 +6,10 @@ import os
 
 import pytest
 
-from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, InvalidInputError, NotFoundError
+from savegame.errors import CheckpointNotFound, ConflictError, CorruptionError, InvalidInputError, NotFoundError, SavegameError
 from savegame.model import Frame, Record, ThreadKey
-from savegame.store import DeleteThread, PutKeyframe, PutNote, PutRecord, Rewrite, Store
+from savegame.store import DeleteThread, PutKeyframe, PutNote, PutRecord, Rewrite, Store, StoreChange
 from savegame.testing.contract.helpers import (
-    HOSTILE_IDS,
     MINUTE,
     SPACE,
     A,
@@ -18,12 +17,14 @@ from savegame.testing.contract.helpers import (
     C,
     Contract,
     appended,
+    at_once,
     grown,
     pages,
     row_of,
     seqs,
     state,
 )
+from savegame.testing.hostile import HOSTILE_IDS
 
 
 class Reading(Contract):
@@ -149,6 +150,26 @@ class Reading(Contract):
         for key, seq in ((A, 6), (B, 1), (A, 0)):
             with pytest.raises(CheckpointNotFound):
                 store.unbroken(key, seq)
+
+    def test_a_chain_is_read_at_one_moment(self, store: Store) -> None:
+        """Never half of what a commit replaced: here a thread is re-created again and again."""
+
+        def version(name: bytes) -> list[StoreChange]:
+            frames = [appended(A, seq, seq - 1, delta=name * seq) for seq in (1, 2, 3, 4)]
+            return [DeleteThread(A), *frames, PutKeyframe(A, 2, name * 3)]
+
+        def write() -> set[bytes]:
+            for turn in range(20):
+                store.commit(version(b"xy"[turn % 2 :][:1]))
+            return set()
+
+        def read() -> set[bytes]:
+            return {state(store, A, 4) for _ in range(60)}
+
+        store.commit(version(b"x"))
+        results = at_once(write, read, read)
+        assert set[bytes]().union(*(found for found in results if isinstance(found, set))) <= {b"x" * 10, b"y" * 10}
+        assert not [error for error in results if isinstance(error, SavegameError)]
 
     def test_a_chain_of_an_unknown_frame_is_not_found(self, store: Store) -> None:
         """Not there yet, in no thread, or number 0."""

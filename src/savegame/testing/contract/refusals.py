@@ -48,7 +48,7 @@ FIRST: Final[dict[str, tuple[StoreChange, type[SavegameError]]]] = {
 
 LIST: Final = "list them with thread.history()"
 RETRY: Final = "read it again and retry"
-WORDS: Final[dict[str, tuple[StoreChange, str]]] = {
+WORDINGS: Final[dict[str, tuple[StoreChange, str]]] = {
     "busy": (appended(B, 9), "thread 'b' is leased to 'me' (epoch N); wait until that run ends, then retry"),
     "fenced": (appended(A, 9, epoch=77), "thread 'a': the lease with epoch N was released or taken over; stop this run"),
     "head": (MoveHead(A, 1, expect="a-1"), f"thread 'a': the head is a-2, expected a-1; {RETRY}"),
@@ -98,17 +98,17 @@ class Refusals(Contract):
         assert type(caught.value) is error
         assert ruled.thread(GONE) is None
 
-    @pytest.mark.parametrize("rule", WORDS)
+    @pytest.mark.parametrize("rule", WORDINGS)
     def test_a_refusal_has_one_wording(self, ruled: Store, rule: str) -> None:
         """It names the thing and the next step."""
-        change, expected = WORDS[rule]
+        change, expected = WORDINGS[rule]
         assert words(lambda: ruled.commit([change])) == expected
 
     def test_other_verbs_refuse_in_the_same_words(self, ruled: Store) -> None:
         """Taking a lease that is held, prolonging one that is not, loading a frame that does not exist."""
-        assert words(lambda: ruled.lease(B, "you", MINUTE)) == WORDS["busy"][1]
-        assert words(lambda: ruled.renew(A, 77, MINUTE)) == WORDS["fenced"][1]
-        assert words(lambda: ruled.chain(A, 77)) == WORDS["frame"][1]
+        assert words(lambda: ruled.lease(B, "you", MINUTE)) == WORDINGS["busy"][1]
+        assert words(lambda: ruled.renew(A, 77, MINUTE)) == WORDINGS["fenced"][1]
+        assert words(lambda: ruled.chain(A, 77)) == WORDINGS["frame"][1]
 
     def test_a_thread_without_frames_has_nothing_to_rewrite_and_no_head_to_lose(self, store: Store) -> None:
         """Whether it has never existed, or has records or a lease."""

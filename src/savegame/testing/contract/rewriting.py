@@ -42,6 +42,17 @@ class Rewriting(Contract):
         store.commit([Rewrite(A, drop=(1, 2), rebase=((3, 0, b"1.2.3."),), aside=True)])
         assert seqs(store.frames(A)) == [3, 4]
 
+    def test_a_rewrite_of_what_was_labelled_meanwhile_is_a_conflict(self, store: Store) -> None:
+        """Unless it names the frame as `noted`, or sets aside."""
+        grown(store, A, 4)
+        store.commit([PutNote(A, 1, b"note", expect=None)])
+        planned = Rewrite(A, drop=(1,), rebase=((2, 0, b"1.2."),))
+        with pytest.raises(ConflictError):
+            store.commit([planned])
+        assert seqs(store.frames(A)) == [1, 2, 3, 4]
+        store.commit([planned._replace(noted=frozenset((1,)))])
+        assert seqs(store.frames(A)) == [2, 3, 4]
+
     def test_a_rewrite_planned_before_frames_were_removed_is_a_conflict(self, store: Store) -> None:
         """Also of others than it removes: what it says of the blobs may be wrong by now. Appends do not make up for them."""
         grown(store, A, 4)

@@ -20,9 +20,9 @@ class Searching(Contract):
         if Capability.SEARCH not in store.capabilities:
             pytest.skip("this store has no search")
         index = store.index()
-        said = [Said("user", "Refund the café"), Said(None, "a refund, 申请退款")]
-        index.put([Entry(A, "a-1", "x", 1, said), Entry(B, "b-1", "y", 2, said[:1])])
-        index.put([Entry(ThreadKey("other", "a"), "a-1", None, 3, said)])
+        messages = [Said("user", "Refund the café"), Said(None, "a refund, 申请退款")]
+        index.put([Entry(A, "a-1", "x", 1, messages), Entry(B, "b-1", "y", 2, messages[:1])])
+        index.put([Entry(ThreadKey("other", "a"), "a-1", None, 3, messages)])
         return index
 
     def test_an_index_finds_threads_by_words(self, store: Store) -> None:

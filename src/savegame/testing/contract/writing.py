@@ -121,11 +121,11 @@ class Appending(Contract):
 
     def test_new_ids_are_all_different(self, store: Store) -> None:
         """32 hexadecimal digits, whether the thread is there or not."""
-        made = [store.new_id(A) for _ in range(500)]
+        ids = [store.new_id(A) for _ in range(500)]
         grown(store, A, 1)
-        made += [store.new_id(A) for _ in range(500)]
-        assert len(set(made)) == 1000
-        assert all(re.fullmatch("[0-9a-f]{32}", name) for name in made)
+        ids += [store.new_id(A) for _ in range(500)]
+        assert len(set(ids)) == 1000
+        assert all(re.fullmatch("[0-9a-f]{32}", name) for name in ids)
 
     def test_a_new_id_is_taken_like_any_other(self, store: Store) -> None:
         """A second use is refused, in the thread and in others."""
@@ -137,6 +137,21 @@ class Appending(Contract):
                 store.commit([change])
         assert store.thread(B) is None
         assert store.commit([appended(ThreadKey("other", "a"), 1, id=name)]) == [1]
+
+    def test_a_taken_id_is_refused_on_top_of_the_head_too(self, store: Store) -> None:
+        """The usual append, for which a store may have a short way: ids of the thread and of others, chosen and new ones."""
+        grown(store, A, 2)
+        grown(store, B, 1)
+        name = store.new_id(B)
+        store.commit([appended(B, 2, 1, id=name, fresh=True)])
+        for taken in ("a-1", "a-2", "b-1", name):
+            with pytest.raises(AlreadyExistsError):
+                store.commit([appended(A, 3, 2, id=taken, expect="a-2")])
+        for number in range(3, 6):
+            before = f"a-{number - 1}"
+            assert store.commit([appended(A, number, number - 1, id=f"a-{number}", expect=before)]) == [number]
+            assert store.find(SPACE, f"a-{number}") == (A, number)
+        assert [frame.id for frame in store.frames(A)] == ["a-1", "a-2", "a-3", "a-4", "a-5"]
 
     def test_many_threads_append_at_once(self, store: Store) -> None:
         """Each to a thread of its own, on top of its own head; one of them with a wrong expectation, round after round."""

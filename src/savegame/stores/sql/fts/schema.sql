@@ -1,4 +1,4 @@
--- The side file of words. Everything in it is derived; another user_version is dropped and built anew.
+-- The side file of words. Everything in it is derived; another user_version is dropped and rebuilt.
 
 CREATE TABLE thread (
     no INTEGER PRIMARY KEY,

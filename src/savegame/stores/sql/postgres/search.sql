@@ -1,6 +1,6 @@
 -- The tables of the search index and every statement on them, by name. Read by stores/postgres/schema.py.
 
--- Everything in them is derived; tables of another version are dropped and built anew. Their comments have to be MARK of
+-- Everything in them is derived; tables of another version are dropped and rebuilt. Their comments have to be TABLE_COMMENT of
 -- postgres/search.py: without one, a table is not ours. Texts are kept as bytes: they may hold any character.
 -- name: search_make_thread
 CREATE TABLE :schema.search_thread (

@@ -28,7 +28,7 @@ UPDATE thread SET agent = ? WHERE no = ? AND agent IS NOT ?
 -- name: delete_thread
 DELETE FROM thread WHERE no = ?
 -- name: next_epoch
--- Where nobody knows the newest any more, the clock goes on: nobody can have had so many.
+-- If the newest epoch is damaged, go on from the clock: no epoch can have been larger.
 INSERT INTO setting (name, value) VALUES ('epoch', ?1 + 1)
 ON CONFLICT (name) DO UPDATE SET value = CASE WHEN value BETWEEN 0 AND 1 << 62 THEN max(value, ?2) ELSE ?1 END + 1 RETURNING value
 

@@ -29,11 +29,11 @@ from savegame.timeline.lineage import CHOSEN
 from savegame.timeline.policy import Event, Strategy
 from savegame.timeline.timeline import Terms, Timeline
 
-MISSING: Final = object()
-_NOT_DONE: Final = {"value": MISSING}
+NO_RESULT: Final = object()
+_NOT_DONE: Final = {"value": NO_RESULT}
 
 
-class Journal:
+class RunConversation:
     """The conversation of a thread; all writes of a run go through here."""
 
     def __init__(self, thread: Timeline, hold: Hold, strategy: Strategy, agent: str | None) -> None:
@@ -43,12 +43,12 @@ class Journal:
         state = {} if found is None else found.state
         if isinstance(state, Conversation):
             state = state.to_dict()
-        said = state.get("messages", []) if isinstance(state, dict) else None
-        said = plain_messages(said) if isinstance(said, list) else None
-        if said is None or not all(isinstance(message, dict) for message in said):
+        messages = state.get("messages", []) if isinstance(state, dict) else None
+        messages = plain_messages(messages) if isinstance(messages, list) else None
+        if messages is None or not all(isinstance(message, dict) for message in messages):
             raise InvalidInputError(f"thread {thread.id!r} holds no conversation: its state has no list of messages")
         self.state: dict[str, Any] = {name: value for name, value in state.items() if name != "messages"}
-        self.messages: list[dict[str, Any]] = said
+        self.messages: list[dict[str, Any]] = messages
         self.status = Status("in_progress") if found is None else found.status
         self._noted: dict[str, Any] = thread.values(RUN)
         self._chosen, self._chosen_at = self._last_chosen(), None if found is None else found.created_at
@@ -96,12 +96,12 @@ class Journal:
         given = Message.of(message)
         if given.role in (Role.ASSISTANT, Role.TOOL):
             raise InvalidInputError(f"run.user() does not add {given.role} messages; run.model() and run.tools() do")
-        said = given.to_dict()
+        plain = given.to_dict()
         if key is not None:
             if any(one.get(INPUT_KEY) == key for one in self.messages):
                 return False
-            said[INPUT_KEY] = key
-        self._append(said, kind=Kind.MANUAL, status="in_progress")
+            plain[INPUT_KEY] = key
+        self._append(plain, kind=Kind.MANUAL, status="in_progress")
         return True
 
     def save(self, label: str | None, status: Status | None, resume_hint: str | None = None) -> Checkpoint:
@@ -110,30 +110,30 @@ class Journal:
             raise InvalidInputError("run.state must not contain messages; add them with run.user() and run.model()")
         gone = sorted(self._names - self.state.keys())
         details = Details(kind=Kind.MANUAL, status=status or self.status, label=label, resume_hint=resume_hint)
-        made = self._write_state(None, self.state, gone, **details)
+        checkpoint = self._write_state(None, self.state, gone, **details)
         self._names = set(self.state)
-        return made
+        return checkpoint
 
     def _append(
         self,
-        said: dict[str, Any],
+        message: dict[str, Any],
         records: Sequence[PutRecord] = (),
         *,
         id: str | None = None,  # noqa: A002 - one word per idea
         **details: Unpack[Details],
     ) -> Checkpoint:
-        said = {**said, "timestamp": said.get("timestamp") or self._now()}
-        newest = {"last_message_at": said["timestamp"]}
-        made = self._write_state(said, newest, [], records, id=id, **details)
-        self.messages.append(said)
+        message = {**message, "timestamp": message.get("timestamp") or self._now()}
+        newest = {"last_message_at": message["timestamp"]}
+        checkpoint = self._write_state(message, newest, [], records, id=id, **details)
+        self.messages.append(message)
         self.state |= newest
         self._names |= newest.keys()
         self._replies += details["kind"] == Kind.LLM_RESPONSE
-        return made
+        return checkpoint
 
     def _write_state(
         self,
-        said: dict[str, Any] | None,
+        message: dict[str, Any] | None,
         new: Mapping[str, Any],
         gone: Sequence[str],
         records: Sequence[PutRecord] = (),
@@ -146,29 +146,29 @@ class Journal:
         count = self._chosen + chosen
 
         def make(node: Node | None) -> tuple[list[Op], Node, Mapping[str, Any]]:
-            appended = {} if said is None else {"messages": [said]}
+            appended = {} if message is None else {"messages": [message]}
             ops, after = diff.update(codec, node, append=appended, set=new, delete=list(gone))
             return ops, after, {ABOUT: about_conversation(codec, after), CHOSEN: [count, chosen]}
 
         with self._writing():
             expect = None if self.checkpoint is None else self.checkpoint.id
             terms = Terms(expect, None, *self._hold.under, records)
-            made = self._thread.change(make, details, agent=self._agent, id=id, asked=said, terms=terms)
-        self.checkpoint, self.status = made, Status(details["status"])
+            checkpoint = self._thread.change(make, details, agent=self._agent, id=id, asked=message, terms=terms)
+        self.checkpoint, self.status = checkpoint, Status(details["status"])
         if chosen:
             self._chosen, self._chosen_at = count, self._now()
-        return made
+        return checkpoint
 
     # -- steps -------------------------------------------------------------------------------------
 
     def step(self, name: str) -> Any:
-        """The recorded result of a step, or MISSING. Raises Fenced if it is missing and the lease was lost."""
+        """The recorded result of a step, or NO_RESULT. Raises Fenced if it is missing and the lease was lost."""
         if name in self._asked:  # it may have been recorded since, or rolled back with a transaction: ask the store
             found = self._thread.values(STEP).get(name, _NOT_DONE)["value"]
         else:
             self._asked.add(name)
             found = self._steps.pop(name, _NOT_DONE)["value"]
-        if found is MISSING:
+        if found is NO_RESULT:
             self.check()
         return found
 
@@ -180,10 +180,10 @@ class Journal:
     def keep_step(self, name: str, value: Any) -> None:
         """Record the result of a step."""
         at = None if self.checkpoint is None else self.checkpoint.id
-        kept = [self._record(STEP, name, {"value": value, "at": at})]
+        records = [self._record(STEP, name, {"value": value, "at": at})]
         if self._hold.taken_from is not None:  # it made progress
-            kept.append(self._record(RUN, TAKEOVERS, None))
-        self._commit(kept)
+            records.append(self._record(RUN, TAKEOVERS, None))
+        self._commit(records)
 
     # -- under the lease ---------------------------------------------------------------------------
 

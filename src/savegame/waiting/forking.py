@@ -1,4 +1,4 @@
-"""Stores and `os.fork`: no store is in use while a process forks, and the child starts afresh. Touches nothing.
+"""Everything that happens at `os.fork`: no store is in use meanwhile, and the child starts afresh. Touches nothing.
 
 Python ignores errors raised in here and forks all the same. So a wait for a store that is interrupted (Ctrl-C) is repeated: a
 child must not inherit a store in use, nor the parent keep what was held for the fork.
@@ -13,20 +13,24 @@ from collections.abc import Callable, Generator
 from inspect import GEN_SUSPENDED, getgeneratorstate
 from typing import Final, Protocol, TypeAlias
 
-TRIES: Final = 100
+WAITS: Final = 100
 """How often an interrupted wait is repeated."""
 
 Still: TypeAlias = Generator[None, None, None]
 
 
-class Forking(Protocol):
-    """Something that must not be in use while the process forks."""
+class Renewable(Protocol):
+    """Something that must start afresh in a forked child."""
+
+    def after_fork_in_child(self) -> None:
+        """Start afresh, without touching what belongs to the parent."""
+
+
+class Forking(Renewable, Protocol):
+    """Something that must not be in use while the process forks; renewed before its generator is closed in the child."""
 
     def still(self) -> Still:
         """Waits until it is not in use; then it cannot be used until the generator is closed."""
-
-    def after_fork_in_child(self) -> None:
-        """Start afresh, without touching what belongs to the parent; called before the generator is closed there."""
 
 
 class _Held(threading.local):
@@ -37,6 +41,7 @@ class _Held(threading.local):
 
 
 _open: weakref.WeakSet[Forking] = weakref.WeakSet()
+_renewable: weakref.WeakSet[Renewable] = weakref.WeakSet()
 _held = _Held()
 _turn = threading.RLock()
 
@@ -51,6 +56,17 @@ def leave_alone(thing: Forking) -> None:
     _open.discard(thing)
 
 
+def renew_in_child(thing: Renewable) -> None:
+    """Have it start afresh in every forked child for as long as it lives."""
+    _renewable.add(thing)
+
+
+def call_in_child(function: Callable[[], object]) -> None:
+    """Call a function in every forked child. If it fails, Python reports that and calls the others."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+
+
 def _one_at_a_time() -> Still:
     with _turn:
         yield
@@ -58,13 +74,13 @@ def _one_at_a_time() -> Still:
 
 def _before_fork() -> None:
     raised: BaseException | None = None
-    for _ in range(TRIES):
+    for _ in range(WAITS):
         try:
             _hold(None, _one_at_a_time)
             for thing in list(_open):
                 _hold(thing, thing.still)
             break
-        except BaseException as error:  # noqa: BLE001 - raised below, for Python to tell of it
+        except BaseException as error:  # noqa: BLE001 - raised below, for Python to report it
             raised = error
     if raised is not None:
         raise raised
@@ -93,6 +109,12 @@ def _after_fork_in_child() -> None:
     _go_on()
 
 
+def _renew_in_child() -> None:
+    for thing in list(_renewable):
+        thing.after_fork_in_child()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_go_on, after_in_child=_after_fork_in_child)
     os.register_at_fork(after_in_parent=_go_on)  # again: an interrupt that came during the fork ends the first
+call_in_child(_renew_in_child)
