@@ -73,7 +73,7 @@ def test_a_killed_process_loses_nothing_that_it_acknowledged(tmp_path: Path) -> 
         with Child(put_for_ever, str(path)) as child:
             lines = [child.next() for _ in range(count)]
             child.kill()
-            lines += child.said()
+            lines += child.lines()
         last = lines[-1][1]
         with savegame.open(path) as vault:
             there = set(keys(calls_on(vault).search(ME, limit=1000)))
