@@ -79,7 +79,7 @@ class Put(NamedTuple):
     vectors: Mapping[str, bytes]
 
 
-class Change(NamedTuple):
+class MemoryChange(NamedTuple):
     """What to do to a namespace: store or (None) delete items, prolong the life of others, delete those that have expired."""
 
     puts: Mapping[str, Put | None] = {}
@@ -237,7 +237,7 @@ class Memories:
 
     # -- changing ----------------------------------------------------------------------------------
 
-    def change(self, namespace: Namespace, change: Change) -> int:
+    def change(self, namespace: Namespace, change: MemoryChange) -> int:
         """Change the items of a namespace in one commit. Returns the number of deleted items, whose bytes are freed."""
         thread = self.vault.thread(thread_id(namespace))
         timeline = thread.timeline
@@ -294,7 +294,7 @@ class Memories:
 class _Edits:
     """What a change does to the items of a namespace as they are now. An item that is put moves to the end."""
 
-    def __init__(self, known: Memory, node: Node | None, change: Change, now: dt.datetime) -> None:
+    def __init__(self, known: Memory, node: Node | None, change: MemoryChange, now: dt.datetime) -> None:
         self.editing = Editing(node)
         self.ops: list[Op] = []
         self.gone: list[str] = []

@@ -14,7 +14,7 @@ from savegame.adapters._langgraph_matching import cosines, fits, matches, score_
 from savegame.adapters._langgraph_memory import Memories, Memory, Namespace, Stored
 
 
-class Found(NamedTuple):
+class FoundItem(NamedTuple):
     """An item that a search looks at."""
 
     memory: Memory
@@ -26,7 +26,7 @@ class Found(NamedTuple):
         return {"namespace": self.memory.namespace, "key": self.key, **_common(self.item)}
 
 
-class Reading:
+class MemoryReads:
     """Reads each namespace once, so that the results agree; `refresh` collects the items whose life a read prolongs.
 
     `queries` are the vectors of the texts that are searched for; None if there is no index.
@@ -72,11 +72,11 @@ class Reading:
             self._note(one.memory.namespace, one.key, one.item, wanted=op.refresh_ttl)
         return [SearchItem(**one.fields(), score=score) for one, score in page]
 
-    def _fitting(self, memory: Memory, op: SearchOp) -> Iterator[Found]:
+    def _fitting(self, memory: Memory, op: SearchOp) -> Iterator[FoundItem]:
         """The items of a namespace that a search considers, last put first."""
         for key, item in memory.items():
             if not self._hidden(item) and fits(item.value, op.filter):
-                yield Found(memory, key, item)
+                yield FoundItem(memory, key, item)
 
     def names(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         """The namespaces that have items and meet all conditions, cut off at `max_depth`, in order."""
@@ -91,7 +91,7 @@ class Reading:
         found = {name[: op.max_depth] for name in names if all(matches(name, condition) for condition in conditions)}
         return sorted(found)[op.offset : op.offset + op.limit]
 
-    def _scores(self, text: str, found: Sequence[Found]) -> list[float | None]:
+    def _scores(self, text: str, found: Sequence[FoundItem]) -> list[float | None]:
         if self._queries is None:
             return score_words(text, [one.item.value for one in found])
         query = self._queries[text]

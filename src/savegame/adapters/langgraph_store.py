@@ -33,8 +33,8 @@ from langgraph.store.base import (
 )
 
 from savegame.adapters._langgraph_matching import pack_vector
-from savegame.adapters._langgraph_memory import Change, Memories, Namespace, Put
-from savegame.adapters._langgraph_reading import Reading
+from savegame.adapters._langgraph_memory import MemoryChange, Memories, Namespace, Put
+from savegame.adapters._langgraph_reading import MemoryReads
 from savegame.aio import AsyncVault
 from savegame.errors import ClosedError, InvalidInputError, SavegameError, UnsupportedError
 from savegame.vault import Vault
@@ -132,7 +132,7 @@ class SavegameStore(BaseStore):
 
     def _run(self, batch: Batch, queries: Mapping[str, bytes], vectors: Vectors) -> list[Result]:
         """All reads, then all writes."""
-        reading = Reading(self._memories, self.ttl_config, None if self.embeddings is None else queries)
+        reading = MemoryReads(self._memories, self.ttl_config, None if self.embeddings is None else queries)
         results: list[Result] = []
         for op in batch.ops:
             if isinstance(op, GetOp):
@@ -154,7 +154,7 @@ class SavegameStore(BaseStore):
             changes, refresh = puts.get(namespace, {}), reading.refresh.get(namespace, set())
             known = None if refresh or any(changes.values()) else reading.memory(namespace)
             if known is None or any(key in known for key in changes):  # deleting what does not exist changes nothing
-                self._memories.change(namespace, Change(changes, refresh))
+                self._memories.change(namespace, MemoryChange(changes, refresh))
         return results
 
     def _put(self, op: PutOp, vectors: Mapping[str, bytes]) -> Put | None:
@@ -200,7 +200,7 @@ class SavegameStore(BaseStore):
         """Delete the items that have expired, in all namespaces. Returns their number."""
         now = self._memories.now()
         return sum(
-            self._memories.change(memory.namespace, Change(sweep=True))
+            self._memories.change(memory.namespace, MemoryChange(sweep=True))
             for memory in self._memories.below(())
             if any(item.expired(now) for _, item in memory.items())
         )
