@@ -33,7 +33,7 @@ from langgraph.store.base import (
 )
 
 from savegame.adapters._langgraph_matching import pack_vector
-from savegame.adapters._langgraph_memory import MemoryChange, Memories, Namespace, Put
+from savegame.adapters._langgraph_memory import Memories, MemoryChange, Namespace, Put
 from savegame.adapters._langgraph_reading import MemoryReads
 from savegame.aio import AsyncVault
 from savegame.errors import ClosedError, InvalidInputError, SavegameError, UnsupportedError
