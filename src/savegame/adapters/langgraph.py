@@ -62,6 +62,7 @@ try:
     from savegame.adapters._langgraph_messages import read_message
     from savegame.adapters._langgraph_places import GraphPlace
     from savegame.adapters._langgraph_slices import Hashes, has_grown, hash_slices, is_plain, is_simple
+    from savegame.adapters.langgraph_store import SavegameStore as SavegameStore
 except ImportError as error:
     raise UnsupportedError('LangGraph is not installed: pip install "savegame[langgraph]"') from error
 
