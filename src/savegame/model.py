@@ -222,6 +222,8 @@ class ThreadInfo:
     updated_at: dt.datetime
     forked_from: str | None = None
     damage: str | None = None
+    child_of: str | None = None
+    """The thread of the graph, for that of a subgraph."""
 
     @classmethod
     def damaged(cls, thread_id: str, damage: str) -> ThreadInfo:

@@ -30,12 +30,12 @@ from savegame.model import (
     checked_or_new_id,
 )
 from savegame.present.diffs import Diff, changes_between
-from savegame.store import ANY, MoveHead, PutNote, StoreChange
+from savegame.store import ANY, MoveHead, PutNote
 from savegame.timeline import deleting, derived, forks, frameworks, pruning, subjects
 from savegame.timeline.autosave import Autosave
 from savegame.timeline.engine import Point
 from savegame.timeline.lineage import FRAMES_AT_ONCE, Ref
-from savegame.timeline.timeline import Edit, Edited, Terms, Timeline, Written
+from savegame.timeline.timeline import Edit, Terms, Timeline, Written
 from savegame.timeline.watch import Watcher, follow
 from savegame.waiting.awaiting import plain_result
 from savegame.waiting.retrying import PLANS, retried
@@ -192,9 +192,7 @@ class Thread:
     def _write(self, edit: Edit, drafted: Draft, parent: Ref | None, expect: str | None) -> Checkpoint:
         timeline = self._timeline
         base = None if parent is None else self._point(timeline.resolve(parent))
-        beside: Sequence[StoreChange] = ()
-        if self._origins:
-            edit, beside = self.tied(edit)
+        edit, beside = derived.tying(timeline, self._origins, edit)
         with timeline.engine.alone(timeline.key) as alone:  # an autosave of this handle looks at head and expectation
             saved = timeline.write(edit, drafted, Terms(expect, base, beside=beside))
             if not saved.again or self._is_head(saved):
@@ -207,16 +205,6 @@ class Thread:
         """Whether a checkpoint, which may come from an earlier attempt, is still the head."""
         row = self._timeline.row()
         return row is not None and row.head_id == saved.id
-
-    def tied(self, edit: Edit) -> tuple[Edit, Sequence[StoreChange]]:
-        """For code below handles: an edit, and what links the thread to those it derives from, read again in every attempt."""
-        with_ties: list[StoreChange] = []
-
-        def tied(node: Any) -> Edited:
-            with_ties[:] = derived.ties(self._timeline, self._origins)
-            return edit(node)
-
-        return tied, with_ties
 
     def _saved(self, point: Point) -> Checkpoint:
         self._log_saved(point)

@@ -50,6 +50,7 @@ from savegame.model import (
     checked_text,
 )
 from savegame.present.diffs import Diff, changes_between
+from savegame.runs.interrupts import graph_status
 from savegame.runs.keeping import RunLedger
 from savegame.runs.ledger import CallEntry
 from savegame.runs.run import Run
@@ -60,6 +61,7 @@ from savegame.store import Capability, Store, StoreChange
 from savegame.thread import Thread
 from savegame.timeline import graveyard, pruning, subjects
 from savegame.timeline.companions import PARENT, SOURCE
+from savegame.timeline.derived import parent_of
 from savegame.timeline.engine import Above, Engine, Naming
 from savegame.timeline.listing import Listed, listed, thread_rows
 from savegame.timeline.policy import Retention, Strategy
@@ -278,10 +280,11 @@ class Vault:
             head.step,
             self._timeline(row.key).count_visible(row),
             head.size_bytes,
-            Status(head.status, head.reason),
+            graph_status(self._timeline(row.key), head),
             first.created_at,
             head.created_at,
             first.forked_from,
+            child_of=None if head.external_id is None else parent_of(self._timeline(row.key)),  # only frameworks have children
         )
 
     def _has_tag(self, row: ThreadRow, tag: str) -> bool:
@@ -473,14 +476,18 @@ class Vault:
         return self.rooms.runner.run(thread_id, agent, tools, lease, Run, strategy=strategy)
 
     def calls(self, thread_id: str) -> Iterator[CallEntry]:
-        """The ledger of a thread: the status and outcome of each tool call."""
+        """The ledger of a thread: the status and outcome of each tool call, then the interrupts of its LangGraph graph.
+
+        Those of subgraphs are listed with the outermost graph.
+        """
         return self.rooms.runner.calls(thread_id)
 
     def answer(self, thread_id: str, call: str | CallEntry, value: Any, *, comment: str | None = None) -> bool:
         """Answer a call that waits for a person: True allows it, anything else refuses it and becomes its error for the model.
 
         A `comment` stays in the ledger. The first answer wins: returns False if there was one, or the call does not wait. No
-        process needs to be running.
+        process needs to be running. An interrupt of a LangGraph graph, by its id, returns `value` when the graph is invoked
+        again with None; raises NotFoundError if the graph has gone on.
         """
         return self.rooms.runner.answer(thread_id, call, value, comment)
 

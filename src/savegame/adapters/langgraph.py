@@ -24,6 +24,7 @@ from savegame.checkpoint import Checkpoint as Saved
 from savegame.details import Details, Draft, draft
 from savegame.encoding import diff
 from savegame.encoding.foreign import Foreign
+from savegame.encoding.tree import Node, child_of
 from savegame.errors import (
     AlreadyExistsError,
     CheckpointNotFound,
@@ -33,12 +34,13 @@ from savegame.errors import (
     ThreadNotFound,
     UnsupportedError,
 )
-from savegame.model import Kind, checked_limit
+from savegame.model import checked_limit
+from savegame.runs.interrupts import with_answers
 from savegame.store import ANY, MoveHead
 from savegame.thread import Thread
-from savegame.timeline.companions import CHILD, LEFT, WRITES
-from savegame.timeline.derived import NOTED
-from savegame.timeline.timeline import Edit, Terms
+from savegame.timeline.companions import CHILD, LEFT, PARENT, WRITES
+from savegame.timeline.derived import NOTED, tying
+from savegame.timeline.timeline import Edit, Edited, Terms
 from savegame.vault import Vault
 
 try:
@@ -57,9 +59,11 @@ try:
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
     from savegame.adapters._langgraph_async import PAGE, AsyncMethods
+    from savegame.adapters._langgraph_details import GraphDetails
     from savegame.adapters._langgraph_messages import read_message
     from savegame.adapters._langgraph_places import GraphPlace
     from savegame.adapters._langgraph_slices import Hashes, has_grown, hash_slices, is_plain, is_simple
+    from savegame.adapters.langgraph_store import SavegameStore as SavegameStore
 except ImportError as error:
     raise UnsupportedError('LangGraph is not installed: pip install "savegame[langgraph]"') from error
 
@@ -107,6 +111,7 @@ class SavegameSaver(AsyncMethods):
         self._chosen: OrderedDict[tuple[GraphPlace, str], None] = OrderedDict()
         self._started: OrderedDict[tuple[GraphPlace, str], None] = OrderedDict()
         self._empty: OrderedDict[GraphPlace, None] = OrderedDict()
+        self._details = GraphDetails()
 
     # -- putting -----------------------------------------------------------------------------------
 
@@ -125,9 +130,9 @@ class SavegameSaver(AsyncMethods):
         codec = thread.timeline.codec
         details: Details = {
             "external_id": external_id,
-            "kind": Kind.ITERATION,
             "metadata": {key: self._leaf(value) for key, value in get_checkpoint_metadata(config, metadata).items()},
         }
+        details |= self._details.of(place, parent, checkpoint, metadata, new_versions, lambda: self._loaded(place, parent))
         drafted = draft(codec, None, place.checkpoint(external_id), details)
         copy = metadata.get("source") == "fork"  # a sibling of a checkpoint, made on purpose
         try:
@@ -156,8 +161,14 @@ class SavegameSaver(AsyncMethods):
         hashes: dict[str, Hashes] = {}
         whole = self.full_state(place, parent, checkpoint, hashes)
         codec, expect = thread.timeline.codec, None if alone and place in self._empty and parent is None else ANY
+
+        def edit(node: Node | None) -> Edited:
+            if node is not None and child_of(node, "channel_values") is None:
+                raise InvalidInputError(f"thread {thread.id!r} is not a LangGraph thread; choose another thread_id")
+            return diff.difference(codec, node, whole)
+
         try:
-            self._write(thread, lambda node: diff.difference(codec, node, whole), drafted, Terms(expect))
+            self._write(thread, place, edit, drafted, Terms(expect))
         except ConflictError as error:
             if type(error) is not ConflictError:
                 raise
@@ -166,9 +177,10 @@ class SavegameSaver(AsyncMethods):
             ) from error
         return hashes
 
-    def _write(self, thread: Thread, edit: Edit, drafted: Draft, terms: Terms) -> None:
+    def _write(self, thread: Thread, place: GraphPlace, edit: Edit, drafted: Draft, terms: Terms) -> None:
         timeline = thread.timeline
-        edit, beside = thread.tied(edit)
+        origins = {PARENT: timeline.key._replace(id=place.parent)} if place.parent else {}
+        edit, beside = tying(timeline, origins, edit)
         with timeline.engine.alone(timeline.key):
             timeline.write(edit, drafted, terms._replace(beside=beside))
 
@@ -203,14 +215,14 @@ class SavegameSaver(AsyncMethods):
         base = place.checkpoint(parent)
         if not branch:
             try:
-                return self._write(thread, edit, drafted, Terms(base))
+                return self._write(thread, place, edit, drafted, Terms(base))
             except ConflictError as error:
                 last = self._latest.get(place)
                 own = last is not None and error.found == place.checkpoint(last.external_id)
                 if type(error) is not ConflictError or not own or (place, parent) in self._started:
                     raise
         frame = thread.timeline.resolve(base)
-        return self._write(thread, edit, drafted, Terms(base=thread.timeline.point(frame.seq, frame)))
+        return self._write(thread, place, edit, drafted, Terms(base=thread.timeline.point(frame.seq, frame)))
 
     def _changes(
         self, known: LastPut, checkpoint: Checkpoint, new_versions: ChannelVersions
@@ -475,6 +487,7 @@ class SavegameSaver(AsyncMethods):
                     id=target.checkpoint(external_id),
                     external_id=external_id,
                     kind=found.kind,
+                    status=found.status,
                     metadata=found.metadata,
                     force=True,
                     parent=parent,
@@ -518,6 +531,10 @@ class SavegameSaver(AsyncMethods):
             return thread.load(place.checkpoint(external_id))
         except (CheckpointNotFound, ThreadNotFound):
             return None
+
+    def _loaded(self, place: GraphPlace, external_id: str | None) -> Saved | None:
+        """A checkpoint with the objects in its state; None if it does not exist."""
+        return None if external_id is None else self._find(self._thread(place, self._revive()), place, external_id)
 
     def _revive(self, shared: dict[tuple[str, bytes], Any] | None = None) -> Callable[[str, bytes], Any]:
         """A decoder of leaves; with `shared`, equal leaves become the same object.
@@ -581,13 +598,13 @@ def _in_order(records: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
     """The pending writes in records of tasks, as LangGraph orders them."""
     writes = sorted(
         (
-            (writes_sort_key(task_path, task_id, index), task_id, channel, value)
+            (writes_sort_key(task_path, task_id, index), (index, task_id, channel, value))
             for task_id, task_path, written in records.values()
             for index, channel, value in written
         ),
         key=lambda write: write[0],
     )
-    return [(task_id, channel, value) for _, task_id, channel, value in writes]
+    return with_answers([write for _, write in writes])
 
 
 def _delta_channels(found: Saved | None) -> set[str]:

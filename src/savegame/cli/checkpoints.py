@@ -36,8 +36,9 @@ from savegame.cli.vaults import (
     use_vault,
 )
 from savegame.errors import ThreadNotFound
-from savegame.messages.locate import find_messages
+from savegame.messages.locate import beside_messages, find_messages, fold, is_graph
 from savegame.present.diffs import changes_between
+from savegame.present.families import as_listed
 from savegame.present.text import size_text
 from savegame.vault import Vault
 
@@ -67,14 +68,16 @@ def show(
         if as_json:
             print_json(found.to_dict(state=True))
             return
-        _print_details(found)
+        _print_details(next(as_listed(vault, found.thread_id, [found])))
         messages = find_messages(found.state)
         print_lines((message_text(message, full=full) for message in messages or ()), hang=TEXT_COLUMN)
-        rest = not isinstance(found.state, dict) or set(found.state) - {"messages"}
+        rest, folded = (found.state, 0) if full and is_graph(found.state) else beside_messages(found.state)
         if not isinstance(found.state, (dict, list)):
             say(("state  ", "bold"), value_text(found.state, full=full))
         elif rest or not messages:
-            out.print(state_tree(found.state, full=full, without=("messages",) if messages else ()), soft_wrap=False)
+            out.print(state_tree(rest, full=full), soft_wrap=False)
+        if folded:
+            say((f"+ {plural(folded, 'bookkeeping field')}; --full shows them", "dim"))
 
 
 def _print_details(found: Checkpoint) -> None:
@@ -111,21 +114,23 @@ def diff(
         str | None, typer.Argument(metavar="TO", help="Same forms as FROM. Defaults to the head.", autocompletion=complete_ref)
     ] = None,
     full: Full = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Include the bookkeeping fields of LangGraph.")] = False,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
     """Show what changed between two checkpoints, by path.
 
-    To compare checkpoints of different threads, pass their full ids instead of a thread.
+    To compare checkpoints of different threads, pass their full ids instead of a thread. JSON has all changes.
 
     Example: savegame diff support-42 "before refund" head
     """
     with use_vault(store, namespace) as vault:
         before, after = _get_both(vault, thread, old, new)
-        changes = changes_between(vault.codec, before.state, after.state)
+        found = changes_between(vault.codec, before.state, after.state)
+        changes, folded = fold(found, before.state, after.state, everything=everything)
         if as_json:
-            items = [json_output.change_output(vault.codec, change) for change in changes]
+            items = [json_output.change_output(vault.codec, change) for change in found]
             print_json({"old": before.to_dict(), "new": after.to_dict(), "changes": items})
             return
         say(("--- ", "red"), checkpoint_line(before, head=False), f" {one_line(before.thread_id)}", hang=4)
@@ -134,6 +139,8 @@ def diff(
             for line in change_lines(change, full=full):
                 say(line, hang=4)
         say((plural(len(changes), "change") if changes else "no changes", "dim"))
+        if folded:
+            say((f"+ {plural(folded, 'bookkeeping field')}; --all shows them", "dim"))
 
 
 def _get_both(vault: Vault, thread: str, old: str | None, new: str | None) -> tuple[Checkpoint, Checkpoint]:

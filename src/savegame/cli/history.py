@@ -6,9 +6,10 @@ Both read in pages and print as they go, so that a pipe to `head` ends early. To
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Annotated, Any
+from itertools import islice
+from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
@@ -20,7 +21,12 @@ from savegame.cli.rendering import TEXT_COLUMN, checkpoint_line, message_text
 from savegame.cli.vaults import AnyThread, AsJson, Namespace, Store, command, get_thread, use_vault
 from savegame.errors import CheckpointNotFound, CorruptionError
 from savegame.messages.locate import find_messages
+from savegame.messages.transcript import summary
+from savegame.present.families import as_listed
 from savegame.thread import Thread
+
+MESSAGES_READ: Final = 100
+"""Checkpoints whose messages are read at a time."""
 
 Count = Annotated[int | None, typer.Option("--number", "-n", min=0, help="Show only the newest N checkpoints.")]
 
@@ -48,10 +54,12 @@ def log(
         entries = _list_entries(found, strict=as_json, branches=branches or graph, limit=number, tag=tag, label=label)
         if as_json:
             print_json_list({**entry.to_dict(), "head": entry.id == head} for entry in entries)
-        elif graph:
-            _print_graph(list(entries), head)
+            return
+        rows = _with_messages(found, as_listed(vault, found.id, entries))
+        if graph:
+            _print_graph(list(rows), head)
         else:
-            print_lines((checkpoint_line(entry, head=entry.id == head) for entry in entries), hang=10)
+            print_lines((checkpoint_line(entry, head=entry.id == head, message=message) for entry, message in rows), hang=10)
 
 
 def tail(
@@ -114,14 +122,26 @@ def _list_entries(thread: Thread, *, strict: bool, branches: bool, **filters: An
         return line
 
 
-def _print_graph(entries: list[Checkpoint], head: str | None) -> None:
+def _with_messages(thread: Thread, entries: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, str | None]]:
+    """Entries, newest first, each with the newest message of its conversation if LangGraph made it and it can be read."""
+    rest = iter(entries)
+    while page := list(islice(rest, MESSAGES_READ)):
+        graphs, newest = [entry for entry in page if entry.external_id is not None], {}
+        with suppress(CorruptionError, CheckpointNotFound):  # `verify` reports the one, the other was pruned meanwhile
+            for loaded in thread.replay(graphs):
+                messages = find_messages(loaded.state)
+                newest[loaded.id] = summary(messages[-1]) if messages else None
+        yield from ((entry, newest.get(entry.id)) for entry in page)
+
+
+def _print_graph(entries: list[tuple[Checkpoint, str | None]], head: str | None) -> None:
     """Print checkpoints beside their tree; all texts begin in the same column."""
-    rows = list(draw_rows([(entry.id, entry.parent_id) for entry in entries], head))
+    rows = list(draw_rows([(entry.id, entry.parent_id) for entry, _ in entries], head))
     width = max((len(row.line) for row in rows), default=0) + 2
-    lines = (_graph_line(row, entry, width, head=entry.id == head) for row, entry in zip(rows, entries, strict=True))
-    print_lines(lines, cut=True)
+    texts = (checkpoint_line(entry, head=entry.id == head, message=message) for entry, message in entries)
+    print_lines((_graph_line(row, width, text) for row, text in zip(rows, texts, strict=True)), cut=True)
 
 
-def _graph_line(row: GraphRow, entry: Checkpoint, width: int, *, head: bool) -> Text:
+def _graph_line(row: GraphRow, width: int, text: Text) -> Text:
     joins = f"{row.joins}\n" if row.joins else ""
-    return Text().append(f"{joins}{row.line:{width}}", "blue").append_text(checkpoint_line(entry, head=head))
+    return Text().append(f"{joins}{row.line:{width}}", "blue").append_text(text)

@@ -40,6 +40,7 @@ class ThreadOutput(TypedDict):
     updated_at: str
     forked_from: str | None
     damage: str | None
+    child_of: str | None
 
 
 class CheckpointOutput(TypedDict):
@@ -262,7 +263,10 @@ class StaleOutput(TypedDict):
 
 
 class CallOutput(TypedDict):
-    """A tool call; `status` is started, waiting, done, failed or unknown; `answered` if it waits but has its answer."""
+    """A tool call; `status` is started, waiting, done, failed or unknown; `answered` if it waits but has its answer.
+
+    `interrupt`: a LangGraph node asks; `name` is the node.
+    """
 
     thread_id: str
     key: str
@@ -277,6 +281,7 @@ class CallOutput(TypedDict):
     asked: str | None
     comment: str | None
     answered: bool
+    interrupt: bool
 
 
 class AnswerOutput(TypedDict):

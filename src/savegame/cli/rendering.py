@@ -17,7 +17,7 @@ from rich.tree import Tree
 from savegame.checkpoint import Checkpoint
 from savegame.cli.printing import ago, clip, escape, is_narrow, one_line, plural, short
 from savegame.encoding.text import format_path, plain_text, written
-from savegame.messages.transcript import MessageCall, file_kind, file_name, read_message
+from savegame.messages.transcript import MessageCall, file_kind, file_name, is_message, read_message
 from savegame.model import MISSING, Change, Status
 
 VALUE_WIDTH: Final = 100
@@ -43,8 +43,8 @@ def status_text(status: Status) -> Text:
     return Text(text + (f": {one_line(status.reason, 60)}" if status.reason else ""), style)
 
 
-def checkpoint_line(found: Checkpoint, *, head: bool) -> Text:
-    """A checkpoint on one line; on narrow terminals without its kind."""
+def checkpoint_line(found: Checkpoint, *, head: bool, message: str | None = None) -> Text:
+    """A checkpoint on one line, with its newest `message` if that is given; on narrow terminals without its kind."""
     line = Text.assemble((f"{short(found.id):8}  ", "yellow"))
     if is_narrow():
         line.append(f"{found.step:<4}", "bold").append(f"{ago(found.created_at):12}", "dim")
@@ -59,7 +59,9 @@ def checkpoint_line(found: Checkpoint, *, head: bool) -> Text:
     if spent := cost_text(found):
         line.append(f"{spent} ", "dim")
     if found.forked_from is not None:
-        line.append(f"forked from {clip(found.forked_from, 40)}", "cyan")
+        line.append(f"forked from {clip(found.forked_from, 40)} ", "cyan")
+    if message is not None:
+        line.append(one_line(message, 60), "italic")
     line.rstrip()
     return line
 
@@ -135,11 +137,10 @@ def _cut_lines(text: str) -> str:
 # -- states ----------------------------------------------------------------------------------------
 
 
-def state_tree(state: Any, *, full: bool, without: tuple[str, ...] = ()) -> Tree:
+def state_tree(state: Any, *, full: bool) -> Tree:
     """A state as a tree; long lists and deep branches are cut unless `full`."""
     tree = Tree(Text("state", "bold"), guide_style="dim")
-    visible = {name: value for name, value in state.items() if name not in without} if isinstance(state, dict) else state
-    _grow(tree, visible, 0, full=full)
+    _grow(tree, state, 0, full=full)
     return tree
 
 
@@ -175,7 +176,7 @@ def change_lines(change: Change, *, full: bool) -> Iterator[Text]:
 
 
 def _side(value: Any, *, full: bool) -> str:
-    if isinstance(value, Mapping) and "role" in value and "content" in value:
+    if is_message(value):
         text = re.sub(r"\s*\n\s*", " ", message_text(value, full=full).plain.strip())
     else:
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value_text(value, full=full)

@@ -30,6 +30,7 @@ STYLES: Final = {
 }  # fmt: skip
 NEEDS: Final = {
     "answer": (" for an answer", "answer", "--approve, or --reject WHY"),
+    "value": (" for an answer", "answer", "--value JSON"),
     "outcome": (": the outcome is unknown", "resolve", "--result JSON, or --error TEXT"),
 }
 """By what a call needs from a person: a description, the command, and its options."""
@@ -103,7 +104,7 @@ def _settled_line(entry: CallEntry) -> Text:
 
 def _print_open(thread_id: str, entry: CallEntry, need: str | None, *, alone: bool) -> None:
     """Print an unsettled call: everything that a person needs to decide, and the command to enter the decision."""
-    means, verb, how = NEEDS[need] if need else ("", "", "")
+    means, verb, how = NEEDS["value" if entry.interrupt else need] if need else ("", "", "")
     status = "answered" if entry.answered else entry.status.value
     name = (one_line(entry.name), "bold cyan")
     say((one_line(thread_id), "bold"), "  ", name, "  ", (status, STYLES[status]), (means, "dim"), hang=4)
@@ -122,15 +123,17 @@ def _list_all(vault: Vault, thread_id: str) -> Iterator[tuple[str, CallEntry]]:
 
 
 def _list_open(vault: Vault, held: Container[str]) -> Iterator[tuple[str, CallEntry]]:
-    """Unsettled calls, without those that a live run is making."""
-    for info in vault.threads(status="in_progress"):
+    """Unsettled calls, without those that a live run is making, and all interrupts."""
+    for info in vault.threads():
+        if info.status == "completed" or info.damage is not None:
+            continue
         try:
             found = vault.calls(info.id)
         except CorruptionError as error:  # list the others
             warn(f"skipped {one_line(info.id)}, which is damaged: {one_line(error)}")
             continue
         for entry in found:
-            if entry.answered or entry.needs(held=info.id in held):
+            if (entry.interrupt or info.status == "in_progress") and (entry.answered or entry.needs(held=info.id in held)):
                 yield info.id, entry
 
 
@@ -139,25 +142,32 @@ def answer(
     call: CallKey = None,
     approve: Annotated[bool, typer.Option("--approve", help="Approve the call.")] = False,
     reject: Annotated[str | None, typer.Option(metavar="WHY", help="Reject the call; the model gets the reason.")] = None,
+    value: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Answer to the interrupt of a LangGraph graph: what interrupt() returns.")
+    ] = None,
     comment: Annotated[str | None, typer.Option(metavar="TEXT", help="Comment to record with the approval.")] = None,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Approve or reject a tool call that waits for a person.
+    """Approve or reject a tool call that waits for a person, or answer the interrupt of a graph.
 
     The first answer counts. No process needs to be running; the agent continues when it is called again.
 
     Example: savegame answer invoice-7 --reject "not before Friday"
     """
-    if approve == (reject is not None):
-        raise InvalidInputError("pass either --approve or --reject WHY")
+    if approve + (reject is not None) + (value is not None) != 1:
+        raise InvalidInputError("pass one of --approve, --reject WHY and --value JSON")
+    given = _parse_json(value, "--value") if value is not None else True if reject is None else reject or False
     with use_vault(store, namespace, change=True) as vault:
         name = get_thread(vault, thread, whole=True).id
         entry = _choose_call(vault, name, call, (CallStatus.WAITING,))
-        if not vault.answer(name, entry, True if reject is None else reject or False, comment=comment):
+        if value is not None and not entry.interrupt:
+            raise InvalidInputError(f"{entry.name!r} is a tool call; pass --approve or --reject WHY")
+        if not vault.answer(name, entry, given, comment=comment):
             raise AlreadyExistsError(f"call {entry.key} of {entry.name!r} was already answered; the first answer counts")
-    _print_decision(name, entry, "rejected" if reject is not None else "approved", as_json=as_json)
+    what = "answered" if value is not None else "rejected" if reject is not None else "approved"
+    _print_decision(name, entry, what, as_json=as_json)
 
 
 def resolve(
@@ -179,7 +189,7 @@ def resolve(
     """
     if (result is None) == (error is None):
         raise InvalidInputError("pass either --result JSON or --error TEXT")
-    value = None if result is None else _parse_json(result)
+    value = None if result is None else _parse_json(result, "--result")
     with use_vault(store, namespace, change=True) as vault:
         name = get_thread(vault, thread, whole=True).id
         entry = _choose_call(vault, name, call, (CallStatus.UNKNOWN, CallStatus.STARTED))
@@ -187,11 +197,11 @@ def resolve(
     _print_decision(name, entry, "resolved", as_json=as_json)
 
 
-def _parse_json(text: str) -> Any:
+def _parse_json(text: str, option: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidInputError(f"--result is not JSON ({error}); quote a string: --result '\"done\"'") from error
+        raise InvalidInputError(f"{option} is not JSON ({error}); quote a string: {option} '\"done\"'") from error
 
 
 def _choose_call(vault: Vault, thread_id: str, key: str | None, statuses: tuple[CallStatus, ...]) -> CallEntry:

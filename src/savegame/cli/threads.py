@@ -30,6 +30,7 @@ from savegame.cli.printing import (
 from savegame.cli.rendering import status_text
 from savegame.cli.vaults import AsJson, Namespace, Store, command, use_vault
 from savegame.model import ThreadInfo, checked_limit
+from savegame.present.families import nested, short_name
 from savegame.present.text import size_text
 
 MATCH_MARKS: Final = ("\ue000", "\ue001")
@@ -52,7 +53,7 @@ def ls(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List the threads of a vault.
+    """List the threads of a vault, those of subgraphs below their graphs.
 
     Shows steps, checkpoints, size of the newest state, status and last activity.
 
@@ -66,15 +67,16 @@ def ls(
             print_json_list(map(json_output.thread_output, found))
             return
         columns = ("thread", "agent", ">steps", ">saved", ">state", "last activity", "status")
-        threads = list(found)
+        threads = list(nested(found, lambda info: info))
         nothing = "no threads" if agent is status is tag is None else "no thread matches the filters"
-        print_table(columns, map(_cells, threads), nothing=nothing, spare=(">state", ">saved", "agent", ">steps"))
-        if any(info.damage is not None for info in threads):
+        rows = (_cells(info, below=below) for info, below in threads)
+        print_table(columns, rows, nothing=nothing, spare=(">state", ">saved", "agent", ">steps"))
+        if any(info.damage is not None for info, _ in threads):
             warn(f"some threads are damaged; run {command('verify')}")
 
 
-def _cells(info: ThreadInfo) -> list[str | Text]:
-    name = Text(clip(info.id, 60), "bold")
+def _cells(info: ThreadInfo, *, below: bool) -> list[str | Text]:
+    name = Text(f"  └ {clip(short_name(info), 56)}" if below else clip(info.id, 60), "bold")
     if info.damage is not None:
         return [name, "", "", "", "", "", Text("✗ damaged", "bold red")]
     return [

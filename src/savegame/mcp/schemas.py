@@ -335,6 +335,7 @@ class DiffResult(BaseModel):
     new: str = Field(description="Id of the second checkpoint.")
     changes: list[ChangeEntry]
     total: int = Field(description="Number of changes, on all pages.")
+    folded: int = Field(description="Changed fields that only LangGraph works with; bookkeeping=true includes them.")
     next: str | None = Field(description=NEXT_HELP)
 
 
@@ -375,12 +376,15 @@ class ThreadEntry(BaseModel):
     updated_at: dt.datetime
     forked_from: str | None
     damage: str | None = Field(description="If not null, the thread cannot be read, and only its id is known.")
+    child_of: str | None = Field(description="The thread of the graph, for that of a subgraph.")
+    children: list[str] = Field(description="The first threads of its subgraphs, which are not listed by themselves.")
 
     @classmethod
-    def of(cls, info: ThreadInfo) -> ThreadEntry:
+    def of(cls, info: ThreadInfo, children: list[str]) -> ThreadEntry:
         """The entry of a thread."""
-        names = ("agent_id", "head", "step", "checkpoints", "size_bytes", "updated_at", "forked_from")
-        return cls(thread_id=info.id, status=str.__str__(info.status), **_shared(info, names, ("damage",)))
+        names = ("agent_id", "head", "step", "checkpoints", "size_bytes", "updated_at", "forked_from", "child_of")
+        filled = _shared(info, names, ("damage",))
+        return cls(thread_id=info.id, status=str.__str__(info.status), children=children, **filled)
 
 
 class ThreadPage(BaseModel):

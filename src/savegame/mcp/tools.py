@@ -18,9 +18,12 @@ from savegame.mcp.paging import fill_page, parse_number, skip_newer, skip_past
 from savegame.mcp.schemas import After, AgentId, CheckpointId, ConversationId, Limit, Message, Patch, Ref, Start, ThreadId
 from savegame.messages.domain import AgentState, Conversation
 from savegame.messages.domain import Message as DomainMessage
+from savegame.messages.locate import fold
 from savegame.messages.states import own_thread
 from savegame.model import MAX_KIND, Kind
 from savegame.present.completion import exists
+from savegame.present.diffs import changes_between
+from savegame.present.families import as_listed, children_of
 from savegame.runs.keys import digest_of
 from savegame.runs.ledger import MARKS
 from savegame.timeline.lineage import Ref as Reference
@@ -328,9 +331,9 @@ class Tools:
         thread = self._vault.thread(thread_id)
         if not exists(thread):
             raise ThreadNotFound(f"thread {thread_id!r} does not exist: it has no checkpoints")
-        found = thread.history(branches=branches, label=label, tag=tag, before=after)
-        entries, more = fill_page(found, limit, schemas.CheckpointEntry.of, self.room)
+        found = as_listed(self._vault, thread_id, thread.history(branches=branches, label=label, tag=tag, before=after))
         head = next(thread.history(limit=1), None)
+        entries, more = fill_page(found, limit, schemas.CheckpointEntry.of, self.room)
         return schemas.History(
             thread_id=thread_id,
             head=None if head is None else head.id,
@@ -348,6 +351,9 @@ class Tools:
         new_thread_id: Annotated[
             str | None, Field(description="The thread of new, if it is another one, such as a fork.")
         ] = None,
+        bookkeeping: Annotated[
+            bool, Field(description="Include the fields of a LangGraph thread that only LangGraph works with.")
+        ] = False,
         limit: Limit = 50,
         after: After = None,
     ) -> schemas.DiffResult:
@@ -355,13 +361,15 @@ class Tools:
         first = parse_number(after)
         left = _at(old, self._vault.thread(thread_id).load)
         right = _at(new, self._vault.thread(new_thread_id or thread_id).load)
-        changes = self._vault.diff(left.id, right.id)
+        found = changes_between(self._vault.codec, left.state, right.state)
+        changes, folded = fold(found, left.state, right.state, everything=bookkeeping)
         entries, more = fill_page(changes[first:], limit, schemas.ChangeEntry.of, self.room)
         return schemas.DiffResult(
             old=left.id,
             new=right.id,
             changes=entries,
             total=len(changes),
+            folded=folded,
             next=str(first + len(entries)) if more else None,
         )
 
@@ -409,9 +417,15 @@ class Tools:
         limit: Limit = 50,
         after: After = None,
     ) -> schemas.ThreadPage:
-        """List threads by id: conversations, agents' own threads, and all other threads of this vault."""
+        """List threads by id: conversations, agents' own threads, and all other threads of this vault.
+
+        Threads of a graph's subgraphs are named with the graph's, unless there is a filter.
+        """
         found = self._vault.threads(agent=agent_id, status=status, tag=tag, after=after)
-        entries, more = fill_page(found, limit, schemas.ThreadEntry.of, self.room)
+        if agent_id is status is tag is None:
+            found = (info for info in found if info.child_of is None or self._vault.info(info.child_of) is None)
+        children = partial(children_of, self._vault)
+        entries, more = fill_page(found, limit, lambda info: schemas.ThreadEntry.of(info, children(info)), self.room)
         return schemas.ThreadPage(threads=entries, next=entries[-1].thread_id if more else None)
 
     @_tool("Load a state", reads=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from savegame.encoding.plain import Plain
+from savegame.encoding.text import plain_text
 
 ROLES: Final = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
 """Names of roles in other frameworks."""
@@ -59,6 +60,21 @@ def read_message(message: Any) -> Transcript:
         answers if isinstance(answers, str) else None,
         failed=bool(message.get("is_error") or (isinstance(metadata, Mapping) and metadata.get("is_error"))),
     )
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value looks like a message of any framework."""
+    if not isinstance(value, Mapping) or "content" not in value:
+        return False
+    return "role" in value or value.get("type") in (*ROLES, "tool", "system")
+
+
+def summary(message: Any) -> str:
+    """A message in one text, for lists: its role, and its texts, or what it calls or carries."""
+    found = read_message(message)
+    text = "\n".join(map(plain_text, found.parts)) or ", ".join(f"{call.name}(…)" for call in found.calls)
+    text = text or ", ".join(map(file_name, found.files, range(len(found.files))))
+    return f"{found.role}: {text}" if text else found.role
 
 
 def files_of(message: Any) -> list[Mapping[str, Any]]:

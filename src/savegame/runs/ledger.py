@@ -52,6 +52,10 @@ class CallStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
+_BESIDE: Final = frozenset(("key", "answered", "interrupt"))
+"""Fields of an entry that are not stored in its record."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallEntry:
     """One tool call in the ledger. `key` is stable: the journaled reply and the place of the call in it.
@@ -78,6 +82,8 @@ class CallEntry:
     """When it was first recorded; the ledger is in this order."""
     answered: bool = False
     """Whether a person has answered a waiting call: it continues with its run. Stored as the answer, not here."""
+    interrupt: bool = False
+    """Whether a LangGraph node asks instead of a tool call; its answer may be any value. Stored by LangGraph, not here."""
 
     @property
     def order(self) -> tuple[dt.datetime, int]:
@@ -111,13 +117,13 @@ class CallEntry:
 
     def to_dict(self) -> dict[str, Any]:
         """The stored form, without empty fields."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("key", "answered")}
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _BESIDE}
         return {name: value for name, value in plain.items() if value is not None} | {"status": self.status.value}
 
     @classmethod
     def from_dict(cls, key: str, stored: Mapping[str, Any]) -> CallEntry:
         """The opposite of `to_dict`. What a person is asked is the call itself, whatever an imported record says."""
-        known = {item.name for item in fields(cls)}
+        known = {item.name for item in fields(cls)} - _BESIDE
         given = {name: value for name, value in stored.items() if name in known}
         if given.get("asked") is not None:
             given["asked"] = question(given["name"], given.get("arguments", {}))

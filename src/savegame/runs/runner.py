@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 from savegame.encoding.frames import load_meta
@@ -25,7 +26,7 @@ from savegame.errors import (
     UnavailableError,
 )
 from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, checked_id
-from savegame.runs import tracing
+from savegame.runs import interrupts, tracing
 from savegame.runs.conversation import time_of
 from savegame.runs.core import RunCore
 from savegame.runs.lease import Hold, is_gone
@@ -157,7 +158,8 @@ class Runner:
         )
         waiting = {entry.key for entry in entries if entry.status == CallStatus.WAITING}
         answered = waiting & thread.values(ANSWER).keys() if waiting else waiting
-        return (replace(entry, answered=entry.key in answered) for entry in entries)
+        entered = (replace(entry, answered=entry.key in answered) for entry in entries)
+        return chain(entered, interrupts.waiting(thread))
 
     def _call(self, thread: Timeline, key: str) -> CallEntry:
         fields = thread.values(CALL).get(key)
@@ -169,6 +171,8 @@ class Runner:
         """`Vault.answer`."""
         thread = self._thread(thread_id)
         key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
+        if key not in thread.names(CALL):
+            return interrupts.answer(thread, key, value, comment)
         entry = self._call(thread, key)
         if entry.status != CallStatus.WAITING:
             return False

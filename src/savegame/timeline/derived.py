@@ -8,7 +8,7 @@ them. The commit that creates the deriving thread writes them. Touches graveyard
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import blake3
 
@@ -32,6 +32,8 @@ from savegame.timeline.companions import (
 from savegame.timeline.engine import Engine
 from savegame.timeline.graveyard import is_kept, name_of, named_by
 from savegame.timeline.lineage import Lineage
+
+T = TypeVar("T")
 
 SEPARATOR: Final = "\u241f"
 """Stands between the id of a LangGraph thread and a namespace in it, in the id of the thread for that namespace."""
@@ -68,6 +70,13 @@ def above(thread: Lineage) -> list[tuple[str, ThreadKey]]:
     """The threads that a thread derives from directly, each with the kind of its own half of the link."""
     found = [(kind, other) for kind in UP for other in linked(thread, kind)]
     return found + [(PARENT, parent) for parent in _noting_parents(thread)]
+
+
+def parent_of(thread: Lineage) -> str | None:
+    """The id of the thread whose child a thread is."""
+    named_parents = thread.names(PARENT)
+    parents = [named_by(thread.key, name) for name in sorted(named_parents)] or _noting_parents(thread)
+    return parents[0].id if parents else None
 
 
 def family(
@@ -139,6 +148,19 @@ def ties(thread: Lineage, origins: Mapping[str, ThreadKey]) -> list[StoreChange]
                 )
             changes += _derives(thread.key, kind, source, frame)
     return changes
+
+
+def tying(
+    thread: Lineage, origins: Mapping[str, ThreadKey], edit: Callable[[Any], T]
+) -> tuple[Callable[[Any], T], list[StoreChange]]:
+    """An edit, and the changes that link its thread to those it derives from, which each call of the edit reads again."""
+    changes: list[StoreChange] = []
+
+    def tying_edit(node: Any) -> T:
+        changes[:] = ties(thread, origins)
+        return edit(node)
+
+    return (tying_edit if origins else edit), changes
 
 
 def held(thread: Lineage, origins: Mapping[str, ThreadKey]) -> list[StoreChange]:

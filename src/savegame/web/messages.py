@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from savegame.encoding.text import written
 from savegame.messages.locate import find_messages
-from savegame.messages.transcript import MessageCall, file_kind, file_name, files_of, read_message
+from savegame.messages.transcript import MessageCall, file_kind, file_name, files_of, read_message, summary
 from savegame.web.formatting import clip, full_text
 
 IMAGES: Final = {
@@ -87,11 +87,7 @@ def view_messages(messages: Sequence[Any], first: int, end: int) -> list[Message
 def preview(state: Any) -> str | None:
     """The newest message on one line, for lists."""
     messages = find_messages(state)
-    if not messages:
-        return None
-    view = _view(messages[-1], 0)
-    text = view.text or ", ".join(f"{call.name}(…)" for call in view.calls) or ", ".join(file.name for file in view.files)
-    return f"{view.role}: {clip(text, 120)}" if text else view.role
+    return clip(summary(messages[-1]), 130) if messages else None
 
 
 def get_attachment(messages: Sequence[Any], message: int, place: int) -> tuple[str, bytes] | None:

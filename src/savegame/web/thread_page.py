@@ -26,7 +26,7 @@ from savegame.errors import (
     SavegameError,
     ThreadNotFound,
 )
-from savegame.messages.locate import find_messages
+from savegame.messages.locate import find_messages, fold
 from savegame.model import ThreadInfo, ThreadKey
 from savegame.present.completion import list_left_behind
 from savegame.present.diffs import changes_between
@@ -311,7 +311,7 @@ def _view_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, view: 
         whole = point.state if count else {"state": point.state}  # a leaf is shown by itself
         return {"branches": values.branches(whole, "", first, depth=2), "place": "", **_rest(count, first)}
     if view == "changes":
-        return _changes_data(ui, thread, window, point, params.get("with"))
+        return _changes_data(ui, thread, window, point, params)
     if view == "calls":
         return _calls_data(ui, thread, params)
     return {"labels": list(islice((noted for noted in thread.noted() if noted.label), MOST_LABELS))}
@@ -330,8 +330,9 @@ def _messages_data(messages: Sequence[Any], params: Params) -> dict[str, Any]:
     return {"messages": views, "first": first, "end": end, "count": len(messages)}
 
 
-def _changes_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, other: str | None) -> dict[str, Any]:
+def _changes_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, params: Params) -> dict[str, Any]:
     """The changes between a point and its parent, or another point; the older is on the left."""
+    other = params.get("with")
     if other is None and (point.parent_id is None or point.forked_from is not None):
         return {"changes": [], "changed": 0, "old": None, "new": point}
     try:
@@ -341,8 +342,10 @@ def _changes_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, oth
             raise
         return {"changes": [], "changed": 0, "old": None, "new": point}
     old, new = sorted((compared, point), key=lambda one: one.seq)
-    diff = changes_between(ui.vault.codec, old.state, new.state)
-    return {"changes": values.change_views(diff[:CHANGES]), "changed": len(diff), "old": old, "new": new}
+    found = changes_between(ui.vault.codec, old.state, new.state)
+    diff, aside = fold(found, old.state, new.state, everything=bool(params.get("all")))
+    views = values.change_views(list(diff[:CHANGES]))
+    return {"changes": views, "changed": len(diff), "aside": aside, "old": old, "new": new}
 
 
 def _calls_data(ui: Ui, thread: Thread, params: Params) -> dict[str, Any]:

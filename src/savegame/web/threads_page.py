@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from savegame.errors import UnsupportedError
 from savegame.model import Status, ThreadInfo
+from savegame.present.families import nested, short_name
 from savegame.store import Capability
 from savegame.web.overview import ThreadSummary
 from savegame.web.ui import Params, Ui, done_text, whole_number
@@ -47,13 +48,15 @@ def show(ui: Ui, params: Params) -> Response:
     fitting.sort(key=lambda pair: key(pair[1]), reverse=backwards)
     fitting.sort(key=lambda pair: _far(pair[1].id, params))
     first, held = whole_number(params, "first", 0), ui.overview.held()
+    rows = [(*pair, below) for pair, below in nested(fitting, lambda pair: pair[1])]
     return ui.show(
         "threads.html",
         found=found,
         params=params,
         sort=sort,
         sorts={name: label for name, (label, _, _) in SORTS.items()},
-        rows=fitting[first : first + LISTED],
+        rows=rows[first : first + LISTED],
+        short_name=short_name,
         count=len(fitting),
         first=first,
         page=LISTED,
