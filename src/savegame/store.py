@@ -292,10 +292,11 @@ class Store(ABC):
         return b"" if row is None else row.fingerprint(notes, records)
 
     @abstractmethod
-    def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
+    def chain(self, key: ThreadKey, seq: int, *, after: int = 0, meta: bytes | None = None) -> Chain:
         """What rebuilds the state at `seq`, read in one snapshot; begins after `after` if that lies on the way.
 
-        Skips damaged keyframes. Raises CheckpointNotFound; CorruptionError for a damaged or missing frame on the way.
+        With `meta`, a frame with other metadata counts as missing: its thread was re-created since the caller read it. Skips
+        damaged keyframes. Raises CheckpointNotFound; CorruptionError for a damaged or missing frame on the way.
         """
 
     @abstractmethod

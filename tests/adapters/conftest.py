@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from addresses import ALL
+from recalling import Calls, calls_on
 
 import savegame
 from savegame.adapters.langgraph import SavegameSaver
@@ -39,3 +40,23 @@ def on_disk(tmp_path: Path) -> Iterator[Opener]:
     yield open_one
     for vault in made:
         vault.close()
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def awaited(request: pytest.FixtureRequest) -> bool:
+    """Whether the verbs of a store are awaited."""
+    colour: bool = request.param
+    return colour
+
+
+@pytest.fixture
+def calls(vault: Vault, awaited: bool) -> Calls:
+    """LangGraph's long-term memory on each store, in both colours."""
+    return calls_on(vault, awaited=awaited)
+
+
+@pytest.fixture
+def on_memory() -> Iterator[Vault]:
+    """A vault that costs nothing to open."""
+    with savegame.open("memory:") as vault:
+        yield vault

@@ -15,7 +15,7 @@ from langgraph.graph import START, StateGraph
 from scripted import Graph, chat, config, person
 
 import savegame
-from savegame import ConflictError
+from savegame import ConflictError, InvalidInputError
 from savegame.adapters.langgraph import SavegameSaver
 from savegame.testing.faults import Child, Mouth, together
 from savegame.vault import Vault
@@ -133,6 +133,14 @@ def test_another_saver_that_went_on_from_there_is_a_conflict_and_both_lines_stay
     branch = put(a, first, ["first", "d"], 2)
     assert items(b, theirs) == ["first", "a", "b"]
     assert items(b) == items(b, branch) == ["first", "d"]
+
+
+def test_a_thread_of_something_else_is_refused(saver: SavegameSaver) -> None:
+    thread = saver.vault.thread("t")
+    thread.save({"mine": 1})
+    with pytest.raises(InvalidInputError, match="'t' is not a LangGraph thread"):
+        chat(saver).invoke(person("hi", 1), config())
+    assert thread.state() == {"mine": 1}
 
 
 def test_namespaces_do_not_stand_in_each_others_way(on_disk: Opener) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from savegame import CheckpointNotFound, ConflictError, Thread, Toolbox
-from savegame.model import ThreadKey
+from savegame.model import Chain, ThreadKey
 from savegame.store import Rewrite, StoreChange
 from savegame.stores.memory import MemoryStore
 from savegame.timeline.lineage import FRAMES_AT_ONCE
@@ -292,3 +292,22 @@ def test_what_is_removed_while_its_large_values_are_read_is_no_damage(opened: Op
     else:
         assert thread.load(steps[3].id).state["step"] == 3
     assert store.blob == blob
+
+
+def test_a_thread_that_is_made_again_while_it_is_read_is_not_mixed_up(opened: Opener) -> None:
+    """A state never comes with the details of another life of its thread."""
+    vault = opened(cache_bytes=0)
+    thread, store = vault.thread("t"), vault.store
+    thread.save("old", description="old")
+    chain = store.chain
+
+    def make_again(key: ThreadKey, seq: int, **options: Any) -> Chain:
+        store.chain = chain  # type: ignore[method-assign]
+        thread.delete()
+        thread.save("new", description="new")
+        return chain(key, seq, **options)
+
+    store.chain = make_again  # type: ignore[method-assign]
+    latest = vault.thread("t").latest()
+    assert latest is not None
+    assert (latest.state, latest.description) == ("new", "new")

@@ -98,14 +98,14 @@ def test_most_updates_go_the_short_way(opened: Callable[..., Vault]) -> None:
     assert [found.agent_id for found in thread.history(limit=3)] == ["helper"] * 3
 
 
-def test_somebody_else_was_quicker(in_database: Callable[..., Vault]) -> None:
+def test_another_writer_was_quicker(in_database: Callable[..., Vault]) -> None:
     mine, theirs = (in_database().thread("t") for _ in range(2))
     for number in range(0, 40, 2):
         mine.update(append={"items": [number]})
         theirs.update(append={"items": [number + 1]})
         with mock.patch.object(mine.timeline.engine.store, "chain", side_effect=mine.timeline.engine.store.chain) as read:
             mine.update(append={"others": [number]})
-        assert [call.kwargs for call in read.call_args_list] == [{"after": 3 * number // 2 + 1}]  # only what is new
+        assert [call.kwargs["after"] for call in read.call_args_list] == [3 * number // 2 + 1]  # only what is new
     assert mine.state() == {"items": list(range(40)), "others": list(range(0, 40, 2))}
 
 

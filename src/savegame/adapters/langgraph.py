@@ -24,6 +24,7 @@ from savegame.checkpoint import Checkpoint as Saved
 from savegame.details import Details, Draft, draft
 from savegame.encoding import diff
 from savegame.encoding.foreign import Foreign
+from savegame.encoding.tree import Node, child_of
 from savegame.errors import (
     AlreadyExistsError,
     CheckpointNotFound,
@@ -39,7 +40,7 @@ from savegame.store import ANY, MoveHead
 from savegame.thread import Thread
 from savegame.timeline.companions import CHILD, LEFT, PARENT, WRITES
 from savegame.timeline.derived import NOTED, tying
-from savegame.timeline.timeline import Edit, Terms
+from savegame.timeline.timeline import Edit, Edited, Terms
 from savegame.vault import Vault
 
 try:
@@ -62,6 +63,7 @@ try:
     from savegame.adapters._langgraph_messages import read_message
     from savegame.adapters._langgraph_places import GraphPlace
     from savegame.adapters._langgraph_slices import Hashes, has_grown, hash_slices, is_plain, is_simple
+    from savegame.adapters.langgraph_store import SavegameStore as SavegameStore
 except ImportError as error:
     raise UnsupportedError('LangGraph is not installed: pip install "savegame[langgraph]"') from error
 
@@ -159,8 +161,14 @@ class SavegameSaver(AsyncMethods):
         hashes: dict[str, Hashes] = {}
         whole = self.full_state(place, parent, checkpoint, hashes)
         codec, expect = thread.timeline.codec, None if alone and place in self._empty and parent is None else ANY
+
+        def edit(node: Node | None) -> Edited:
+            if node is not None and child_of(node, "channel_values") is None:
+                raise InvalidInputError(f"thread {thread.id!r} is not a LangGraph thread; choose another thread_id")
+            return diff.difference(codec, node, whole)
+
         try:
-            self._write(thread, place, lambda node: diff.difference(codec, node, whole), drafted, Terms(expect))
+            self._write(thread, place, edit, drafted, Terms(expect))
         except ConflictError as error:
             if type(error) is not ConflictError:
                 raise

@@ -1,4 +1,8 @@
-"""`savegame show` and `savegame diff`: one checkpoint with its state, and the changes between two."""
+"""`savegame show` and `savegame diff`: one checkpoint with its state, and the changes between two.
+
+Both read only. Long values are shortened for the terminal, never with `--full` or `--json`. Touches vault, printing and
+rendering.
+"""
 
 from __future__ import annotations
 

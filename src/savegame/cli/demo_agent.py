@@ -1,4 +1,7 @@
-"""The agent that `savegame demo` starts and kills: a run on a scripted model, and a bank that logs its payments."""
+"""The agent that `savegame demo` starts and kills: a run on a scripted model, and a bank that logs its payments.
+
+It is run as a process of its own, so that the demo can really kill it. Touches vault and runs.
+"""
 
 from __future__ import annotations
 

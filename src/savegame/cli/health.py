@@ -1,4 +1,7 @@
-"""`savegame stats`, `verify` and `repair`: counts and sizes, the integrity check, and repairing damage."""
+"""`savegame stats`, `verify` and `repair`: counts and sizes, the integrity check, and repairing damage.
+
+Only `repair` writes; it lists the damage first and asks. Exit codes are those of the errors. Touches vault and printing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`savegame log` and `savegame tail`: the checkpoints of one thread, stored ones and new ones as they arrive."""
+"""`savegame log` and `savegame tail`: the checkpoints of one thread, stored ones and new ones as they arrive.
+
+Both read in pages and print as they go, so that a pipe to `head` ends early. Touches vault, printing, rendering and graph.
+"""
 
 from __future__ import annotations
 

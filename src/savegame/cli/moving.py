@@ -1,4 +1,7 @@
-"""`savegame rewind`, `fork` and `label`: move the head, start new threads, annotate checkpoints."""
+"""`savegame rewind`, `fork` and `label`: move the head, start new threads, annotate checkpoints.
+
+Only `rewind --discard` deletes anything; it lists that first and asks. Touches vault, printing and rendering.
+"""
 
 from __future__ import annotations
 

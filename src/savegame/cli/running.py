@@ -1,4 +1,8 @@
-"""Runs one command, from its arguments to its exit code. A SavegameError becomes one line, or a document with `--json`."""
+"""Runs one command, from its arguments to its exit code. A SavegameError becomes one line, or a document with `--json`.
+
+This is the only place that turns errors into exit codes, and that knows of Ctrl-C and closed pipes. Touches app, printing and
+json_output.
+"""
 
 from __future__ import annotations
 

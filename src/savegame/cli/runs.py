@@ -1,4 +1,7 @@
-"""`savegame stale`, `calls`, `answer` and `resolve`: crashed runs, and tool calls that need a person."""
+"""`savegame stale`, `calls`, `answer` and `resolve`: crashed runs, and tool calls that need a person.
+
+No run has to be alive for any of them: they read and write the ledger of its thread. Touches vault, printing and rendering.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`savegame ui` and `savegame mcp`: the two servers. Each is imported only when its command runs."""
+"""`savegame ui` and `savegame mcp`: the two servers. Each is imported only when its command runs.
+
+Their extras may not be installed; then the error names the extra. Touches opening, vaults and printing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`savegame ls` and `savegame search`: list threads, and find them by the text of their messages."""
+"""`savegame ls` and `savegame search`: list threads, and find them by the text of their messages.
+
+Search brings its index up to date first, and shows progress meanwhile. Touches vault, printing and rendering.
+"""
 
 from __future__ import annotations
 

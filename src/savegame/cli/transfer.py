@@ -1,4 +1,7 @@
-"""`savegame export`, `copy` and `migrate`: write threads to a file or another store, upgrade a store's tables."""
+"""`savegame export`, `copy` and `migrate`: write threads to a file or another store, upgrade a store's tables.
+
+`copy` and `migrate` can be repeated; an export never overwrites a file. Touches vault, opening and printing.
+"""
 
 from __future__ import annotations
 

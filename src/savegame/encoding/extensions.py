@@ -1,4 +1,8 @@
-"""Dates, paths and other values without a MessagePack type, as extensions with the tags below, and back."""
+"""Dates, paths and other values without a MessagePack type, as extensions with the tags below, and back.
+
+A tag is stored with each value: it never changes its meaning, and is never used again for something else. Reading makes plain
+values of the standard library only. Touches foreign and errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The changes between two values for people: one line per change, nothing that stayed the same."""
+"""The changes between two values for people: one line per change, nothing that stayed the same.
+
+Paths and values read as they do in Python. `savegame diff`, `vault.diff` and the page show the same lines. Touches codec, diff
+and text.
+"""
 
 from __future__ import annotations
 

@@ -292,11 +292,11 @@ class MemoryStore(RuledStore):
             wanted = islice((frame for frame in found if not noted or frame.note is not None), limit)
             return [frame if deltas else frame._replace(delta=None) for frame in wanted]
 
-    def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
+    def chain(self, key: ThreadKey, seq: int, *, after: int = 0, meta: bytes | None = None) -> Chain:
         """The nearest keyframe on the way from `seq` to its root, and the deltas since."""
         with self._locked() as tables:
             thread = tables.look(key)
-            if seq not in thread.frames:
+            if seq not in thread.frames or meta not in (None, thread.frames[seq].meta):
                 raise no_checkpoint(key, seq)
             deltas: list[bytes] = []
             at = seq

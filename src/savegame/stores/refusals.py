@@ -1,4 +1,8 @@
-"""How stores refuse: one wording each, naming the thing and the next step. Touches store, model and errors."""
+"""How stores refuse: one wording each, naming the thing and the next step. Touches store, model and errors.
+
+A contract test compares the wording on every store (`testing/contract/refusals.py`), so a store never words a refusal itself.
+The functions return errors and raise none.
+"""
 
 from __future__ import annotations
 

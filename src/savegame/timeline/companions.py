@@ -33,6 +33,9 @@ WRITES: Final = "writes "
 LEFT: Final = "left writes "
 """The start of the kinds of pending writes that a rewind undid; the ids of their checkpoint and of its successor follow."""
 
+VECTORS: Final = "memory vectors"
+"""The kind of the LangGraph adapter's records with the embeddings of a memory's items."""
+
 CALL: Final = "call"
 ANSWER: Final = "answer"
 STEP: Final = "step"
@@ -99,6 +102,7 @@ _POLICIES: Final = {
     STEP: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
     RUN: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
     SPENT: Policy(copy=Way.SUM),
+    VECTORS: Policy(fork=Way.CARRY),
     COPIED: Policy(copy=Way.DROP),
     ASIDE: Policy(copy=Way.DROP),
     DELETED: Policy(copy=Way.DROP),
@@ -183,9 +187,17 @@ def _are_writes(value: Any) -> bool:
     return writes and all(isinstance(text, str) for text in value[:2])
 
 
+def _are_vectors(value: Any) -> bool:
+    """An item's key, when it was put, and its vectors by path."""
+    if not isinstance(value, list) or list(map(type, value)) != [str, dt.datetime, dict]:
+        return False
+    return all(isinstance(path, str) and isinstance(vector, bytes) for path, vector in value[2].items())
+
+
 _SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     COPIED: (_is_mark, "how far a thread was copied"),
     SPENT: (_is_spending, "what removed checkpoints cost"),
     WRITES: (_are_writes, "what a task wrote"),
+    VECTORS: (_are_vectors, "the vectors of an item"),
 }
 """What a record of a kind must look like, and its description."""

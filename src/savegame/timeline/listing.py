@@ -1,4 +1,7 @@
-"""Every thread of a namespace: by id with its head, or as rows. Touches lineage, engine, model."""
+"""Every thread of a namespace: by id with its head, or as rows. Touches lineage, engine, model.
+
+Read in pages, so that a namespace may be large and change meanwhile: a thread that exists throughout is listed once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What to keep and when to save, as pure decisions. Touches model and errors."""
+"""What to keep and when to save, as pure decisions. Touches model and errors.
+
+A `Retention` hides and frees checkpoints, a `Strategy` says when a run or an autosave saves. Neither reads a clock or a store:
+callers pass what they know.
+"""
 
 from __future__ import annotations
 

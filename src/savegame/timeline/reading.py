@@ -164,22 +164,22 @@ class Reader:
         if cached is not None and not self._still_there(cached, below=seq):
             cached = None
         try:
-            chain, node = self._state_at(seq, cached)
+            chain, node = self._state_at(frame, cached)
         except CorruptionError as error:
             raise self._located(error, frame) from error
         begun = cached if cached and chain.keyframe_seq == cached.seq and chain.keyframe is None else EMPTY
         rows, read = begun.rows + len(chain.deltas), begun.bytes + sum(map(len, chain.deltas))
         return Point.at(frame, meta, node, rows, read)
 
-    def _state_at(self, seq: int, cached: Point | None) -> tuple[Chain, Node | None]:
+    def _state_at(self, frame: Frame, cached: Point | None) -> tuple[Chain, Node | None]:
         """The chain of a frame and the state that it makes. Both are read again if others rewrote the frame meanwhile."""
         after = cached.seq if cached else 0
-        chain = self.store.chain(self.key, seq, after=after)
+        chain = self.store.chain(self.key, frame.seq, after=after, meta=frame.meta)
         while True:
             try:
                 return chain, self._replay(chain, cached)
             except LargeValueMissing:
-                before, chain = chain, self.store.chain(self.key, seq, after=after)
+                before, chain = chain, self.store.chain(self.key, frame.seq, after=after, meta=frame.meta)
                 if chain == before:
                     raise
 
@@ -204,7 +204,7 @@ class Reader:
                     small = sum(len(other.delta or b"") for other in read.values()) < STRETCH_BYTES
                     stretch = min(2 * stretch, STRETCH) if small else 1
                 stored = read.pop(frame.seq, None)
-                if stored is None or stored.id != frame.id:
+                if stored is None or stored.meta != frame.meta:
                     raise CheckpointNotFound(f"checkpoint not found: {frame.id!r} was deleted")
                 try:
                     if stored.base == before:

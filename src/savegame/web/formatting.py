@@ -1,4 +1,7 @@
-"""Times, counts and texts as a page shows them; most are filters of the templates. Pure."""
+"""Times, counts and texts as a page shows them; most are filters of the templates. Pure.
+
+Each function returns text, which the templates escape. Touches nothing but text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The page of runs: calls that need a person, running, stale and stuck runs."""
+"""The page of runs: calls that need a person, running, stale and stuck runs.
+
+Answers and resolutions are the only writes here, and go through the vault as those of any other program do. Touches overview
+and ui.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Serves the page on a loopback address: in the foreground for people, in a thread for programs."""
+"""Serves the page on a loopback address: in the foreground for people, in a thread for programs.
+
+It binds loopback addresses only, and makes the keys by which `guard.py` recognises its user. Touches app, connections, guard,
+peers and opening.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The page of the store: counts, sizes, growth, largest threads, and the integrity check."""
+"""The page of the store: counts, sizes, growth, largest threads, and the integrity check.
+
+The check runs in a thread of its own (`checking.py`); this page shows its progress and report. Touches usage, plots and ui.
+"""
 
 from __future__ import annotations
 

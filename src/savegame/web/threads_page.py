@@ -1,4 +1,8 @@
-"""The page of all threads: filter, sort, search."""
+"""The page of all threads: filter, sort, search.
+
+Its rows come from the overview, which is kept up to date in the background, so that the page never reads every thread while a
+user waits. Touches overview and ui.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checkpoints as a timeline with branches: a row each, with the lines that run through it. Pure."""
+"""Checkpoints as a timeline with branches: a row each, with the lines that run through it. Pure.
+
+Lanes are those of `savegame log --graph` (`present/lanes.py`); here they become lines of an SVG.
+"""
 
 from __future__ import annotations
 

@@ -139,9 +139,9 @@ class FileStore(RuledStore):
             wanted = islice((seq for seq in there if not noted or journal.entries[seq].note is not None), limit)
             return [journal.frame(reader, seq, delta=deltas) for seq in wanted]
 
-    def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
+    def chain(self, key: ThreadKey, seq: int, *, after: int = 0, meta: bytes | None = None) -> Chain:
         with self._bodies(key) as (journal, reader):
-            if seq not in journal.entries:
+            if seq not in journal.entries or (meta is not None and journal.bodies(reader, seq, "meta") != [meta]):
                 raise no_checkpoint(key, seq)
             there = keyframes_of(journal)
             deltas: list[bytes] = []

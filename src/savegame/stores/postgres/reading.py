@@ -1,4 +1,8 @@
-"""What is read of PostgreSQL's tables on one connection, each row against its checksum. Touches frames, rows, sums, pool."""
+"""What is read of PostgreSQL's tables on one connection, each row against its checksum. Touches frames, rows, sums, pool.
+
+Every row is compared with its checksum before it is returned; damage raises CorruptionError naming the place. A chain takes
+one statement wherever its line is unbroken.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +75,8 @@ class NotAtOnce(Exception):
 class ChainReader:
     """Reads a chain stretch by stretch; with `once`, raises NotAtOnce where that takes more than one statement."""
 
-    def __init__(self, link: Link, key: ThreadKey, after: int, *, once: bool) -> None:
-        self._link, self._key, self._after = link, key, after
+    def __init__(self, link: Link, key: ThreadKey, wanted: tuple[int, bytes | None], after: int, *, once: bool) -> None:
+        self._link, self._key, self._wanted, self._after = link, key, wanted, after
         self._once = once
         self._asked = False
 
@@ -96,7 +100,8 @@ class ChainReader:
         if self._asked and self._once:
             raise NotAtOnce
         self._asked = True
-        return self._link.ask("chain", *self._key, high, newest, self._after)
+        seq, meta = self._wanted
+        return self._link.ask("chain", *self._key, high, newest, self._after, meta if high == seq else None)
 
 
 def id_of(link: Link, key: ThreadKey, seq: int) -> str | None:

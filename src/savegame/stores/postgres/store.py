@@ -194,9 +194,9 @@ class PostgresStore(Store):
                 prints[key] = row.fingerprint(*(found[key] for found in beside))
         return [prints.get(key, b"") for key in keys]
 
-    def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
+    def chain(self, key: ThreadKey, seq: int, *, after: int = 0, meta: bytes | None = None) -> Chain:
         def read(link: Link, *, once: bool) -> Chain | None:
-            return whole_chain(key, seq, ChainReader(link, key, after, once=once).stretch)
+            return whole_chain(key, seq, ChainReader(link, key, (seq, meta), after, once=once).stretch)
 
         def read_in_snapshot(link: Link) -> Chain | None:
             with link.snapshot():

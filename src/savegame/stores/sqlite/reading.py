@@ -26,12 +26,12 @@ def read_frames(db: Connection, key: ThreadKey, row: Row, span: FrameRange) -> l
     return [frame._replace(delta=_deltas(db, key, row, 0, frame.seq, frame.seq)[1][0]) for frame in frames]
 
 
-def read_chain(db: Connection, key: ThreadKey, row: Row, seq: int, after: int) -> Chain | None:
+def read_chain(db: Connection, key: ThreadKey, row: Row, seq: int, after: int, meta: bytes | None) -> Chain | None:
     """`Store.chain` of a thread with this row; None if there is no such frame. Raises CorruptionError."""
 
     def stretch(high: int) -> Stretch | None:
         place = one_row(db, "frame_place", row.key(high))
-        if place is None:
+        if place is None or (high == seq and meta not in (None, place[3])):
             return None
         run = min(place[1], high)
         start, body = _start(db, key, row, run, high, after)

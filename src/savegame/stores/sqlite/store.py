@@ -319,9 +319,9 @@ class SQLiteStore(RuledStore):
         notes, records = all_rows(db, "note_sums", row.low(), row.high()), all_rows(db, "record_sums", row.no)
         return row.public(key).fingerprint(notes, records)
 
-    def chain(self, key: ThreadKey, seq: int, *, after: int = 0) -> Chain:
+    def chain(self, key: ThreadKey, seq: int, *, after: int = 0, meta: bytes | None = None) -> Chain:
         with self._reading(snapshot=True) as db:
-            found = read_chain(db, key, self._committed.row(db, key) or EMPTY_ROW, seq, after)
+            found = read_chain(db, key, self._committed.row(db, key) or EMPTY_ROW, seq, after, meta)
         if found is None:
             raise no_checkpoint(key, seq)
         return found

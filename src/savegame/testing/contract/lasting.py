@@ -1,4 +1,8 @@
-"""What the clock, sizes, check and compact promise, and what closing and opening again does."""
+"""What the clock, sizes, check and compact promise, and what closing and opening again does.
+
+Tests that open a store again are skipped where nothing outlives it (`Contract.reopen`). Touches the contract and its helpers
+only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What leases promise: who may write, until when, and which epoch is the newest."""
+"""What leases promise: who may write, until when, and which epoch is the newest.
+
+Time is the store's own (`clock`), so the tests wait by it and not by ours. Touches the contract and its helpers only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What reading promises: frames, notes and chains, with and without keyframes; ids and namespaces mean nothing."""
+"""What reading promises: frames, notes and chains, with and without keyframes; ids and namespaces mean nothing.
+
+Deltas are pieces of text here, so that the state at a frame is what `state` joins. Touches the contract and its helpers only.
+"""
 
 from __future__ import annotations
 
@@ -150,6 +153,18 @@ class Reading(Contract):
         for key, seq in ((A, 6), (B, 1), (A, 0)):
             with pytest.raises(CheckpointNotFound):
                 store.unbroken(key, seq)
+
+    def test_a_chain_is_that_of_the_frame_that_was_read(self, store: Store) -> None:
+        """Its metadata says which one is meant: a re-created thread has other frames with the same numbers."""
+        grown(store, A, 3)
+        store.commit([appended(A, 4, 1)])
+        for _ in range(2):
+            assert store.chain(A, 3, meta=b"meta 3").deltas[-1:] in ([b"3."], [])
+            assert store.chain(A, 4, meta=b"meta 4").deltas[-1:] == [b"4."]
+            for seq, meta in ((3, b"meta 4"), (4, b""), (5, b"meta 5")):
+                with pytest.raises(CheckpointNotFound):
+                    store.chain(A, seq, meta=meta)
+            store.commit([PutKeyframe(A, 3, b"1.2.3.")])
 
     def test_a_chain_is_read_at_one_moment(self, store: Store) -> None:
         """Never half of what a commit replaced: here a thread is re-created again and again."""

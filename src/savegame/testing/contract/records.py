@@ -1,4 +1,8 @@
-"""What records and blobs promise, and what deleting a thread takes along."""
+"""What records and blobs promise, and what deleting a thread takes along.
+
+Records are small and keyed, blobs large and named by their digest; both belong to one thread. Touches the contract and its
+helpers only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Why a change is refused, and in which order that is checked: the same in every store, word for word."""
+"""Why a change is refused, and in which order that is checked: the same in every store, word for word.
+
+A store that leaves decisions to `stores/rules.py` passes without writing a word of its own. Touches the contract and
+its helpers only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What removing and rebasing frames promises, also if others append or remove meanwhile."""
+"""What removing and rebasing frames promises, also if others append or remove meanwhile.
+
+Pruning, erasing and repair are made of these changes, which must never lose what another writer saved meanwhile. Touches the
+contract and its helpers only.
+"""
 
 from __future__ import annotations
 

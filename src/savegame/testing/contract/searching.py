@@ -1,4 +1,7 @@
-"""What the search index of a store promises."""
+"""What the search index of a store promises.
+
+Only for stores with `Capability.SEARCH`; others skip it. Touches the contract and its helpers only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What commits promise: numbers, expectations, ids, bases, agents and the floor; all changes of a commit or none."""
+"""What commits promise: numbers, expectations, ids, bases, agents and the floor; all changes of a commit or none.
+
+Each test gets a fresh `store` and commits to it; a change that is refused must leave nothing behind. Touches the contract and
+its helpers only.
+"""
 
 from __future__ import annotations
 

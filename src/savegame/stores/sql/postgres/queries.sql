@@ -136,7 +136,10 @@ SELECT seq, id, base, run, listed::int, meta, meta_sum, note, note_sum, wanted.n
 FROM unnest($1::text[], $2::text[], $3::bigint[]) AS wanted (namespace, thread, head)
 JOIN :schema.frame ON frame.namespace = wanted.namespace AND frame.thread = wanted.thread AND frame.seq = wanted.head
 -- name: chain
-WITH target AS (SELECT least(run, seq) AS run FROM :schema.frame WHERE namespace = $1 AND thread = $2 AND seq = $3),
+WITH target AS (
+    SELECT least(run, seq) AS run FROM :schema.frame
+    WHERE namespace = $1 AND thread = $2 AND seq = $3 AND ($6::bytea IS NULL OR meta = $6)
+),
 start AS (
     SELECT seq, body, sum FROM :schema.keyframe
     WHERE namespace = $1 AND thread = $2 AND seq BETWEEN (SELECT run FROM target) AND $4

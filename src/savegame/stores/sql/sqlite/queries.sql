@@ -58,7 +58,7 @@ SELECT frame.key, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 3
 -- name: frame_at
 SELECT frame.id, thread.id FROM frame JOIN thread ON thread.no = frame.key >> 32 WHERE frame.key = ? AND thread.space = ?
 -- name: frame_place
-SELECT base, run, id FROM frame WHERE key = ?
+SELECT base, run, id, meta FROM frame WHERE key = ?
 -- name: frames_up
 SELECT key, id, base, run, space, meta, meta_sum, note, note_sum FROM frame WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?
 -- name: frames_down
