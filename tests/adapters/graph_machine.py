@@ -25,13 +25,6 @@ import savegame
 from savegame.adapters.langgraph import GraphPlace, SavegameSaver
 from savegame.vault import Vault
 
-KNOWN_DEFECTS = True
-"""Leave out what does not work yet; remove this constant with the defects.
-
-A copy of a thread's first checkpoint stands on top of the head in the vault, so that a rewind takes it for what came of that
-head's step. After a rewind, a replay lets subgraphs remember what was undone.
-"""
-
 Saver = BaseCheckpointSaver[Any]
 MOST_THREADS = 5
 MOST_CHECKPOINTS = 60
@@ -270,9 +263,12 @@ class GraphMachine(RuleBasedStateMachine):
         return [thread_id for thread_id, count in self.count.items() if least <= count < MOST_CHECKPOINTS]
 
     def to_replay(self, least: int = 1) -> list[str]:
-        """Those that a graph can replay."""
+        """Those that a graph can replay as InMemorySaver would, which knows no rewinds.
+
+        In a replay LangGraph takes a subgraph's newest checkpoint by time, also one that a rewind undid.
+        """
         left = {thread_id for thread_id, _ in self.ours.left if self.graph_of[thread_id] != "flat"}
-        return [one for one in self.filled(least) if not KNOWN_DEFECTS or one not in left]
+        return [one for one in self.filled(least) if one not in left]
 
     def point(self, side: Side, thread_id: str, number: int) -> StateSnapshot:
         return side.history(self.graph_of[thread_id], thread_id)[number]
@@ -325,8 +321,6 @@ class GraphMachine(RuleBasedStateMachine):
             thread_id, number = self.draw_thread(data, among=self.to_replay(0)), None
         graph = self.graph_of[thread_id]
         node = data.draw(st.sampled_from([None, None, "__copy__", START, *NODES[graph]]), label="as")
-        if KNOWN_DEFECTS and node == "__copy__" and number == self.count[thread_id] - 1:
-            node = None
         values = None if word is None or node == "__copy__" else {"value": [word]}
 
         def act(side: Side) -> Any:

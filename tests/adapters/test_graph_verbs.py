@@ -88,6 +88,26 @@ def test_a_line_that_was_left_waits_for_its_answer_when_it_is_the_head_again(vau
     assert graph.invoke(Command(resume="May"), config())["log"] == ["planned", "asked: Rome May", "booked Rome"]
 
 
+def test_a_copy_of_the_first_checkpoint_is_no_successor_of_the_head(vault: Vault, saver: SavegameSaver) -> None:
+    """It stands beside the first one, in a copy of the thread too: a rewind to what was the head undoes nothing there."""
+    graph = trip(saver)
+    graph.invoke({"log": []}, config())
+    asked = vault.thread("t").latest()
+    assert asked is not None
+    oldest = list(graph.get_state_history(config()))[-1]
+    graph.update_state(oldest.config, None, as_node="__copy__")
+    saver.copy_thread("t", "copy")
+    for thread_id in ("t", "copy"):
+        thread = vault.thread(thread_id)
+        roots = [found for found in thread.history(branches=True) if found.parent_id is None]
+        assert len(roots) == 2
+        thread.rewind(next(found for found in thread.history(branches=True) if found.external_id == asked.external_id))
+        assert [one.value for one in graph.get_state(config(thread_id)).interrupts] == [
+            {"question": "where to?", "so far": ["planned"]}
+        ]
+    assert vault.verify().ok
+
+
 def test_a_rewind_past_an_answer_asks_again(vault: Vault, saver: SavegameSaver) -> None:
     graph = trip(saver)
     graph.invoke({"log": []}, config())

@@ -24,7 +24,7 @@ from savegame.checkpoint import Checkpoint as Saved
 from savegame.details import Details, Draft, draft
 from savegame.encoding import diff
 from savegame.encoding.foreign import Foreign
-from savegame.encoding.tree import Node, child_of
+from savegame.encoding.tree import child_of
 from savegame.errors import (
     AlreadyExistsError,
     CheckpointNotFound,
@@ -40,7 +40,8 @@ from savegame.store import ANY, MoveHead
 from savegame.thread import Thread
 from savegame.timeline.companions import CHILD, LEFT, PARENT, WRITES
 from savegame.timeline.derived import NOTED, tying
-from savegame.timeline.timeline import Edit, Edited, Terms
+from savegame.timeline.engine import EMPTY
+from savegame.timeline.timeline import Edit, Terms
 from savegame.vault import Vault
 
 try:
@@ -160,15 +161,13 @@ class SavegameSaver(AsyncMethods):
         """
         hashes: dict[str, Hashes] = {}
         whole = self.full_state(place, parent, checkpoint, hashes)
-        codec, expect = thread.timeline.codec, None if alone and place in self._empty and parent is None else ANY
-
-        def edit(node: Node | None) -> Edited:
-            if node is not None and child_of(node, "channel_values") is None:
-                raise InvalidInputError(f"thread {thread.id!r} is not a LangGraph thread; choose another thread_id")
-            return diff.difference(codec, node, whole)
-
+        timeline, expect = thread.timeline, None if alone and place in self._empty and parent is None else ANY
+        before = timeline.head().node
+        if before is not None and child_of(before, "channel_values") is None:
+            raise InvalidInputError(f"thread {thread.id!r} is not a LangGraph thread; choose another thread_id")
         try:
-            self._write(thread, place, edit, drafted, Terms(expect))
+            edit = partial(diff.difference, timeline.codec, value=whole)
+            self._write(thread, place, edit, drafted, Terms(expect, None if alone else EMPTY))
         except ConflictError as error:
             if type(error) is not ConflictError:
                 raise
@@ -177,12 +176,12 @@ class SavegameSaver(AsyncMethods):
             ) from error
         return hashes
 
-    def _write(self, thread: Thread, place: GraphPlace, edit: Edit, drafted: Draft, terms: Terms) -> None:
+    def _write(self, thread: Thread, place: GraphPlace, edit: Edit, drafted: Draft, terms: Terms) -> Saved:
         timeline = thread.timeline
         origins = {PARENT: timeline.key._replace(id=place.parent)} if place.parent else {}
         edit, beside = tying(timeline, origins, edit)
         with timeline.engine.alone(timeline.key):
-            timeline.write(edit, drafted, terms._replace(beside=beside))
+            return timeline.write(edit, drafted, terms._replace(beside=beside)).checkpoint
 
     def _is_same_put(
         self, place: GraphPlace, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
@@ -215,14 +214,15 @@ class SavegameSaver(AsyncMethods):
         base = place.checkpoint(parent)
         if not branch:
             try:
-                return self._write(thread, place, edit, drafted, Terms(base))
+                self._write(thread, place, edit, drafted, Terms(base))
+                return
             except ConflictError as error:
                 last = self._latest.get(place)
                 own = last is not None and error.found == place.checkpoint(last.external_id)
                 if type(error) is not ConflictError or not own or (place, parent) in self._started:
                     raise
         frame = thread.timeline.resolve(base)
-        return self._write(thread, place, edit, drafted, Terms(base=thread.timeline.point(frame.seq, frame)))
+        self._write(thread, place, edit, drafted, Terms(base=thread.timeline.point(frame.seq, frame)))
 
     def _changes(
         self, known: LastPut, checkpoint: Checkpoint, new_versions: ChannelVersions
@@ -483,18 +483,21 @@ class SavegameSaver(AsyncMethods):
             copied: dict[str, Saved] = {}
             for found in source.replay(self._own_checkpoints(source, place)):
                 state = {**found.state, "thread_id": target.thread_id}
-                external_id = cast(str, found.external_id)
-                parent = copied.get(place.checkpoint(state["parent_id"])) if state["parent_id"] else None
-                copied[found.id] = copy.save(
-                    state,
-                    id=target.checkpoint(external_id),
-                    external_id=external_id,
-                    kind=found.kind,
-                    status=found.status,
-                    metadata=found.metadata,
-                    force=True,
-                    parent=parent,
-                )
+                details: Details = {
+                    "external_id": found.external_id,
+                    "kind": found.kind,
+                    "status": found.status,
+                    "tokens_used": found.tokens_used,
+                    "cost": found.cost,
+                    "metadata": found.metadata,
+                }
+                new_id, parent = target.checkpoint(cast(str, found.external_id)), copied.get(found.parent_id or "")
+                if parent is None and copied:  # a copy of the first one, which stands beside it
+                    drafted = draft(copy.timeline.codec, None, new_id, details)
+                    edit = partial(diff.difference, copy.timeline.codec, value=state)
+                    copied[found.id] = self._write(copy, target, edit, drafted, Terms(base=EMPTY))
+                else:
+                    copied[found.id] = copy.save(state, id=new_id, force=True, parent=parent, **details)
             if copied:
                 row = source.timeline.row()
                 head = copied.get(row.head_id) if row is not None and row.head_id is not None else None
