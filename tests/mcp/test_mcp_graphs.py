@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from desk import Desk
 from graphs import chat, config, human, team, trip
+from langgraph.types import Command
 
 import savegame
 
@@ -40,3 +41,16 @@ def test_diffs_are_of_messages_unless_all_is_wanted(vault: savegame.Vault, desk:
     fields = {change["path"].partition(".")[0].partition("[")[0] for change in whole["changes"]} - {"channel_values"}
     assert found["folded"] == len(fields) + 1, "and the channel that started the node"
     assert desk.give("thread_diff", thread_id="t", old=1, new=1)["folded"] == 0
+
+
+def test_a_graph_is_rewound_and_forked(vault: savegame.Vault, desk: Desk) -> None:
+    graph = team(vault)
+    graph.invoke({"log": []}, config("t"))
+    done = graph.invoke(Command(resume="yes"), config("t"))
+    start = next(one for one in desk.give("thread_history", thread_id="t")["checkpoints"] if one["kind"] == "__start__")
+    desk.give("thread_fork", thread_id="t", new_thread_id="what-if", at=start["id"])
+    desk.give("thread_rewind", thread_id="t", to=start["id"])
+    for thread_id in ("t", "what-if"):
+        assert graph.get_state(config(thread_id)).next == ("helper",)
+        assert graph.invoke(None, config(thread_id))["__interrupt__"]
+        assert graph.invoke(Command(resume="yes"), config(thread_id)) == done

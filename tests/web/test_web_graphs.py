@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from graphs import chat, config, human, team, trip
+from langgraph.types import Command
 from pages_site import Site, site_on, texts
 
 from savegame.vault import Vault
@@ -83,3 +84,17 @@ def test_a_head_that_waits_is_halted(quick_vault: Vault, empty_site: Site) -> No
     trip(quick_vault).invoke({"log": []}, config("t"))
     page = empty_site.get("thread", id="t").text
     assert page.count('class="status halted" title="ask waits for a person"') == 3, "above, in the timeline and at the point"
+
+
+def test_a_graph_is_rewound_and_forked_on_the_page(quick_vault: Vault, empty_site: Site) -> None:
+    graph = team(quick_vault)
+    graph.invoke({"log": []}, config("t"))
+    done = graph.invoke(Command(resume="yes"), config("t"))
+    start = next(found.id for found in quick_vault.thread("t").history() if found.kind == "__start__")
+    head = next(quick_vault.thread("t").history(limit=1)).id
+    empty_site.post("fork", id="t", name="what-if", at=start)
+    empty_site.post("rewind", id="t", at=start, head=head)
+    for thread_id in ("t", "what-if"):
+        assert graph.get_state(config(thread_id)).next == ("helper",)
+        assert graph.invoke(None, config(thread_id))["__interrupt__"]
+        assert graph.invoke(Command(resume="yes"), config(thread_id)) == done
