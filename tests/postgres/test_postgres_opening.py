@@ -93,7 +93,7 @@ def test_a_schema_that_is_newer_than_the_library(url: str, shared_cluster: Clust
     shared_cluster.execute(
         "INSERT INTO savegame.layout (version) SELECT max(version) + 1 FROM savegame.layout", database=database
     )
-    refused(url, UnsupportedError, "layout", "install a newer savegame")
+    refused(url, UnsupportedError, "has format 2", "install a newer savegame")
     shared_cluster.execute(
         "DELETE FROM savegame.layout WHERE version = (SELECT max(version) FROM savegame.layout)", database=database
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from savegame.errors import InvalidInputError
 from savegame.messages.domain import Attachment, AttachmentType, Message, ToolCall
-from savegame.messages.views import FAILED, INTERRUPTED, OPENING, anthropic_messages, closed, openai_messages, shown
+from savegame.messages.views import FAILED, INTERRUPTED, OPENING, anthropic_messages, closed, openai_messages, select_messages
 from savegame.testing.provider import Rejected, check_anthropic, check_messages, check_openai, signed
 
 Plain = dict[str, Any]
@@ -314,58 +314,60 @@ def test_thoughts_that_anthropic_would_refuse_are_left_out() -> None:
     assert view[1]["content"] == [{"type": "thinking", "thinking": "", "signature": "s"}, said("so")]
 
 
-# -- shown -----------------------------------------------------------------------------------------
+# -- what a model is shown ---------------------------------------------------------------------------
 
 
 TALK = [says("Be kind.", "system"), says("one", "user", tokens=50), asks("a", tokens=10), answer("a", tokens=10, own=1), HI]
 
 
 def test_everything_is_shown_without_a_budget() -> None:
-    assert shown(TALK) == closed(TALK)
+    assert select_messages(TALK) == closed(TALK)
 
 
 def test_a_budget_parts_no_call_from_its_result() -> None:
-    assert shown(TALK, budget=25) == [TALK[0], *TALK[2:]]
-    assert shown(TALK, budget=20) == [TALK[0], HI]
+    assert select_messages(TALK, budget=25) == [TALK[0], *TALK[2:]]
+    assert select_messages(TALK, budget=20) == [TALK[0], HI]
 
 
 def test_a_late_answer_does_not_hold_what_was_said_meanwhile() -> None:
     late = [TALK[2], *(says(f"{n}", "user", tokens=30) for n in range(3)), answer("a", tokens=1)]
-    assert brief(shown(late, budget=65)) == ["1", "2"]
+    assert brief(select_messages(late, budget=65)) == ["1", "2"]
 
 
 def test_the_newest_is_shown_also_over_budget() -> None:
-    assert shown([TALK[0], says("long", "user", tokens=99)], budget=5) == [TALK[0], says("long", "user", tokens=99)]
+    assert select_messages([TALK[0], says("long", "user", tokens=99)], budget=5) == [TALK[0], says("long", "user", tokens=99)]
 
 
 def test_old_results_become_notes_that_keep_their_other_fields() -> None:
-    view = shown([TALK[0], TALK[1], asks("a", content="I look", own=2), *TALK[3:]], strategy="snip_tool_results", keep_recent=1)
+    view = select_messages(
+        [TALK[0], TALK[1], asks("a", content="I look", own=2), *TALK[3:]], strategy="snip_tool_results", keep_recent=1
+    )
     assert view[2:] == [says("I look", own=2), says("[tool search: ok]", "system", own=1), HI]
 
 
 def test_an_open_call_is_not_made_a_note() -> None:
-    view = shown([asks("a"), HI], strategy="snip_tool_results", keep_recent=1, notes={"a": "waiting for a person"})
+    view = select_messages([asks("a"), HI], strategy="snip_tool_results", keep_recent=1, notes={"a": "waiting for a person"})
     assert view == [asks("a"), answer("a", "waiting for a person"), HI]
 
 
 def test_a_summary_stands_for_what_it_replaces() -> None:
-    view = shown(TALK, strategy="summarize", keep_recent=1, summary="They met.")
+    view = select_messages(TALK, strategy="summarize", keep_recent=1, summary="They met.")
     assert view == [TALK[0], says("[conversation summary]: They met.", "system"), HI]
 
 
 def test_a_strategy_that_is_unknown_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="strategy 'forget' is unknown"):
-        shown(TALK, strategy="forget")
+        select_messages(TALK, strategy="forget")
 
 
 def test_an_option_that_is_unknown_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"^bugdet: unknown; .* budget, strategy"):
-        shown(TALK, bugdet=1)
+        select_messages(TALK, bugdet=1)
 
 
 def test_numbers_count_in_a_budget() -> None:
     history = [message for name in "abc" for message in (asks(name), answer(name, list(range(1000))))]
-    assert shown(history, budget=100) == history[-2:]
+    assert select_messages(history, budget=100) == history[-2:]
 
 
 def test_numbers_of_any_length_are_shown() -> None:
@@ -411,10 +413,10 @@ MESSAGES = st.one_of(
 HISTORIES = st.lists(MESSAGES, max_size=12)
 VIEWS: list[Callable[[list[Plain]], list[Plain]]] = [
     lambda messages: messages,
-    shown,
-    lambda messages: shown(messages, budget=12),
-    lambda messages: shown(messages, strategy="snip_tool_results", keep_recent=2),
-    lambda messages: shown(messages, strategy="layered", keep_recent=2, budget=9, summary="s"),
+    select_messages,
+    lambda messages: select_messages(messages, budget=12),
+    lambda messages: select_messages(messages, strategy="snip_tool_results", keep_recent=2),
+    lambda messages: select_messages(messages, strategy="layered", keep_recent=2, budget=9, summary="s"),
 ]
 
 

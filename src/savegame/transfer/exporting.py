@@ -82,7 +82,7 @@ def _chosen(engine: Engine, namespace: str, threads: Sequence[str] | None, agent
     for key in keys:
         if not _is_worth_it(Lineage(engine, key)):
             raise ThreadNotFound(f"thread not found: {key.id!r}; nothing was exported")
-    return list(derived.with_children(engine, keys))
+    return list(dict.fromkeys(one for key in keys for one in derived.with_children(engine, [key])))
 
 
 def _is_worth_it(thread: Lineage) -> bool:
