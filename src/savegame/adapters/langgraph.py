@@ -487,8 +487,6 @@ class SavegameSaver(AsyncMethods):
                     "external_id": found.external_id,
                     "kind": found.kind,
                     "status": found.status,
-                    "tokens_used": found.tokens_used,
-                    "cost": found.cost,
                     "metadata": found.metadata,
                 }
                 new_id, parent = target.checkpoint(cast(str, found.external_id)), copied.get(found.parent_id or "")
