@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import operator
+import threading
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any, TypedDict
 
@@ -201,16 +203,20 @@ class Flaky:
     def __init__(self, failures: int = 0) -> None:
         self.left = failures
         self.ran: list[str] = []
+        self.left_one_ended = threading.Event()
 
     def right(self, state: Branches) -> dict[str, Any]:
         self.ran.append("right")
         if self.left:
             self.left -= 1
+            self.left_one_ended.wait(10)
+            time.sleep(0.05)  # LangGraph takes the result of the other node before this one fails
             raise RuntimeError("not today")
         return {"seen": ["right"], "total": 10}
 
     def left_one(self, state: Branches) -> dict[str, Any]:
         self.ran.append("left")
+        self.left_one_ended.set()
         return {"seen": ["left"], "total": 1}
 
 
