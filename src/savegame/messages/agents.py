@@ -278,8 +278,8 @@ class Agents:
             found = deleting.namings(self.engine, key, but=whole)
             return any(naming.checkpoint_id not in going for naming in found)
 
-        subagents = self._deleted_threads(yards) if whole else self._deleted_for(parts, yards)
-        family = derived.with_children(self.engine, [key for key in subagents if not is_named(key)], deleted=True)
+        deleted = self._deleted_threads(yards) if whole else self._deleted_for(parts, yards)
+        family = derived.with_children(self.engine, [key for key in deleted if not is_named(key)], deleted=True)
         still = [key for key in family if is_named(key)]
         return family.keys() - derived.with_children(self.engine, still, deleted=True).keys()
 
