@@ -79,7 +79,7 @@ class _WorkCounter:
         self._progress = progress
 
     def begin(self, steps: int) -> None:
-        """The next thread, which has so many steps."""
+        """The next thread, with this number of steps."""
         self._done, self._goal = self._goal, self._goal + steps
         self._progress(self._done, self._total)
 

@@ -1,4 +1,8 @@
-"""What lists show of graphs: the threads of subgraphs below those of their graphs, and how a graph fares."""
+"""What lists show of graphs: the threads of subgraphs below those of their graphs, and the status of their heads.
+
+Parents and children are known by links in the vault, so LangGraph is not needed. Children that are listed without their parent
+stand by themselves. Touches vault, derived, companions, checkpoint, model.
+"""
 
 from __future__ import annotations
 

@@ -175,13 +175,14 @@ class Reader:
         """The chain of a frame and the state that it makes. Both are read again if others rewrote the frame meanwhile."""
         after = cached.seq if cached else 0
         chain = self.store.chain(self.key, frame.seq, after=after, meta=frame.meta)
-        while True:
+        for _ in range(TRIES):
             try:
                 return chain, self._replay(chain, cached)
             except LargeValueMissing:
                 before, chain = chain, self.store.chain(self.key, frame.seq, after=after, meta=frame.meta)
                 if chain == before:
                     raise
+        raise ConflictError(f"thread {self.id!r}: {frame.id} was rewritten {TRIES} times while it was loaded; try again")
 
     def remember(self, seq: int, frame: Frame | None = None) -> Node:
         """The state of a checkpoint, cached even if it is not the head: for `Engine.with_own_cache`."""
