@@ -24,6 +24,7 @@ from savegame.errors import (
     ClosedError,
     ConflictError,
     CorruptionError,
+    Fenced,
     InvalidInputError,
     OutOfSpace,
     SavegameError,
@@ -566,6 +567,44 @@ def test_what_another_process_wrote_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(Busy):
         one.commit([Append(A, one.new_id(A), 1, b"", b"x", expect=row.head_id, fresh=True)])
     assert one.commit([Append(A, one.new_id(A), 1, b"", b"x", expect=row.head_id, epoch=lease.epoch, fresh=True)]) == [2]
+    one.close()
+    two.close()
+
+
+def test_a_new_record_is_put_beside_what_another_process_left(tmp_path: Path) -> None:
+    """In one statement if the remembered row is still there, else by the rules."""
+    one, two = SQLiteStore(str(tmp_path / "s.db")), SQLiteStore(str(tmp_path / "s.db"))
+
+    def put(store: SQLiteStore, name: str, **more: Any) -> None:
+        assert store.commit([PutRecord(A, "kind", name, name.encode(), absent=True, **more)]) == [0]
+
+    def names() -> list[str]:
+        assert all(record.value == record.name.encode() for record in two.records(A, "kind").items)
+        return [record.name for record in one.records(A, "kind").items]
+
+    one.commit([Append(A, one.new_id(A), 0, b"", b"1.", fresh=True)])
+    put(one, "a")
+    row = two.thread(A)
+    assert row is not None
+    two.commit([Append(A, two.new_id(A), 1, b"", b"2.", expect=row.head_id, fresh=True)])
+    put(one, "b")
+    for store in (one, two):
+        with pytest.raises(AlreadyExistsError):
+            put(store, "b")
+    assert names() == ["a", "b"]
+    two.commit([DeleteThread(A)])
+    put(one, "c")
+    assert names() == ["c"]
+    two.commit([DeleteThread(A)])
+    two.commit([Append(A, two.new_id(A), 0, b"", b"again", fresh=True)])
+    put(one, "d")
+    assert names() == ["d"]
+    lease = two.lease(A, "two", 60_000_000)
+    with pytest.raises(Fenced):
+        put(one, "e", epoch=lease.epoch + 1)
+    put(one, "e", epoch=lease.epoch)
+    put(one, "f")
+    assert names() == ["d", "e", "f"]
     one.close()
     two.close()
 
