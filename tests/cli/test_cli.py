@@ -100,6 +100,7 @@ def test_the_demo_says_where_it_cannot_be_kept(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     """A small run with whatever contestants are installed: figures, a picture where it can be drawn, no judgement."""
     results = tmp_path / "results.json"

@@ -19,6 +19,7 @@ from savegame.vault import Vault
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(100, marks=[pytest.mark.campaign, pytest.mark.timeout(3600)])])
+@pytest.mark.slow
 def test_a_server_that_is_killed_over_and_over_loses_nothing(kills: int, cluster: Cluster) -> None:
     chance = random.Random()
     with writing(cluster.url()) as writers:
