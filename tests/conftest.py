@@ -74,7 +74,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     """What is there now stays to the end: the collector looks at what tests make, not at all of them each time."""
     hypothesis.given(hypothesis.strategies.none())(lambda _: None)()  # makes what it later looks for among what is not frozen
     gc.collect()
