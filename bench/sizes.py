@@ -85,6 +85,6 @@ QUICK = Sizes(
     per_agent=10,
     said=10,
     listed=200,
-    looked_at=2,
+    looked_at=1,
 )
 """For a smoke test: the figures mean little, and no limit applies."""

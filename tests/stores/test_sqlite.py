@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
 import apsw
@@ -648,11 +649,10 @@ def interrupted_at_every_step(work: Callable[[], object], *modules: str) -> int:
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             nonlocal left
-            file = Path(frame.f_code.co_filename).with_suffix("")
-            if file.name != "contextlib" and "/".join(file.parts[-2:]) not in modules:
+            if (module := _module(frame.f_code.co_filename)) not in modules and not module.endswith("/contextlib"):
                 return None
             frame.f_trace_opcodes = True
-            if event == "opcode" and _at_a_call(frame):
+            if event == "opcode" and frame.f_lasti in _after_calls(frame.f_code):
                 left -= 1
                 if left == -1:
                     raise KeyboardInterrupt
@@ -672,12 +672,22 @@ def interrupted_at_every_step(work: Callable[[], object], *modules: str) -> int:
     raise AssertionError("it never came to its end")
 
 
-def _at_a_call(frame: FrameType) -> bool:
-    code, at = frame.f_code.co_code, frame.f_lasti - 2
-    while at > 0 and dis.opname[code[at]] == "CACHE":
-        at -= 2
-    name = dis.opname[code[at]] if at >= 0 else ""
-    return name == "RESUME" or (name.startswith("CALL") and "INTRINSIC" not in name)
+@cache
+def _module(file: str) -> str:
+    """The end of a file's path: what is asked at each call must cost next to nothing."""
+    return "/".join(Path(file).with_suffix("").parts[-2:])
+
+
+@cache
+def _after_calls(code: CodeType) -> frozenset[int]:
+    """Where the instructions are that come next after the beginning of a function, or after a call."""
+    names = [dis.opname[op] for op in code.co_code[::2]]
+    found, last = set(), ""
+    for at, name in enumerate(names):
+        if last == "RESUME" or (last.startswith("CALL") and "INTRINSIC" not in last):
+            found.add(2 * at)
+        last = last if name == "CACHE" else name
+    return frozenset(found)
 
 
 def test_an_interrupted_lease_does_not_stop_its_thread_from_writing(store: SQLiteStore) -> None:
