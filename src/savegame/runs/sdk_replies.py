@@ -21,6 +21,8 @@ _REPLIES: Final = ("role", "choices", "output")
 """The fields by which objects of SDKs are known as replies."""
 _UNFINISHED: Final = ("queued", "in_progress", "cancelled", "failed")
 """The status of a response that is no reply."""
+_PARSED: Final = ("parsed", "parsed_arguments", "parsed_output")
+"""Fields that the SDKs add to what their API sent; it refuses them when they come back."""
 _NOTED: Final[tuple[str, ...]] = ("model", STOP_REASON, "container")
 """Fields of Anthropic's messages that are stored besides the content."""
 _COUNTS: Final = (
@@ -89,8 +91,8 @@ def _plain(value: Any) -> Any:
 
 
 def _stated(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that say something."""
-    return {name: item for name, item in value.items() if item is not None}
+    """The fields that the API sent and that say something."""
+    return {name: item for name, item in value.items() if item is not None and name not in _PARSED}
 
 
 def _of_message(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def _of_message(given: Mapping[str, Any]) -> dict[str, Any]:
     message = _stated(given) | {name: given[name] for name in ("content",) if name in given}
     listed = message.get("tool_calls")
     if isinstance(listed, (list, tuple)):
-        message["tool_calls"] = [_plain(call) for call in listed]
+        message["tool_calls"] = [_call(_plain(call)) for call in listed]
     content = message.get("content")
     if isinstance(content, (list, tuple)):
         content = [_plain(part) for part in content]
@@ -114,6 +116,15 @@ def _of_message(given: Mapping[str, Any]) -> dict[str, Any]:
     elif message.get("refusal") and not content:
         message |= {"content": message.pop("refusal"), STOP_REASON: "refusal"}
     return message
+
+
+def _call(call: Any) -> Any:
+    if kind_of(call) == "custom":
+        raise InvalidInputError(
+            "the model's reply calls a custom tool, which takes no arguments by name; offer it functions only"
+        )
+    inner = call.get("function") if isinstance(call, Mapping) else None
+    return {**call, "function": _stated(inner)} if isinstance(inner, Mapping) else call
 
 
 def _content(parts: list[Any]) -> dict[str, Any]:
