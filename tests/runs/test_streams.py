@@ -18,6 +18,8 @@ from faces import FACES, Face, entered, look
 import savegame
 from savegame import InvalidInputError, Message, Toolbox, UnavailableError
 from savegame.model import ThreadKey
+from savegame.stores.file import FileStore
+from savegame.vault import Vault
 
 PIECES = ["It ", "", "is ", "lost."]
 CALL = {"id": "c1", "name": "refund", "arguments": {"order": 7}}
@@ -322,22 +324,25 @@ def test_a_run_that_has_ended_ends_the_stream(address: Path) -> None:
             next(stream)
 
 
-def test_a_reply_that_the_store_cannot_take_is_not_asked_for_again(
-    face: type[Face], address: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with entered(face, address) as one:
-        one.user("hi")
-        core = one.run._core
+class FullStore(FileStore):
+    full = False
 
-        def full(*_: Any) -> Any:
-            raise UnavailableError("disk full")
+    def commit(self, *given: Any, **named: Any) -> Any:
+        if self.full:
+            raise UnavailableError("the disk is full")
+        return super().commit(*given, **named)
 
-        with monkeypatch.context() as patched, pytest.raises(UnavailableError):
-            patched.setattr(core, "journal_reply", full)
-            one.stream(one.source(PIECES))
-        shown: list[Any] = []
-        assert one.stream(one.source(["again"], shown)) == []
-        assert (one.run.reply, shown) == ("It is lost.", [])
+
+def test_a_reply_that_the_store_cannot_take_is_not_asked_for_again(tmp_path: Path) -> None:
+    store = FullStore(str(tmp_path / "store"))
+    with Vault(store) as vault, vault.run("t") as run:
+        run.user("hi")
+        store.full = True
+        with pytest.raises(UnavailableError):
+            list(run.stream(lambda _: PIECES))
+        store.full = False
+        assert list(run.stream(lambda _: ["again"])) == []
+        assert run.reply == "It is lost."
 
 
 def test_the_value_of_the_generator_is_that_of_model(address: Path) -> None:
