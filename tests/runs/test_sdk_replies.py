@@ -322,6 +322,22 @@ def test_a_paused_turn_goes_on(face: type[Face], address: Path) -> None:
         assert one.run.anthropic_messages()[1][-1] == {"role": "assistant", "content": [search, result, text()]}
 
 
+def test_a_paused_turn_that_the_user_interrupts(face: type[Face], address: Path) -> None:
+    """What the server tool did not end cannot be shown any more, and neither can the thought beside it."""
+    search = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "x"}}
+    for thread, content, rest in (
+        ("a", [search], []),
+        ("b", [text("Look."), *signed([text("Look."), {"type": "thinking", "thinking": "hm"}])[1:], search], [text("Look.")]),
+    ):
+        with entered(face, address, thread) as one:
+            one.user("where is it?")
+            one.model(message(*content, stop_reason="pause_turn"))
+            one.user("never mind")
+            view = one.run.anthropic_messages()[1]
+            check_anthropic(view)
+            assert [each["content"] for each in view if each["role"] == "assistant"] == [rest] * bool(rest)
+
+
 def test_a_call_that_cannot_be_read_is_answered_with_an_error(face: type[Face], address: Path, tools: Toolbox) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": '}}
     with entered(face, address, tools=tools) as one:

@@ -314,6 +314,15 @@ def test_a_reply_to_a_conversation_that_went_on(address: Path) -> None:
         assert not one.run.done
 
 
+def test_a_save_while_the_stream_is_read_does_not_matter(address: Path) -> None:
+    with entered(Face, address) as one:
+        one.user("hi")
+        for piece in one.run.stream(lambda _: PIECES):
+            one.run.state["so_far"] = one.run.state.get("so_far", "") + piece
+            one.run.save()
+        assert one.run.reply == one.run.state["so_far"] == "It is lost."
+
+
 def test_a_run_that_has_ended_ends_the_stream(address: Path) -> None:
     with savegame.open(address) as vault:
         with vault.run("t") as run:

@@ -99,6 +99,8 @@ UNREAD = {
     "an object that cannot be read": Unreadable(),
     "Bedrock": {"role": "assistant", "content": [{"toolUse": {"toolUseId": "1", "name": "refund", "input": {}}}]},
     "Gemini": {"role": "assistant", "content": [{"functionCall": {"name": "refund", "args": {}}}]},
+    "Bedrock, whole": {"output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}}, "stopReason": "end_turn"},
+    "Gemini, whole": {"candidates": [{"content": {"role": "model", "parts": [{"text": "hi"}]}}]},
     "nothing": None,
     "a number": 7,
     "bytes": b"hi",

@@ -32,6 +32,8 @@ _OF_ANTHROPIC: Final = frozenset({
     "code_execution_tool_result", "bash_code_execution_tool_result", "text_editor_code_execution_tool_result",
     "tool_search_tool_result", "container_upload",
 }) | THOUGHTS  # fmt: skip
+SERVER_USES: Final = frozenset({"server_tool_use", "mcp_tool_use"})
+"""Calls among Anthropic's blocks that Anthropic makes itself; a block with the result names the call."""
 SERVER_CALLS: Final = frozenset(
     {"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call"}
 )

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from savegame.encoding.text import written
 from savegame.errors import InvalidInputError
-from savegame.messages.blocks import ANTHROPIC, THOUGHTS
+from savegame.messages.blocks import ANTHROPIC, SERVER_USES, THOUGHTS
 from savegame.messages.domain import Conversation, Message, Role, ToolCall
 from savegame.messages.turns import FAILED as FAILED
 from savegame.messages.turns import (
@@ -151,6 +151,7 @@ def anthropic_messages(
             continue
         for role, blocks in _anthropic_turn(turn, answers_to(turn, note, notes or {}), used):
             _add(merged, role, blocks)
+    merged = _without_open_work(merged)
     if not merged or merged[0]["role"] != "user":
         merged.insert(0, {"role": "user", "content": [text_part(OPENING)]})
     last = merged[-1]["content"][-1]
@@ -263,6 +264,19 @@ def _anthropic_blocks(message: Plain) -> list[Part]:
     role = message["role"]
     image = named_image if role == "assistant" else _anthropic_image
     return message_parts(message, _ANTHROPIC_PARTS.get(role, frozenset()), image, ANTHROPIC)
+
+
+def _without_open_work(merged: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages without what a server tool began and did not end, except in the last: Anthropic goes on with that one."""
+    found: list[dict[str, Any]] = []
+    for message in merged:
+        blocks = message["content"]
+        if message["role"] == "assistant" and message is not merged[-1]:
+            ended = {block.get("tool_use_id") for block in blocks}
+            whole = [block for block in blocks if block["type"] not in SERVER_USES or block.get("id") in ended]
+            blocks = blocks if len(whole) == len(blocks) else [block for block in whole if block["type"] not in THOUGHTS]
+        _add(found, message["role"], blocks)
+    return found
 
 
 def _add(merged: list[dict[str, Any]], role: str, blocks: list[Part]) -> None:

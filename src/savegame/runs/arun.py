@@ -102,7 +102,7 @@ class AsyncRun(AnyRun):
         if question is None:
             return
         with receiving(self._thread_id) as pieces:
-            asked = self.checkpoint
+            asked = len(self._core.messages)
             with pieces.span.current():
                 stream = await self._called(llm, question)
             source = source_of(stream, awaits=True)

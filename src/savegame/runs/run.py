@@ -178,9 +178,9 @@ class AnyRun:
             raise wrong
         return self.reply
 
-    def _refuse_late(self, asked: Checkpoint | None, reply: Any) -> None:
+    def _refuse_late(self, asked: int, reply: Any) -> None:
         """Raise InvalidInputError if the conversation went on while a stream was read: it would answer something else."""
-        if self.checkpoint is not asked:
+        if len(self._core.messages) != asked:
             with quoting(reply):
                 raise InvalidInputError("the conversation went on while the stream was read; read a stream to its end first")
 
@@ -308,7 +308,7 @@ class Run(AnyRun):
         if question is None:
             return None
         with receiving(self._thread_id) as pieces:
-            asked = self.checkpoint
+            asked = len(self._core.messages)
             with pieces.span.current():
                 stream = plain_reply(llm(question))
             source = source_of(stream, awaits=False)

@@ -41,12 +41,16 @@ def read_reply(reply: Any) -> Any:
         given = reply.model_dump(mode="json", by_alias=True, warnings=False)  # of a class with defaults for its fields
     if not isinstance(given, Mapping) or (given is not reply and given.keys().isdisjoint(_REPLIES)):
         return reply
-    if "choices" in given:
+    if given.get("role") is not None:
+        message = _of_message(given)
+    elif "choices" in given:
         message = _of_completion(given)
     elif given.get("object") == "response" or isinstance(given.get("output"), list):
         message = _of_response(given)
     else:
-        message = _of_message(given)
+        raise InvalidInputError(
+            "the model's reply is in no known form: it has no role; return {'role': 'assistant', 'content', 'tool_calls'}"
+        )
     reason = message.get(STOP_REASON) or message.get("finish_reason")
     if reason in _CUT and message.get("tool_calls"):
         raise InvalidInputError(

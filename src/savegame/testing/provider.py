@@ -110,6 +110,9 @@ def check_anthropic(messages: Sequence[Mapping[str, Any]]) -> None:
         open_calls = _check_uses(blocks, used, where)
         if role == "assistant":
             _check_thoughts(blocks, where)
+            results = {block.get("tool_use_id") for block in blocks}
+            is_open = any(block["type"] == "server_tool_use" and block["id"] not in results for block in blocks)
+            _refuse(is_open and place < len(messages) - 1, where, "has a server tool's call without its result")
     _refuse(bool(open_calls), "messages", f"end without the results of {open_calls}")
     end = blocks[-1].get("text", "")
     _refuse(role == "assistant" and end != end.rstrip(), "messages", "end with white space of the assistant")
