@@ -9,7 +9,8 @@ import pytest
 from faces import FACES, Face, entered, look
 
 import savegame
-from savegame import Budget, InvalidInputError, Toolbox
+from savegame import Budget, InvalidInputError, Run, Toolbox, Vault
+from savegame.stores.memory import MemoryStore
 
 
 @pytest.fixture(params=FACES.values(), ids=FACES.keys())
@@ -170,16 +171,43 @@ def test_what_another_line_spent_and_what_a_fork_copies_do_not_count(address: Pa
                 assert run.model(lambda _: "yes") == "yes"
 
 
-def test_a_run_without_a_budget_reads_and_writes_no_more(address: Path, tools: Toolbox) -> None:
-    counts: dict[str, int] = {}
-    for name, how in (("plain", {}), ("with", {"budget": Budget(tokens=1000)})):
-        with savegame.open(address) as vault, vault.run(name, tools=tools, **how) as run:  # type: ignore[arg-type]
-            run.user("hi")
-            run.model(lambda _: asks(10))
-            run.tools()
-            run.model(lambda _: "yes")
-        counts[name] = look(address, lambda vault, name=name: len(list(vault.thread(name).history())))
-    assert counts == {"plain": 4, "with": 4}
+class CountingStore(MemoryStore):
+    """Counts commits and reads of frames."""
+
+    commits = frames_read = 0
+
+    def commit(self, *given: Any, **named: Any) -> Any:
+        self.commits += 1
+        return super().commit(*given, **named)
+
+    def frames(self, *given: Any, **named: Any) -> Any:
+        self.frames_read += 1
+        return super().frames(*given, **named)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_what_a_run_writes_and_reads(tools: Toolbox, streams: bool) -> None:
+    """A stream, a prompt and a budget cost no commit; without a budget nothing is read for one."""
+
+    def ask(run: Run, reply: Any) -> None:
+        if streams:
+            list(run.stream(lambda _: [reply], system="Be brief."))
+        else:
+            run.model(lambda _: reply)
+
+    counts = []
+    for how in ({}, {"budget": Budget(tokens=1000)}, {"agent": "helper"}):
+        store = CountingStore()
+        with Vault(store) as vault:
+            with vault.run("t", tools=tools, **how) as run:  # type: ignore[arg-type]
+                run.user("hi")
+            store.commits = store.frames_read = 0
+            with vault.run("t", tools=tools, **how) as run:  # type: ignore[arg-type]
+                ask(run, asks(10))
+                run.tools()
+                ask(run, "yes")
+            counts.append((store.commits, store.frames_read))
+    assert counts == [(3, 2), (3, 3), (3, 2)]
 
 
 def test_a_transaction_that_fails_spends_nothing(address: Path) -> None:

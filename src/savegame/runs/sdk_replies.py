@@ -123,7 +123,7 @@ def _of_message(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call(call: Any) -> Any:
-    if kind_of(call) == "custom":
+    if kind_of(call) == "custom" and isinstance(call.get("custom"), Mapping):
         raise InvalidInputError(
             "the model's reply calls a custom tool, which takes no arguments by name; offer it functions only"
         )
