@@ -375,6 +375,7 @@ def test_calls_in_a_content_that_others_stored_are_refused_on_entering(face: typ
     with pytest.raises(InvalidInputError, match=refusal), entered(face, address):
         pass
     assert look(address, lambda vault: vault.info("t").status) == "in_progress"
+    assert look(address, lambda vault: list(vault.stale())) == []
 
     def repair(thread: Any) -> None:
         state = thread.state()
@@ -389,6 +390,29 @@ def test_calls_in_a_content_that_others_stored_are_refused_on_entering(face: typ
         assert not one.run.done
         one.tools()
     assert made == ["x"]
+
+
+def test_a_supervisor_gives_up_on_such_a_thread(address: Path) -> None:
+    def resume(thread: str) -> None:
+        with vault.run(thread):
+            raise AssertionError("it was entered")
+
+    def crash() -> None:
+        with vault.run("t") as run:
+            run.user("hi")
+            raise KeyboardInterrupt
+
+    with savegame.open(address) as vault:
+        with pytest.raises(KeyboardInterrupt):
+            crash()
+        vault.thread("t").update(append={"messages": [{"role": "assistant", "content": [USE]}]})
+        for _ in range(4):
+            vault.supervise(resume, once=True)
+        info = vault.info("t")
+        assert info is not None
+        assert str(info.status) == "failed"
+        assert (info.status.reason or "").startswith("stuck")
+        assert list(vault.stale()) == []
 
 
 def test_older_calls_in_a_content_do_not_matter(face: type[Face], address: Path) -> None:

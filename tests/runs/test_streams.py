@@ -375,3 +375,24 @@ def test_a_stream_of_one_thread_does_not_log_into_another(
         one.stream(one.source(PIECES), leave=1)
         gc.collect()
     assert warnings_in(caplog)[0].startswith("thread 'a/ü'")
+
+
+def test_two_streams_at_once_give_one_reply(address: Path) -> None:
+    async def main() -> None:
+        async with savegame.open_async(address) as vault, vault.run("t") as run:
+            await run.user("hi")
+            both = asyncio.Barrier(2)
+
+            async def llm(_: Any) -> Any:
+                yield "Hel"
+                await both.wait()
+                yield "lo."
+
+            async def read() -> list[str]:
+                return [piece async for piece in run.stream(llm)]
+
+            found = await asyncio.gather(read(), read(), return_exceptions=True)
+            assert sorted(type(one).__name__ for one in found) == ["InvalidInputError", "list"]
+            assert [message["content"] for message in run.messages] == ["hi", "Hello."]
+
+    asyncio.run(main())

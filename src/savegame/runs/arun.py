@@ -115,8 +115,7 @@ class AsyncRun(AnyRun):
             finally:
                 await self._close(stream, source)
             reply = pieces.reply()
-            self._refuse_late(asked, reply)
-        await self._do(self._journal, reply, usage)
+        await self._do(self._journal, reply, usage, asked)
 
     async def tools(self, *, at_once: bool = False) -> None:
         """`Run.tools`. Cancelling it cancels asynchronous tools; others keep running, and their results are lost."""

@@ -51,12 +51,6 @@ class RunConversation:
             raise InvalidInputError(f"thread {thread.id!r} holds no conversation: its state has no list of messages")
         self.state: dict[str, Any] = {name: value for name, value in state.items() if name != "messages"}
         self.messages: list[dict[str, Any]] = messages
-        unlisted = next((unlisted_call(one) for one in self._newest_replies()), None)
-        if unlisted is not None:  # it would count as a final answer, and the call would never be made
-            raise InvalidInputError(
-                f"thread {thread.id!r}: its newest reply asks for a call in its content only ({unlisted}); list the calls as "
-                f"tool_calls=[{{'id', 'name', 'arguments'}}] of that message, and results as messages with the role 'tool'"
-            )
         self.status = Status("in_progress") if found is None else found.status
         self._noted: dict[str, Any] = thread.values(RUN)
         self._chosen, self._chosen_at = self._last_chosen(), None if found is None else found.created_at
@@ -96,12 +90,23 @@ class RunConversation:
         if str.__str__(self.status) in ("halted", "failed"):
             return True
         last = self.messages[-1] if self.messages else {}
-        return last.get("role") == Role.ASSISTANT and not last.get("tool_calls") and last.get(STOP_REASON) != PAUSED_TURN
+        if last.get("role") != Role.ASSISTANT or last.get("tool_calls") or last.get(STOP_REASON) == PAUSED_TURN:
+            return False
+        return unlisted_call(last) is None
 
     @property
     def reply(self) -> Any:
         """What the newest reply says; None if there is none."""
         return next((spoken(one.get("content")) for one in self._newest_replies()), None)
+
+    def refuse_unlisted(self) -> None:
+        """Raise InvalidInputError if the newest reply, written by others, has a call that no run would make."""
+        unlisted = next((unlisted_call(one) for one in self._newest_replies()), None)
+        if unlisted is not None:
+            raise InvalidInputError(
+                f"thread {self._thread.id!r}: its newest reply asks for a call in its content only ({unlisted}); list calls "
+                f"as tool_calls=[{{'id', 'name', 'arguments'}}] of that message, and results as messages with the role 'tool'"
+            )
 
     def _newest_replies(self) -> Iterator[dict[str, Any]]:
         return (one for one in reversed(self.messages) if one.get("role") == Role.ASSISTANT)

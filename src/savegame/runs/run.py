@@ -165,8 +165,11 @@ class AnyRun:
             return None
         return self._paid[1:]
 
-    def _journal(self, reply: Any, usage: Usage | None) -> Any:
-        """Save a reply; an error of `usage` is raised afterwards."""
+    def _journal(self, reply: Any, usage: Usage | None, asked: int | None = None) -> Any:
+        """Save a reply; an error of `usage` is raised afterwards. `asked`: to how many messages it is the reply."""
+        if asked not in (None, len(self._core.messages)):  # it would answer something else
+            with quoting(reply):
+                raise InvalidInputError("the conversation went on while the stream was read; read a stream to its end first")
         spent, wrong = spent_by(reply, usage)
         self._paid = None
         try:
@@ -177,12 +180,6 @@ class AnyRun:
         if wrong is not None:
             raise wrong
         return self.reply
-
-    def _refuse_late(self, asked: int, reply: Any) -> None:
-        """Raise InvalidInputError if the conversation went on while a stream was read: it would answer something else."""
-        if len(self._core.messages) != asked:
-            with quoting(reply):
-                raise InvalidInputError("the conversation went on while the stream was read; read a stream to its end first")
 
     def _keep(self, outcome: Outcome) -> None:
         go, done, result = outcome
@@ -322,8 +319,7 @@ class Run(AnyRun):
                 for close in closers(stream, source, "close"):
                     close()
             reply = pieces.reply()
-            self._refuse_late(asked, reply)
-        return self._journal(reply, usage)
+        return self._journal(reply, usage, asked)
 
     def tools(self, *, at_once: bool = False) -> None:
         """Settle every call of the newest reply that has no answer, one by one or `at_once`; answers in the model's order.
