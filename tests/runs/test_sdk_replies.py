@@ -426,6 +426,58 @@ def test_older_calls_in_a_content_do_not_matter(face: type[Face], address: Path)
         check_anthropic(one.run.anthropic_messages()[1])
 
 
+NAMES = st.sampled_from([
+    "role", "content", "tool_calls", "choices", "message", "output", "object", "type", "text", "item", "stop_reason", "status",
+    "id", "call_id", "name", "arguments", "input", "function", "refusal", "usage", "error", "incomplete_details", "api",
+    "delta", "finish_reason", "signature", "thinking", "summary", "annotations", "total_tokens", "custom",
+])  # fmt: skip
+WORDS = st.sampled_from([
+    "assistant", "message", "text", "tool_use", "function_call", "output_text", "refusal", "reasoning", "thinking", "response",
+    "incomplete", "max_tokens", "pause_turn", "custom", "server_tool_use", "anthropic", "openai-responses", "{", "{}", "\ud800",
+])  # fmt: skip
+ANY = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), WORDS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=5)),
+    max_leaves=12,
+)
+SHAPES = st.one_of(
+    st.builds(
+        lambda more, content: {"role": "assistant", **more, "content": content}, st.dictionaries(NAMES, ANY, max_size=4), ANY
+    ),
+    st.builds(lambda content: message(*content), st.lists(st.dictionaries(NAMES, ANY, max_size=4), max_size=3)),
+    st.builds(lambda output: response(*output), st.lists(st.dictionaries(NAMES, ANY, max_size=4), max_size=3)),
+    st.builds(
+        lambda given: {"choices": [{"message": {"role": "assistant", **given}}]}, st.dictionaries(NAMES, ANY, max_size=4)
+    ),
+    st.dictionaries(NAMES, ANY, max_size=4),
+    ANY,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SHAPES)
+def test_whatever_it_is_it_is_kept_or_in_the_error(reply: Any) -> None:
+    with savegame.open("memory:") as vault, vault.run("t") as run:
+        run.user("hi")
+        refusal: InvalidInputError | None = None
+        try:
+            run.model(lambda _: reply)
+        except InvalidInputError as error:
+            refusal = error
+        if refusal is not None:
+            assert refusal.reply is reply
+            assert not run.done
+            return
+        run.tools()
+        check_anthropic(run.anthropic_messages()[1])
+        run.openai_messages()
+        run.openai_input()
+        assert run.checkpoint is not None
+    with savegame.open("memory:") as vault, vault.run("t") as run:
+        run.user("hi")
+        list(run.stream(lambda _: [reply]))
+
+
 def test_what_is_no_reply_is_left_alone() -> None:
     for given_reply in ("text", 7, None, [USE], object):
         assert read_reply(given_reply) is given_reply

@@ -14,7 +14,7 @@ from savegame.messages.blocks import ANTHROPIC, API, CALL_IDS, RESPONSES, SERVER
 from savegame.messages.domain import Message
 
 _CUT: Final = frozenset({
-    "length", "max_tokens", "max_output_tokens", "model_context_window_exceeded", "content_filter", "refusal",
+    "length", "max_tokens", "max_output_tokens", "model_context_window_exceeded", "content_filter", "refusal", "incomplete",
 })  # fmt: skip
 """Why a model stopped, if that was before its end."""
 _REPLIES: Final = ("role", "choices", "output")
@@ -52,7 +52,7 @@ def read_reply(reply: Any) -> Any:
             "the model's reply is in no known form: it has no role; return {'role': 'assistant', 'content', 'tool_calls'}"
         )
     reason = message.get(STOP_REASON) or message.get("finish_reason")
-    if reason in _CUT and message.get("tool_calls"):
+    if isinstance(reason, str) and reason in _CUT and message.get("tool_calls"):
         raise InvalidInputError(
             f"the model's reply was cut off ({reason}) and asks for calls, which may not be whole; "
             f"allow more output and ask again"
@@ -64,8 +64,10 @@ def usage_of(reply: Any) -> Mapping[str, Any] | None:
     """The token counts in a reply; None if it has none."""
     if isinstance(reply, (str, Message)):
         return None
-    given = _plain(reply.get("usage") if isinstance(reply, Mapping) else getattr(reply, "usage", None))
-    return given if isinstance(given, Mapping) else None
+    try:
+        return _mapping(reply.get("usage") if isinstance(reply, Mapping) else getattr(reply, "usage", None)) or None
+    except InvalidInputError:  # counts that cannot be read do not cost the reply
+        return None
 
 
 def tokens_in(usage: Mapping[str, Any] | None) -> int | None:
@@ -94,6 +96,15 @@ def _plain(value: Any) -> Any:
         raise InvalidInputError(f"a {type(value).__name__} cannot be read: its model_dump raised {error!r}") from error
 
 
+def _mapping(value: Any) -> Mapping[str, Any]:
+    plain = _plain(value)
+    return plain if isinstance(plain, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else []
+
+
 def _stated(value: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that the API sent and that say something."""
     return {name: item for name, item in value.items() if item is not None and name not in _PARSED}
@@ -111,10 +122,9 @@ def _of_message(given: Mapping[str, Any]) -> dict[str, Any]:
         message["content"] = content = [_stated(part) if kind_of(part) else part for part in content]
         if any(kind_of(part) == "output_text" for part in content):
             return _of_response({"output": [given]})
-        if given.get("type") == "message":  # Anthropic's
+        if given.get("type") == "message" and not listed:  # Anthropic's
             noted = {name: message[name] for name in _NOTED if name in message}
             message = {"role": message.get("role"), API: ANTHROPIC} | noted | _content(content)
-            listed = None
         if not listed:
             message |= _calls(content)
     elif message.get("refusal") and not content:
@@ -135,10 +145,10 @@ def _content(parts: list[Any]) -> dict[str, Any]:
     """Parts as a content; a single text without anything to give back is just text."""
     if not parts:
         return {"content": ""}
-    if len(parts) == 1 and kind_of(parts[0]) == "text" and parts[0].keys() <= {"type", "text", "item"}:
-        item = parts[0].get("item", {})
-        if item.keys() <= {"id", "status"} and isinstance(parts[0].get("text"), str):
-            return {"content": parts[0]["text"]}
+    only = _mapping(parts[0])
+    is_bare = only.keys() <= {"type", "text", "item"} and _mapping(only.get("item")).keys() <= {"id", "status"}
+    if len(parts) == 1 and is_bare and kind_of(only) == "text" and isinstance(only.get("text"), str):
+        return {"content": only["text"]}
     return {"content": parts}
 
 
@@ -149,12 +159,12 @@ def _calls(parts: Sequence[Any]) -> dict[str, Any]:
 
 def _of_completion(given: Mapping[str, Any]) -> dict[str, Any]:
     """The message of an OpenAI chat completion."""
-    choices = [_plain(choice) for choice in given["choices"] or ()]
+    choices = _list(given["choices"])
     if len(choices) != 1:
         raise InvalidInputError(f"the model's reply has {len(choices)} choices; return one of them, as choices[n].message")
-    choice = choices[0] if isinstance(choices[0], Mapping) else {}
-    message = _plain(choice.get("message"))
-    if not isinstance(message, Mapping):
+    choice = _mapping(choices[0])
+    message = _mapping(choice.get("message"))
+    if not message:
         raise InvalidInputError("the model's reply has no message, only a piece of one; run.stream takes the pieces of text")
     reason = choice.get("finish_reason")
     return {STOP_REASON: reason, **_of_message(message)} if reason is not None else _of_message(message)
@@ -164,12 +174,14 @@ def _of_response(given: Mapping[str, Any]) -> dict[str, Any]:
     """The output of an OpenAI response as one message: texts, and the other items as parts."""
     status = given.get("status")
     if status in _UNFINISHED:
-        why = (_plain(given.get("error")) or {}).get("message") or "there is no whole output"
+        why = _mapping(given.get("error")).get("message") or "there is no whole output"
         raise InvalidInputError(f"the model's reply has the status {status!r}: {why}; ask again")
     parts: list[Any] = []
-    for item in given.get("output") or ():
-        plain = _plain(item)
-        kind = kind_of(plain) or type(item).__name__
+    for item in _list(given.get("output")):
+        plain = _mapping(item)
+        kind = kind_of(plain)
+        if kind is None:
+            raise InvalidInputError("the model's reply has an output item without a type; return the response as it came")
         if kind == "message":
             parts += _texts(_stated(plain))
         elif kind.endswith("_call") and kind not in SERVER_CALLS | CALL_IDS.keys():
@@ -180,7 +192,7 @@ def _of_response(given: Mapping[str, Any]) -> dict[str, Any]:
     if any(kind_of(part) == "refusal" for part in parts):
         message[STOP_REASON] = "refusal"
     if status == "incomplete":
-        message[STOP_REASON] = (_plain(given.get("incomplete_details")) or {}).get("reason") or status
+        message[STOP_REASON] = _mapping(given.get("incomplete_details")).get("reason") or status
     return message | _calls(parts)
 
 
@@ -188,8 +200,8 @@ def _texts(item: dict[str, Any]) -> list[dict[str, Any]]:
     """The texts of a message item, each with what is needed to put the item together again."""
     about = {name: value for name, value in item.items() if name not in ("type", "role", "content")}
     found = []
-    for given in item.get("content") or ():
-        part = _stated(_plain(given))
+    for given in _list(item.get("content")):
+        part = _stated(_mapping(given))
         if part.get("type") == "refusal":
             found.append({"type": "refusal", "refusal": part.get("refusal"), "item": about})
         else:
