@@ -109,8 +109,8 @@ class AsyncRun(AnyRun):
             try:
                 while (piece := await self._next_piece(source, pieces)) is not END:
                     text = pieces.take(piece)
-                    self._between_pieces()
-                    if text is not None:
+                    if text is not None:  # a message that has arrived is whole: it is saved
+                        self._between_pieces()
                         yield text
             finally:
                 await self._close(stream, source)

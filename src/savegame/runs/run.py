@@ -156,7 +156,7 @@ class AnyRun:
         return reason is not None
 
     def _between_pieces(self) -> None:
-        """Called after each piece of a stream. Raises if the rest of it could not be saved."""
+        """Called before each piece of a stream is handed on. Raises if the whole could not be saved."""
         self._core.check()
 
     def _unkept_reply(self) -> tuple[Any, Usage | None] | None:
@@ -312,8 +312,8 @@ class Run(AnyRun):
             try:
                 while (piece := next_piece(source, pieces)) is not END:
                     text = pieces.take(piece)
-                    self._between_pieces()
-                    if text is not None:
+                    if text is not None:  # a message that has arrived is whole: it is saved
+                        self._between_pieces()
                         yield text
             finally:
                 for close in closers(stream, source, "close"):
