@@ -16,9 +16,6 @@ import savegame
 from savegame import Run, Toolbox
 from savegame.testing.provider import check_anthropic, check_openai
 
-anthropic = pytest.importorskip("anthropic")
-openai = pytest.importorskip("openai")
-
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "models.md"
 SAID, DONE = "I will refund it.", "It is refunded."
 THOUGHT = {"type": "thinking", "thinking": "It is lost.", "signature": "EqQB"}
@@ -66,10 +63,12 @@ class Service(NamedTuple):
 
 
 def _anthropic(url: str, is_async: bool) -> Any:
+    anthropic = pytest.importorskip("anthropic")
     return (anthropic.AsyncAnthropic if is_async else anthropic.Anthropic)(api_key="k", base_url=url, max_retries=0)
 
 
 def _openai(url: str, is_async: bool) -> Any:
+    openai = pytest.importorskip("openai")
     return (openai.AsyncOpenAI if is_async else openai.OpenAI)(api_key="k", base_url=f"{url}/v1", max_retries=0)
 
 

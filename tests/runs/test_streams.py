@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_cut_by_an_exception(face: type[Face], address: Path, place: int, caplog
             one.stream(one.source(cut))
         nothing_kept(one, before)
         assert warnings_in(caplog) == [
-            f"thread 't': a stream was cut after {place} pieces (ConnectionError); nothing of it was kept"
+            f"thread 't': a stream was cut (ConnectionError), pieces so far: {place}; nothing of it was kept"
         ]
         assert one.stream(one.source(PIECES)) == PIECES
     assert steps(address) == ["manual", "llm_response"]
@@ -136,7 +137,7 @@ def test_left_by_its_reader(face: type[Face], address: Path, place: int, caplog:
         gc.collect()
         nothing_kept(one, before)
         assert warnings_in(caplog) == [
-            f"thread 't': a stream was cut after {place} pieces (its reader left); nothing of it was kept"
+            f"thread 't': a stream was cut (its reader left), pieces so far: {place}; nothing of it was kept"
         ]
         assert one.model("It is lost.") == "It is lost."
     assert steps(address) == ["manual", "llm_response"]
@@ -229,8 +230,44 @@ def test_cancelled_at_every_piece(address: Path, place: int, caplog: pytest.LogC
 
     asyncio.run(main())
     assert warnings_in(caplog) == [
-        f"thread 't': a stream was cut after {place} pieces (CancelledError); nothing of it was kept"
+        f"thread 't': a stream was cut (CancelledError), pieces so far: {place}; nothing of it was kept"
     ]
+
+
+def test_cancelled_while_a_thread_reads(address: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A thread cannot be stopped: the lease is not given back but runs out, as for tools."""
+    reading, go_on = threading.Event(), threading.Event()
+    ended: list[int] = []
+
+    def llm(_: Any) -> Any:
+        yield "a"
+        reading.set()
+        ended.append(go_on.wait(30))
+        yield "b"
+
+    async def main() -> None:
+        async with savegame.open_async(address) as vault:
+
+            async def agent() -> None:
+                async with vault.run("t") as run:
+                    await run.user("hi")
+                    async for _ in run.stream(llm):
+                        pass
+
+            task = asyncio.create_task(agent())
+            assert await asyncio.to_thread(reading.wait, 30)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            row = await vault.call(lambda sync: sync.store.thread(ThreadKey("default", "t")))
+            assert row is not None
+            assert row.lease is not None
+            assert row.lease.expires > await vault.call(lambda sync: sync.store.clock())
+            go_on.set()
+
+    asyncio.run(main())
+    assert warnings_in(caplog) == ["thread 't': a stream was cut (CancelledError), pieces so far: 1; nothing of it was kept"]
+    assert steps(address) == ["manual"]
 
 
 # -- refused ---------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def receiving(thread_id: str) -> Iterator[StreamPieces]:
     except BaseException as error:  # a caller that leaves or is cancelled too
         why = "its reader left" if isinstance(error, GeneratorExit) else type(error).__name__
         logger.warning(
-            "thread %r: a stream was cut after %d pieces (%s); nothing of it was kept", thread_id, len(pieces or ()), why
+            "thread %r: a stream was cut (%s), pieces so far: %d; nothing of it was kept", thread_id, why, len(pieces or ())
         )
         raise
 
