@@ -17,7 +17,7 @@ from savegame.runs.sdk_replies import tokens_in, usage_of
 from savegame.timeline.timeline import Timeline
 from savegame.waiting.awaiting import plain_result
 
-OVER: Final = "budget"
+OVER_BUDGET: Final = "budget"
 """The first word of the reason for which a run over budget is halted."""
 
 
@@ -59,9 +59,9 @@ class Expenses(NamedTuple):
     def over(self, budget: Budget) -> str | None:
         """The reason to halt; None while there is something left."""
         if budget.tokens is not None and self.tokens >= budget.tokens:
-            return f"{OVER}: {self.tokens} of {budget.tokens} tokens spent"
+            return f"{OVER_BUDGET}: {self.tokens} of {budget.tokens} tokens spent"
         if budget.cost is not None and self.cost >= budget.cost:
-            return f"{OVER}: a cost of {self.cost:.6g} of {budget.cost:.6g} spent"
+            return f"{OVER_BUDGET}: a cost of {self.cost:.6g} of {budget.cost:.6g} spent"
         return None
 
 

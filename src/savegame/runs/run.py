@@ -15,22 +15,22 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from contextvars import copy_context
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeGuard, TypeVar
 
 from savegame.checkpoint import Checkpoint
 from savegame.errors import InvalidInputError, TransactionFailed, UnavailableError, UnsupportedError
 from savegame.messages import views
 from savegame.messages.domain import AgentState
-from savegame.messages.input_items import input_items
-from savegame.model import Kind, Status, checked_id, checked_text
+from savegame.model import Kind, Status, checked_id
 from savegame.runs import tracing
-from savegame.runs.budget import OVER, Budget, Usage, spent_by
+from savegame.runs.budget import OVER_BUDGET, Budget, Usage, spent_by
 from savegame.runs.conversation import NO_RESULT
 from savegame.runs.core import Go, KnownCall, RunCore
 from savegame.runs.lease import Hold
 from savegame.runs.replies import plain_reply, quoting
 from savegame.runs.sdk_replies import usage_of
+from savegame.runs.showing import Showing
 from savegame.runs.streams import END, closers, next_piece, receiving, source_of
 from savegame.runs.toolbox import Call, Toolbox, ToolKind, delays
 from savegame.store import Capability, Store
@@ -62,7 +62,7 @@ class TimedOut(TimeoutError):
         super().__init__(f"it did not return within {timeout.total_seconds():g} s")
 
 
-class AnyRun:
+class AnyRun(Showing):
     """The common part of Run and AsyncRun: the state of a run, and saving the outcomes of calls."""
 
     def __init__(
@@ -75,8 +75,8 @@ class AnyRun:
         budget: Budget | None = None,
         load_agent: Callable[[], AgentState | None] | None = None,
     ) -> None:
-        self._core, self._hold, self._store, self._thread_id = core, hold, store, thread_id
-        self._budget, self._load_agent = budget, load_agent
+        super().__init__(core, load_agent)
+        self._hold, self._store, self._thread_id, self._budget = hold, store, thread_id, budget
         if budget is not None:
             core.count_spent()
         self._paid: tuple[Checkpoint | None, Any, Usage | None] | None = None
@@ -112,27 +112,6 @@ class AnyRun:
         """False once the lease is known to be lost: nothing can be written any more."""
         return not self._hold.lost.is_set()
 
-    def openai_messages(self, **options: Any) -> list[dict[str, Any]]:
-        """The messages that `model` passes, in the form of OpenAI's chat completions; takes the options of `model`."""
-        return views.openai_messages(self._select(**options))
-
-    def openai_input(self, **options: Any) -> list[dict[str, Any]]:
-        """The messages that `model` passes, as the input items of OpenAI's responses; takes the options of `model`."""
-        return input_items(self._select(**options))
-
-    def anthropic_messages(self, **options: Any) -> tuple[str, list[dict[str, Any]]]:
-        """The system text and the messages that `model` passes, in Anthropic's form; takes the options of `model`."""
-        return views.anthropic_messages(self._select(**options))
-
-    def _select(self, system: str | None = None, **options: Any) -> list[dict[str, Any]]:
-        prompt = self._agents_prompt if system is None else checked_text(system, "system")
-        return self._core.select_messages(prompt, **options)
-
-    @cached_property
-    def _agents_prompt(self) -> str | None:
-        agent = None if self._load_agent is None else self._load_agent()
-        return None if agent is None else agent.system_prompt
-
     def _question(self, system: str | None, options: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """The messages for the model; None if the budget is spent, so that the run has halted.
 
@@ -148,7 +127,7 @@ class AnyRun:
         if self._budget is None:
             return False
         status = self._core.status
-        if str.__str__(status) == "halted" and (status.reason or "").startswith(OVER):
+        if str.__str__(status) == "halted" and (status.reason or "").startswith(OVER_BUDGET):
             return True
         reason = self._core.spent.over(self._budget)
         if reason is not None:
