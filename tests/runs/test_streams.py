@@ -179,13 +179,17 @@ def cut(messages):
         yield piece
     os.kill(os.getpid(), signal.SIGKILL)
 
+async def cut_on_a_loop(messages):
+    for piece in cut(messages):
+        yield piece
+
 with entered(FACES[{face!r}], {address!r}) as one:
     one.user("where is it?")
-    one.stream(cut)
+    one.stream(cut_on_a_loop if {face!r} == "loop" else cut)
 """
 
 
-@pytest.mark.parametrize("name", ["plain", "thread"])
+@pytest.mark.parametrize("name", FACES)
 @pytest.mark.parametrize("place", range(len(PIECES) + 1))
 def test_killed_at_every_piece(name: str, address: Path, place: int) -> None:
     script = textwrap.dedent(KILLED).format(pieces=PIECES, place=place, face=name, address=str(address))
