@@ -127,6 +127,8 @@ class Runner:
         try:
             self._count_takeover(thread, hold)
             core = RunCore(thread, box, hold, policy, agent)
+            if driver is not _Bare:
+                core.refuse_unlisted()
             to_resume = True  # unless it ends normally or with a question to a person
             # an asynchronous driver starts in a worker, but its span must start on the loop, which does that itself
             with nullcontext() if awaits else tracing.run(thread.id, agent):
