@@ -259,7 +259,7 @@ def newest_generation(calls: Iterable[str]) -> int:
 
 
 def for_fork(records: Records, messages: Sequence[Any], before: Collection[str], encode: Callable[[Any], bytes]) -> Records:
-    """The part of a ledger that a run on a fork needs: steps, sleeps, and the calls of the newest reply, which may be unsettled.
+    """The part of a ledger that a fork needs: steps, sleeps, and the calls of the newest reply, which may be unsettled.
 
     `messages` is the conversation at the fork, `before` the ids of its ancestors.
     """
