@@ -114,7 +114,9 @@ def test_a_message_that_was_taken_back_is_not_taken_in_and_its_key_stays_used(va
     assert not vault.send("t", "one", key="1")
 
 
-@pytest.mark.parametrize("content", [Message.assistant("no"), {"role": "tool", "content": "", "tool_call_id": "x"}, {"role": "?"}])
+@pytest.mark.parametrize(
+    "content", [Message.assistant("no"), {"role": "tool", "content": "", "tool_call_id": "x"}, {"role": "?"}]
+)
 def test_what_a_run_would_refuse_is_refused(vault: Vault, content: Any) -> None:
     with pytest.raises(InvalidInputError):
         vault.send("t", content)
