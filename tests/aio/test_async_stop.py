@@ -47,7 +47,7 @@ async def test_a_model_that_is_awaited_is_cancelled(vault: AsyncVault) -> None:
 
     for ask in (llm, lambda messages: llm(messages)):
         await vault.thread("t").delete()
-        with pytest.raises(Stopped) as stopped:
+        with pytest.raises(Stopped) as stopped:  # noqa: PT012 - it leaves the run
             async with vault.run("t") as run:
                 await run.user("hi")
                 await run.model(ask)
@@ -71,7 +71,7 @@ async def test_a_model_in_a_thread_is_waited_for(vault: AsyncVault) -> None:
     async def mail() -> str:
         raise AssertionError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(Stopped):  # noqa: PT012 - it leaves the run
         async with vault.run("t", tools=tools) as run:
             await run.user("hi")
             await run.model(llm)
@@ -119,7 +119,7 @@ async def test_tools_that_may_run_again_are_cancelled_and_others_have_a_grace(va
             time.sleep(0.05)
         return "its own end"
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):  # noqa: PT012 - it leaves the run
         patch.setattr(arun, "GRACE_S", 0.3)
         async with vault.run("t", tools=tools) as run:
             await run.user("hi")
@@ -150,7 +150,7 @@ async def test_a_tool_that_ends_within_its_grace_is_kept(on_disk: AsyncVault) ->
             await asyncio.sleep(0.05)
         return "rolled back"
 
-    with pytest.raises(Stopped):
+    with pytest.raises(Stopped):  # noqa: PT012 - it leaves the run
         async with on_disk.run("t", tools=tools) as run:
             await run.user("hi")
             await run.model(lambda _: calls("mail"))
@@ -189,7 +189,7 @@ async def test_a_timeout_of_the_models_own_is_no_stop(on_disk: AsyncVault) -> No
             await asyncio.sleep(3600)
         return "never"
 
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError):  # noqa: PT012 - it leaves the run
         async with on_disk.run("t") as run:
             await run.user("hi")
             await run.model(llm)

@@ -1,4 +1,4 @@
-"""The inbox: messages that come while a run works, or while none does; each key once, in order, never between calls and answers."""
+"""The inbox: messages that come while a run works or none does; each key once, in order, never between calls and answers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_message_is_sent_while_a_run_holds_the_thread_and_taken_in_before_the_
         run.user("first")
         assert other.send("t", "second", key="k")
         assert other.send("t", {"role": "user", "content": [{"type": "text", "text": "third"}]})
-        assert [message.key for message in vault.inbox("t")][0] == "k"
+        assert next(vault.inbox("t")).key == "k"
         run.model(llm)
         assert run.done
     assert asked == [["first", "second", [{"type": "text", "text": "third"}]]]
@@ -206,7 +206,7 @@ def test_mail_of_a_thread_that_waits_for_a_person_waits_too(vault: Vault) -> Non
         return "sent"
 
     tools = tools_of(wire, ask=True)
-    with pytest.raises(Paused) as paused, vault.run("t", tools=tools) as run:
+    with pytest.raises(Paused) as paused, vault.run("t", tools=tools) as run:  # noqa: PT012 - it leaves the run
         run.user("pay")
         run.model(lambda _: {**CALLS, "tool_calls": [{"id": "c1", "name": "wire", "arguments": {"iban": "DE00"}}]})
         run.tools()
@@ -230,7 +230,7 @@ def test_mail_of_a_thread_whose_call_is_unknown_waits_until_it_is_resolved(vault
         raise KeyboardInterrupt
 
     tools = tools_of(look)
-    with pytest.raises(KeyboardInterrupt), vault.run("t", tools=tools) as run:
+    with pytest.raises(KeyboardInterrupt), vault.run("t", tools=tools) as run:  # noqa: PT012 - it leaves the run
         run.user("hi")
         run.model(lambda _: CALLS)
         run.tools()

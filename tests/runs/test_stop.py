@@ -51,7 +51,7 @@ STOPPED = "error: the run was stopped before this call had a result: user presse
 def test_the_model_is_not_asked_any_more(opened: Opener) -> None:
     vault = opened()
     other = vault if vault.store.scheme == "memory" else opened()
-    with pytest.raises(Stopped) as stopped, vault.run("t") as run:
+    with pytest.raises(Stopped) as stopped, vault.run("t") as run:  # noqa: PT012 - it leaves the run
         run.user("hi")
         assert other.stop("t", "user pressed stop")
         run.model(lambda _: pytest.fail("the model was asked"))
@@ -86,7 +86,7 @@ def test_no_further_call_is_begun_and_known_results_are_kept(vault: Vault, at_on
         raise AssertionError
 
     replies = calls("first", *(["first"] * 7 if at_once else []), "second", "third")
-    with pytest.raises(Stopped), vault.run("t", tools=tools) as run:
+    with pytest.raises(Stopped), vault.run("t", tools=tools) as run:  # noqa: PT012 - it leaves the run
         run.user("hi")
         run.model(lambda _: replies)
         run.tools(at_once=at_once)
@@ -113,7 +113,7 @@ def test_a_retry_is_not_begun_either(vault: Vault) -> None:
         vault.stop("t", "user pressed stop")
         raise ValueError("no luck")
 
-    with pytest.raises(Stopped), vault.run("t", tools=tools) as run:
+    with pytest.raises(Stopped), vault.run("t", tools=tools) as run:  # noqa: PT012 - it leaves the run
         run.user("hi")
         run.model(lambda _: calls("flaky"))
         run.tools()
@@ -122,7 +122,7 @@ def test_a_retry_is_not_begun_either(vault: Vault) -> None:
 
 
 def test_only_a_later_message_reopens(vault: Vault) -> None:
-    with pytest.raises(Stopped), vault.run("t") as run:
+    with pytest.raises(Stopped), vault.run("t") as run:  # noqa: PT012 - it leaves the run
         run.user("hi")
         vault.stop("t", "user pressed stop")
         vault.send("t", "early")
@@ -186,7 +186,7 @@ def test_a_holder_whose_lease_was_taken_over_is_fenced_not_stopped(store: str, t
     """As one that was frozen: the other holder is not stopped by what was said to this one."""
     clock = Clock()
     vault = clocked(store, tmp_path, clock)()
-    with pytest.raises(Fenced), vault.run("t") as run:
+    with pytest.raises(Fenced), vault.run("t") as run:  # noqa: PT012 - it leaves the run
         run.user("hi")
         assert vault.stop("t", "to the first")
         clock.now += HOUR_US
@@ -213,7 +213,7 @@ def test_a_thread_without_a_run_is_halted_at_once(vault: Vault) -> None:
     def look() -> str:
         raise AssertionError
 
-    with pytest.raises(Paused), vault.run("t", tools=tools) as run:
+    with pytest.raises(Paused), vault.run("t", tools=tools) as run:  # noqa: PT012 - it leaves the run
         run.user("hi")
         run.model(lambda _: calls("wire", "look"))
         run.tools()
@@ -243,7 +243,7 @@ def test_what_a_crashed_run_may_have_done_is_said(vault: Vault) -> None:
 
     for name, other, attempt in (("pay", "mail", 1), ("mail", "pay", 1)):
         vault.thread("t").delete()
-        with pytest.raises(KeyboardInterrupt), vault.run("t", tools=tools) as run:
+        with pytest.raises(KeyboardInterrupt), vault.run("t", tools=tools) as run:  # noqa: PT012 - it leaves the run
             run.user("hi")
             run.model(lambda _, name=name, other=other: calls(name, other))
             run.tools()
@@ -292,7 +292,7 @@ def test_a_holder_of_a_moment_passes_a_stop_on(vault: Vault) -> None:
     def mail() -> str:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), vault.run("t", tools=tools) as run:
+    with pytest.raises(KeyboardInterrupt), vault.run("t", tools=tools) as run:  # noqa: PT012 - it leaves the run
         run.user("hi")
         run.model(lambda _: calls("mail"))
         run.tools()
