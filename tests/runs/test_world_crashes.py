@@ -22,7 +22,7 @@ LEASE = dt.timedelta(seconds=0.5)
 
 def test_an_agent_that_was_killed_at_any_moment_goes_on(address: str, log: Log) -> None:
     """Every message is taken in once and in order, sleeps end, a stop halts; and that whatever was killed."""
-    with Child(die_at_each, address, range(1, 1000), log, False, WorldAgent) as child:  # noqa: FBT003 - a positional one
+    with Child(die_at_each, address, range(1, 1000), log, False, WorldAgent) as child:
         ends = child.rest()
     assert ends[-1] == ["finished"]
     moments = {end[1] for end in ends if end[0] == "dies"}
@@ -40,7 +40,7 @@ def test_an_agent_that_was_killed_at_any_moment_goes_on(address: str, log: Log) 
     ("senders", "count"), [(3, 6), pytest.param(8, 25, marks=[pytest.mark.campaign, pytest.mark.timeout(3600)])]
 )
 def test_what_many_send_twice_to_a_thread_whose_runs_are_killed_arrives_once(address: str, senders: int, count: int) -> None:
-    chance = random.Random(7)  # noqa: S311 - which moments are deadly
+    chance = random.Random(7)
     names = [f"s{number}" for number in range(senders)]
     kills = 0
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""An agent that lives in the world: messages come while it works, it sleeps, and it is stopped. Killed at any moment, and resumed.
+"""An agent in the world: messages come while it works, it sleeps, and it is stopped. Killed at any moment, and resumed.
 
 Also senders that send everything twice, a process that resumes what is stale, and what must be true of the conversation.
 """
