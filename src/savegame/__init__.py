@@ -24,6 +24,7 @@ from savegame.errors import (
     OutOfSpace,
     Paused,
     SavegameError,
+    Stopped,
     StoreNotFound,
     ThreadNotFound,
     UnavailableError,
@@ -48,6 +49,7 @@ from savegame.opening import open_vault as open  # noqa: A004 - the public name
 from savegame.present.diffs import Diff
 from savegame.runs.arun import AsyncRun
 from savegame.runs.budget import Budget
+from savegame.runs.inbox import InboxMessage
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.run import Run
 from savegame.runs.runner import RunInfo, StaleRun
@@ -94,6 +96,7 @@ __all__ = [
     "Fenced",
     "Hit",
     "Hits",
+    "InboxMessage",
     "InvalidInputError",
     "InvalidState",
     "Kind",
@@ -112,6 +115,7 @@ __all__ = [
     "StaleRun",
     "Stats",
     "Status",
+    "Stopped",
     "StoreNotFound",
     "Strategy",
     "Thread",
