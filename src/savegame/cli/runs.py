@@ -15,11 +15,10 @@ from rich.text import Text
 
 from savegame.cli import json_output
 from savegame.cli.printing import ago, clip, escape, one_line, print_json, print_json_list, print_lines, print_table, say, warn
-from savegame.cli.rendering import call_text, value_text
+from savegame.cli.rendering import entry_text, value_text
 from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, command, complete_thread, get_thread, use_vault
 from savegame.encoding.text import plain_text
 from savegame.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
-from savegame.messages.transcript import MessageCall
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.runner import StaleRun
 from savegame.vault import Vault
@@ -31,6 +30,7 @@ STYLES: Final = {
 NEEDS: Final = {
     "answer": (" for an answer", "answer", "--approve, or --reject WHY"),
     "value": (" for an answer", "answer", "--value JSON"),
+    "repeat": (" for an answer: it was made before", "answer", "--approve, --approve --reuse, or --reject WHY"),
     "outcome": (": the outcome is unknown", "resolve", "--result JSON, or --error TEXT"),
 }
 """By what a call needs from a person: a description, the command, and its options."""
@@ -97,9 +97,8 @@ def calls(
 
 def _settled_line(entry: CallEntry) -> Text:
     """A call that ended: status, call, result and key."""
-    call = MessageCall(entry.key, entry.name, entry.arguments, entry.error or entry.result, failed=entry.error is not None)
     status = (f"{entry.status.value:8}", STYLES.get(entry.status, ""))
-    return Text.assemble(status, call_text(call, full=False), (f"  {one_line(entry.key)}", "dim"))
+    return Text.assemble(status, entry_text(entry), (f"  {one_line(entry.key)}", "dim"))
 
 
 def _print_open(thread_id: str, entry: CallEntry, need: str | None, *, alone: bool) -> None:
@@ -145,6 +144,10 @@ def answer(
     value: Annotated[
         str | None, typer.Option(metavar="JSON", help="Answer to the interrupt of a LangGraph graph: what interrupt() returns.")
     ] = None,
+    reuse: Annotated[
+        bool,
+        typer.Option("--reuse", help="With --approve, of a call that was made before: use the kept result, do not repeat it."),
+    ] = False,
     comment: Annotated[str | None, typer.Option(metavar="TEXT", help="Comment to record with the approval.")] = None,
     store: Store = None,
     namespace: Namespace = "default",
@@ -158,15 +161,18 @@ def answer(
     """
     if approve + (reject is not None) + (value is not None) != 1:
         raise InvalidInputError("pass one of --approve, --reject WHY and --value JSON")
+    if reuse and not approve:
+        raise InvalidInputError("--reuse approves a call with its kept result; pass --approve --reuse")
     given = _parse_json(value, "--value") if value is not None else True if reject is None else reject or False
     with use_vault(store, namespace, change=True) as vault:
         name = get_thread(vault, thread, whole=True).id
         entry = _choose_call(vault, name, call, (CallStatus.WAITING,))
         if value is not None and not entry.interrupt:
             raise InvalidInputError(f"{entry.name!r} is a tool call; pass --approve or --reject WHY")
-        if not vault.answer(name, entry, given, comment=comment):
+        if not vault.answer(name, entry, given, comment=comment, reuse=reuse):
             raise AlreadyExistsError(f"call {entry.key} of {entry.name!r} was already answered; the first answer counts")
-    what = "answered" if value is not None else "rejected" if reject is not None else "approved"
+    approved = "approved with the kept result" if reuse else "approved"
+    what = "answered" if value is not None else "rejected" if reject is not None else approved
     _print_decision(name, entry, what, as_json=as_json)
 
 

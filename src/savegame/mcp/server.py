@@ -54,7 +54,9 @@ INSTRUCTIONS: Final = """\
 savegame stores agents, their conversations and every earlier state of both.
 To be able to go back: call agent_save once, conversation_save with append as you go, checkpoint_create before anything risky.
 To go back: checkpoint_restore (the agent and all its conversations) or thread_rewind (one conversation). Going back loses
-nothing: each answer names an undo. To inspect: thread_history, thread_diff, thread_load. To try something else: thread_fork.
+nothing: each answer names an undo. It does not take back what tools did in the world: the answers list these effects.
+To inspect: thread_history, thread_diff, thread_load, thread_effects. To try something else: thread_fork.
+To reach an agent at work: message_send, thread_stop.
 Long answers are paged: pass next as after (or next_start as start) to continue, and the paths under cut to thread_load.
 """
 

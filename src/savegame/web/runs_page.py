@@ -46,13 +46,13 @@ def show_failure(ui: Ui, params: Params, error: SavegameError) -> Response:
 def answer(ui: Ui, params: Params) -> Response:
     """Approve or reject a call, with a comment that the model gets on a rejection; or answer an interrupt with a value."""
     verdict, given = required(params, "verdict"), params.get("value", "")
-    if verdict not in ("approve", "reject", "text", "json"):
-        raise InvalidInputError(f"verdict must be approve, reject, text or json, not {verdict!r}")
-    value = given if verdict == "text" else _json(given) if verdict == "json" else verdict == "approve"
+    if verdict not in ("approve", "reuse", "reject", "text", "json"):
+        raise InvalidInputError(f"verdict must be approve, reuse, reject, text or json, not {verdict!r}")
+    value = given if verdict == "text" else _json(given) if verdict == "json" else verdict in ("approve", "reuse")
     thread_id, key = required(params, "id"), required(params, "call")
     if verdict in ("text", "json") and not any(one.interrupt for one in ui.vault.calls(thread_id) if one.key == key):
         raise InvalidInputError(f"the graph of {thread_id!r} does not wait for {key!r} any more, or it is a tool call; reload")
-    first = ui.vault.answer(thread_id, key, value, comment=params.get("comment") or None)
+    first = ui.vault.answer(thread_id, key, value, comment=params.get("comment") or None, reuse=verdict == "reuse")
     return ui.go("runs", done="answer" if first else "answered")
 
 
