@@ -416,54 +416,6 @@ class Tools:
         head = schemas.CheckpointEntry.of(thread.rewind(target, expect=before))
         return schemas.RewindResult(head=head, undo=None if before is None else before.id, **staying)
 
-    @_tool("List effects", reads=True)
-    def thread_effects(
-        self,
-        *,
-        thread_id: ThreadId,
-        since: Annotated[Ref | None, Field(description="Only effects begun after this checkpoint.")] = None,
-        limit: Limit = 50,
-        after: After = None,
-    ) -> schemas.EffectPage:
-        """List what the tools of a thread's runs did in the world, oldest first.
-
-        Going back does not undo it. Before you do something again, look here whether it was done already.
-        """
-        self._existing(thread_id)
-        point = None if since is None else _at(since, self._vault.thread(thread_id).load)
-        first = parse_number(after)
-        found = islice(self._vault.effects(thread_id, after=point), first, None)
-        entries, more = fill_page(found, limit, partial(schemas.EffectEntry.of, thread_id), self.room)
-        return schemas.EffectPage(effects=entries, next=str(first + len(entries)) if more else None)
-
-    @_tool("Send a message to a thread", repeatable=True)
-    def message_send(
-        self,
-        *,
-        thread_id: ThreadId,
-        content: Annotated[str, Field(description="The text of the user's message.")],
-        key: Annotated[
-            str, Field(max_length=LONGEST_KEY, description="Your id for this message. A thread takes each key only once.")
-        ],
-    ) -> schemas.MessageSent:
-        """Send a message to the agent that works on a thread, even while it runs; its run takes the message in next.
-
-        Use conversation_save for a conversation that you keep yourself.
-        """
-        return schemas.MessageSent(thread_id=thread_id, new=self._vault.send(thread_id, content, key=f"{SENDER}{key}"))
-
-    @_tool("Stop a run", repeatable=True)
-    def thread_stop(
-        self,
-        *,
-        thread_id: ThreadId,
-        reason: Annotated[str, Field(max_length=LONGEST_REASON, description="Why; its agent and the user can read it.")],
-    ) -> schemas.StopResult:
-        """Stop the run of a thread before its next call. What it did stays; only a later message opens the thread again."""
-        stopped = self._vault.stop(thread_id, reason)
-        info = self._vault.info(thread_id)
-        return schemas.StopResult(thread_id=thread_id, stopped=stopped, status="" if info is None else str.__str__(info.status))
-
     @_tool("Label a checkpoint", repeatable=True)
     def checkpoint_label(
         self,
@@ -522,6 +474,56 @@ class Tools:
             next_start=part.following,
             cut=part.cuts,
         )
+
+    # -- agents at work -----------------------------------------------------------------------------
+
+    @_tool("List effects", reads=True)
+    def thread_effects(
+        self,
+        *,
+        thread_id: ThreadId,
+        since: Annotated[Ref | None, Field(description="Only effects begun after this checkpoint.")] = None,
+        limit: Limit = 50,
+        after: After = None,
+    ) -> schemas.EffectPage:
+        """List what the tools of a thread's runs did in the world, oldest first.
+
+        Going back does not undo it. Before you do something again, look here whether it was done already.
+        """
+        self._existing(thread_id)
+        point = None if since is None else _at(since, self._vault.thread(thread_id).load)
+        first = parse_number(after)
+        found = islice(self._vault.effects(thread_id, after=point), first, None)
+        entries, more = fill_page(found, limit, partial(schemas.EffectEntry.of, thread_id), self.room)
+        return schemas.EffectPage(effects=entries, next=str(first + len(entries)) if more else None)
+
+    @_tool("Send a message to a thread", repeatable=True)
+    def message_send(
+        self,
+        *,
+        thread_id: ThreadId,
+        content: Annotated[str, Field(description="The text of the user's message.")],
+        key: Annotated[
+            str, Field(max_length=LONGEST_KEY, description="Your id for this message. A thread takes each key only once.")
+        ],
+    ) -> schemas.MessageSent:
+        """Send a message to the agent that works on a thread, even while it runs; its run takes the message in next.
+
+        Use conversation_save for a conversation that you keep yourself.
+        """
+        return schemas.MessageSent(thread_id=thread_id, new=self._vault.send(thread_id, content, key=f"{SENDER}{key}"))
+
+    @_tool("Stop a run", repeatable=True)
+    def thread_stop(
+        self,
+        *,
+        thread_id: ThreadId,
+        reason: Annotated[str, Field(max_length=LONGEST_REASON, description="Why; its agent and the user can read it.")],
+    ) -> schemas.StopResult:
+        """Stop the run of a thread before its next call. What it did stays; only a later message opens the thread again."""
+        stopped = self._vault.stop(thread_id, reason)
+        info = self._vault.info(thread_id)
+        return schemas.StopResult(thread_id=thread_id, stopped=stopped, status="" if info is None else str.__str__(info.status))
 
     def _conversations_of(self, agent_id: str | None) -> set[str]:
         return {info.id for info in self._vault.conversations(agent_id)} if agent_id is not None else set()
