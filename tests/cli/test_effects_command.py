@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,13 +37,13 @@ def pay(vault: savegame.Vault, thread_id: str, text: str | None = "Refund me.") 
 
 
 @pytest.fixture
-def paid(on_disk: str) -> Iterator[str]:
+def paid(on_disk: str) -> str:
     """A thread whose run refunded after its first checkpoint, which has the label "asked"."""
     made.clear()
     with savegame.open(on_disk) as vault:
         vault.thread("order").save({"messages": [{"role": "user", "content": "Hello"}]}, label="asked")
         pay(vault, "order")
-    yield on_disk
+    return on_disk
 
 
 def effects(store: str, *arguments: object) -> list[dict[str, Any]]:
@@ -70,7 +69,11 @@ def test_effects_are_listed_with_what_became_of_them(paid: str) -> None:
 
 def names_the_refund(done: Done) -> bool:
     shown = " ".join(done.out.split())
-    return "1 effect after this point stays in the world:" in shown and "refund(cents=4900)" in shown and "vault.undo('order'" in shown
+    return (
+        "1 effect after this point stays in the world:" in shown
+        and "refund(cents=4900)" in shown
+        and "vault.undo('order'" in shown
+    )
 
 
 def test_a_rewind_names_what_stays_in_the_world_first(paid: str) -> None:
@@ -115,7 +118,9 @@ def test_a_fork_names_what_stays_in_the_world(paid: str) -> None:
     assert run("show", "second", "-s", paid).code == savegame.ThreadNotFound.exit_code
     done = run("fork", "order", "second", "--at", "asked", "-s", paid)
     assert (done.code, names_the_refund(done)) == (0, True)
-    assert [one["name"] for one in run("fork", "order", "third", "--at", "asked", "--json", "-s", paid).json["effects"]] == ["refund"]
+    assert [one["name"] for one in run("fork", "order", "third", "--at", "asked", "--json", "-s", paid).json["effects"]] == [
+        "refund"
+    ]
     assert run("fork", "order", "fourth", "--json", "-s", paid).json["effects"] == []
 
 

@@ -70,12 +70,8 @@ def stale_runs(store: str) -> dict[str, dict[str, object]]:
 
 def test_stale_says_why_each_run_should_go_on(store: str) -> None:
     with savegame.open(store) as vault:
-        with pytest.raises(savegame.Paused), vault.run("sleeper") as held:
-            held.user("Remind me.")
-            held.sleep_until(vault_time(vault) + dt.timedelta(milliseconds=1), name="reminder")
-        with pytest.raises(savegame.Paused), vault.run("asleep") as held:
-            held.user("Remind me later.")
-            held.sleep(dt.timedelta(hours=6), name="reminder")
+        sleep(vault, "sleeper", dt.timedelta(milliseconds=1))
+        sleep(vault, "asleep", dt.timedelta(hours=6))
     run("send", "support-42", "Are you there?", "-s", store)
     found = stale_runs(store)
     assert {name: one["reason"] for name, one in found.items()} == {
@@ -94,8 +90,11 @@ def test_stale_says_why_each_run_should_go_on(store: str) -> None:
     }
 
 
-def vault_time(vault: savegame.Vault) -> dt.datetime:
-    return dt.datetime.fromtimestamp(vault.store.clock() / 1e6, dt.UTC)
+def sleep(vault: savegame.Vault, thread_id: str, duration: dt.timedelta) -> None:
+    with vault.run(thread_id) as held:
+        held.user("Remind me.")
+        with pytest.raises(savegame.Paused):
+            held.sleep(duration, name="reminder")
 
 
 def test_a_run_is_stopped_from_outside(store: str) -> None:
@@ -108,11 +107,11 @@ def test_a_run_is_stopped_from_outside(store: str) -> None:
         return "wired"
 
     with savegame.open(store) as vault:
-        with pytest.raises(savegame.Stopped) as caught, vault.run("order", tools=tools) as held:
+        with vault.run("order", tools=tools) as held:
             held.user("Pay it.")
             held.model(model)
-            held.tools()
-            held.model(model)
+            with pytest.raises(savegame.Stopped) as caught:
+                held.tools()
         assert caught.value.reason == "the customer called"
         assert vault.info("order").status.reason is not None  # type: ignore[union-attr]
         assert [entry.result for entry in vault.calls("order")] == ["wired"], "what was done is kept"

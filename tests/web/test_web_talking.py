@@ -131,25 +131,27 @@ def test_a_page_that_is_read_only_shows_the_inbox_without_forms(quick_vault: Vau
 
 def test_a_run_is_stopped_from_its_page(site: Site, vault: Vault) -> None:
     assert 'id="do-stop"' not in site.get("thread", id="order").text, "it has ended"
-    with pytest.raises(savegame.Stopped, match="the customer called"), vault.run("held") as run:
+    with vault.run("held") as run:
         run.user("Go on.")
         until(lambda: 'id="do-stop"' in site.get("thread", id="held").text)
         form = site.get("thread", id="held", at=vault.thread("held").load("head").id, do="stop").text
         assert "ends before its next call" in form
         done = site.post("stop", id="held", reason="the customer called")
         assert (done.status, "done=stop" in done.url) == (303, True)
-        run.model(lambda _: "never")
+        with pytest.raises(savegame.Stopped, match="the customer called"):
+            run.model(lambda _: "never")
     assert "the customer called" in site.get("thread", id="held").text
     assert "done=ended" in site.post("stop", id="held").url
 
 
 def test_runs_are_stopped_from_the_list_of_runs(site: Site, vault: Vault) -> None:
-    with pytest.raises(savegame.Stopped, match="stopped on the web page"), vault.run("held") as run:
+    with vault.run("held") as run:
         run.user("Go on.")
         until(lambda: "held" in texts(site.get("runs").text.partition("Running now")[2]))
         done = site.post("stop", id="held", page="runs")
         assert "/runs?done=stop" in done.url
-        run.model(lambda _: "never")
+        with pytest.raises(savegame.Stopped, match="stopped on the web page"):
+            run.model(lambda _: "never")
 
 
 def test_a_call_that_waits_is_answered_by_a_stop(site: Site, vault: Vault) -> None:
@@ -183,7 +185,13 @@ def test_effects_that_stay_in_the_world_are_named_before(site: Site, vault: Vaul
     first, head = paid(vault)
     page = site.get("thread", id="paid", at=first, do=doing).text
     said = texts(page[page.index('<form class="act card"') :].partition("</form>")[0])
-    for expected in ("1 effect stays in the world.", "refund", "1017", "A run asks before", f"vault.undo(&#39;paid&#39;, to=&#39;{first}&#39;"):
+    for expected in (
+        "1 effect stays in the world.",
+        "refund",
+        "1017",
+        "A run asks before",
+        f"vault.undo(&#39;paid&#39;, to=&#39;{first}&#39;",
+    ):
         assert expected in said
     assert "in the world" not in texts(site.get("thread", id="paid", at=head, do=doing).text)
 

@@ -46,7 +46,7 @@ def rewind(
         bool,
         typer.Option(
             "--rerun-tools",
-            help="Re-run tool calls made after this point instead of reusing their results. Counts as your answer: no run asks.",
+            help="Re-run tool calls made after this point instead of reusing their results. No run asks before it does.",
         ),
     ] = False,
     yes: Yes = False,
