@@ -6,6 +6,7 @@ No run needs to be alive, and a live one is not disturbed: it looks when it next
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 from starlette.responses import Response
 
@@ -13,7 +14,7 @@ from savegame.errors import NotFoundError, SavegameError
 from savegame.web import runs_page, thread_page
 from savegame.web.ui import Params, Ui, required
 
-UNEXPLAINED = "stopped on the web page"
+UNEXPLAINED: Final = "stopped on the web page"
 
 
 def send(ui: Ui, params: Params) -> Response:
@@ -43,5 +44,5 @@ def stop(ui: Ui, params: Params) -> Response:
 
 def show_failure(ui: Ui, params: Params, error: SavegameError) -> Response:
     """The page with the form again, with the error."""
-    page = runs_page if params.get("page") == "runs" else thread_page
-    return page.show_failure(ui, params, error)
+    show = runs_page.show_failure if params.get("page") == "runs" else thread_page.show_failure
+    return show(ui, params, error)
