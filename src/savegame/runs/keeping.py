@@ -36,7 +36,7 @@ from savegame.runs.ledger import (
 )
 from savegame.store import PutRecord, StoreChange
 from savegame.timeline import companions
-from savegame.timeline.companions import ANSWER, CALL, RUN, STEP
+from savegame.timeline.companions import ANSWER, CALL, RUN, SLEPT, STEP
 from savegame.timeline.engine import Ledger, Point, Records
 from savegame.timeline.lineage import CHOSEN, Lineage
 
@@ -59,7 +59,7 @@ class RunLedger(Ledger):
         if not kinds:
             return {}
         by_kind = {kind: source.values(kind) for kind in kinds}
-        before = {frame.id for frame in source.line(at.seq)} if STEP in by_kind else set()
+        before = {frame.id for frame in source.line(at.seq)} if by_kind.keys() & {STEP, SLEPT} else set()
         wanted = for_fork(by_kind, _messages(source, at.node), before, source.engine.codec.encode)
         return {(kind, name): value for kind, records in wanted.items() for name, value in records.items()}
 
@@ -106,10 +106,10 @@ class RunLedger(Ledger):
         return [PutRecord(timeline.key, ANSWER, name, answers[name]) for name in known]
 
     def unneeded(self, timeline: Lineage, frames: list[Frame], drop: set[int], *, drop_newer: bool) -> list[PutRecord]:
-        """`Ledger.unneeded`: calls and answers whose reply is in no remaining checkpoint, and steps on removed lines."""
+        """`Ledger.unneeded`: calls and answers whose reply is in no remaining checkpoint; steps and sleeps on removed lines."""
         try:
             calls = [record for kind in (CALL, ANSWER) for record in timeline.records(kind)]
-            steps = [(step, timeline.read(step).get("at")) for step in timeline.records(STEP)]
+            steps = [(step, timeline.read(step).get("at")) for kind in (STEP, SLEPT) for step in timeline.records(kind)]
             dead = _dead(frames, drop) if steps else set()
             left = [frame for frame in frames if frame.seq not in drop]
             if (

@@ -19,14 +19,14 @@ from typing import Any, Final, Literal
 import blake3
 
 from savegame.runs.keys import CALL_KEY, digest_of, keys_for, parts_of, read_call
-from savegame.timeline.companions import ANSWER, CALL, RUN, STEP
+from savegame.timeline.companions import ANSWER, CALL, RUN, SLEPT, STEP
 
-LEDGER: Final = (CALL, ANSWER, STEP, RUN)
+LEDGER: Final = (CALL, ANSWER, STEP, SLEPT, RUN)
 """The kinds of records that a run keeps."""
 
-GENERATION, ROOT, TAKEOVERS = "generation:", "root", "takeovers"
+GENERATION, ROOT, TAKEOVERS, IGNORED = "generation:", "root", "takeovers", "ignored"
 """Records of kind RUN: how often the calls of a reply, whose id follows, should be repeated; the name of the thread in keys;
-takeovers so far."""
+takeovers so far; the newest message that waited when the run was ended on purpose, and does not reopen it."""
 
 Records = Mapping[str, Mapping[str, Any]]
 """Records of a thread by kind and name."""
@@ -162,6 +162,8 @@ def _wrong_run(name: str, value: Any) -> str | None:
         return None if isinstance(value, str) else "the root is not text"
     if name.startswith(GENERATION):
         return None if _is_count(value) else "a generation is a number"
+    if name == IGNORED:
+        return None if _is_count(value) else "the number of a message is a number"
     if name != TAKEOVERS:
         return None
     fits = _is_named(value, "count", "head") and _is_count(value["count"]) and _is_text(value["head"])
@@ -192,7 +194,7 @@ def _is_time(value: Any) -> bool:
     return value is None or (isinstance(value, dt.datetime) and value.tzinfo is not None)
 
 
-_CHECKS: Final = {CALL: _wrong_call, ANSWER: _wrong_answer, STEP: _wrong_step, RUN: _wrong_run}
+_CHECKS: Final = {CALL: _wrong_call, ANSWER: _wrong_answer, STEP: _wrong_step, SLEPT: _wrong_step, RUN: _wrong_run}
 
 _FITS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "name": lambda value: isinstance(value, str),
@@ -257,7 +259,7 @@ def newest_generation(calls: Iterable[str]) -> int:
 
 
 def for_fork(records: Records, messages: Sequence[Any], before: Collection[str], encode: Callable[[Any], bytes]) -> Records:
-    """The part of a ledger that a run on a fork needs: steps, and the calls of the newest reply, which may be unsettled.
+    """The part of a ledger that a run on a fork needs: steps, sleeps, and the calls of the newest reply, which may be unsettled.
 
     `messages` is the conversation at the fork, `before` the ids of its ancestors.
     """
@@ -268,7 +270,10 @@ def for_fork(records: Records, messages: Sequence[Any], before: Collection[str],
     return {
         CALL: calls,
         ANSWER: {name: value for name, value in records.get(ANSWER, {}).items() if name in known},  # else it is asked again
-        STEP: {name: value for name, value in records.get(STEP, {}).items() if value.get("at") in {None, *before}},
+        **{
+            kind: {name: value for name, value in records.get(kind, {}).items() if value.get("at") in {None, *before}}
+            for kind in (STEP, SLEPT)
+        },
         RUN: {name: value for name, value in records.get(RUN, {}).items() if name == ROOT}
         | ({GENERATION + reply[1]: again} if reply and again else {}),
     }
@@ -291,7 +296,7 @@ def gives_way(kind: str, name: str, there: Any, given: Any, calls: Iterable[str]
     if kind == RUN and name.startswith(GENERATION):
         reply = name.removeprefix(GENERATION)
         return newest_generation(key for key in calls if key.startswith(f"{reply}:")) <= int(given or 0)
-    return kind == RUN and name == TAKEOVERS
+    return kind == RUN and name in (TAKEOVERS, IGNORED)
 
 
 def is_settled(call: Mapping[str, Any]) -> bool:
