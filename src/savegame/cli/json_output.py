@@ -259,7 +259,10 @@ class StatsOutput(TypedDict):
 
 
 class StaleOutput(TypedDict):
-    """A run that should go on; `reason` is crashed, mail or due. Only one that crashed has an owner and an expired lease."""
+    """A run to resume; `reason` is crashed, mail or due. Only one that crashed has an owner and an expired lease.
+
+    `since`: when the lease expired, the first message was sent, or the sleep was over.
+    """
 
     thread_id: str
     agent_id: str | None
@@ -267,6 +270,7 @@ class StaleOutput(TypedDict):
     expired_at: str | None
     takeovers: int
     reason: str
+    since: str | None
 
 
 class CallOutput(TypedDict):

@@ -1,4 +1,4 @@
-"""`savegame stale`, `calls`, `answer` and `resolve`: crashed runs, and tool calls that need a person.
+"""`savegame stale`, `calls`, `answer` and `resolve`: runs to resume, and tool calls that need a person.
 
 No run has to be alive for any of them: they read and write the ledger of its thread. Touches vault, printing and rendering.
 """
@@ -42,9 +42,9 @@ CallKey = Annotated[
 
 
 def stale(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """List runs that crashed.
+    """List runs to resume: they crashed, have mail, or are due after a sleep.
 
-    These runs are unfinished and no process holds them. Call your agent again for each to resume it.
+    No process holds them. Call your agent again for each to resume it.
 
     Example: savegame stale --json | jq -r '.[].thread_id'
     """
@@ -52,15 +52,15 @@ def stale(store: Store = None, namespace: Namespace = "default", as_json: AsJson
         if as_json:
             print_json_list(map(json_output.stale_output, vault.stale()))
             return
-        columns = ("thread", "agent", "expired", ">takeovers", "held by")
+        columns = ("thread", "agent", "why", "since", ">takeovers", "held by")
         print_table(columns, map(_cells, vault.stale()), nothing="no stale runs", spare=("agent", ">takeovers"))
 
 
 def _cells(run: StaleRun) -> tuple[str | Text, ...]:
     name = Text(clip(run.thread_id, 60), "bold")
     takeovers = str(run.takeovers) if run.damage is None else Text("✗ damaged", "bold red")
-    expired = run.reason if run.expired_at is None else ago(run.expired_at)
-    return name, clip(run.agent_id or "", 30), expired, takeovers, clip(run.owner or "", 60)
+    since = "" if run.since is None else ago(run.since)
+    return name, clip(run.agent_id or "", 30), run.reason, since, takeovers, clip(run.owner or "", 60)
 
 
 def calls(

@@ -67,6 +67,8 @@ class StaleRun:
     takeovers: int
     damage: str | None = None
     reason: Reason = "crashed"
+    since: dt.datetime | None = None
+    """When its lease expired, the first message was sent, or its sleep was over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class RunInfo:
     takeovers: int
     damage: str | None = None
     reason: Reason | None = None
+    since: dt.datetime | None = None
+    """Of a stale one: when its lease expired, the first message was sent, or its sleep was over."""
 
 
 class Work(NamedTuple):
@@ -243,7 +247,7 @@ class Runner:
                 takeovers, damage = self._counted(row.key.id)
                 reason: Reason | None = "crashed" if stale else None
                 expires = time_of(lease.expires)
-                yield RunInfo(row.key.id, row.agent, lease.owner, expires, stale, takeovers, damage, reason), None
+                yield RunInfo(row.key.id, row.agent, lease.owner, expires, stale, takeovers, damage, reason, expires if stale else None), None
         for key in idle.candidates(self._engine.store, self._namespace):
             if key.id not in known:
                 yield self._idle(key, now)
@@ -258,7 +262,8 @@ class Runner:
             return RunInfo(key.id, None, None, None, stale=True, takeovers=0, damage=str(error), reason="mail"), None
         if row is None or found.reason is None:
             return None, found.until
-        return RunInfo(key.id, row.agent, None, None, stale=True, takeovers=0, reason=found.reason), found.until
+        since = None if found.since is None else time_of(found.since)
+        return RunInfo(key.id, row.agent, None, None, stale=True, takeovers=0, reason=found.reason, since=since), found.until
 
     def _unfinished(self) -> Iterator[ThreadRow]:
         """Threads in progress, and those without a checkpoint: a run may have recorded steps there."""
@@ -419,4 +424,4 @@ def pause_s(work: Work, poll: dt.timedelta) -> float:
 
 def _as_stale(run: RunInfo) -> StaleRun:
     assert run.reason is not None
-    return StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers, run.damage, run.reason)
+    return StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers, run.damage, run.reason, run.since)

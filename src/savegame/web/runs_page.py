@@ -1,4 +1,4 @@
-"""The page of runs: calls that need a person, running, stale and stuck runs.
+"""The page of runs: calls that need a person, running, stale, sleeping and stuck runs.
 
 Answers and resolutions are the only writes here, and go through the vault as those of any other program do. Touches overview
 and ui.
@@ -32,6 +32,7 @@ def show(ui: Ui, params: Params, error: SavegameError | None = None) -> Response
         unknown=select_needing(found.open_calls, "outcome", busy),
         held=held,
         stale=[run for run in runs if run.stale],
+        asleep=[one for one in ui.overview.sleeping() if one.until > ui.now()],
         stuck=[info for info in infos if info.status == "failed" and (info.status.reason or "").startswith("stuck")],
         done=done_text(params),
         error=error,

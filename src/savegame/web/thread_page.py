@@ -121,7 +121,7 @@ def show(ui: Ui, params: Params, error: SavegameError | None = None) -> Response
         params=params,
         forks=ui.overview.forks(info.id),
         run=(run := _run(ui, info.id)),
-        stoppable=info.status == "in_progress" and (run is not None or _has_open_calls(ui, info.id)),
+        stoppable=info.status == "in_progress" and (run is not None or _goes_on(ui, info.id)),
         talks=point is not None and not is_graph(point.state),
         done=done_text(params),
         undo=ui.url("thread", id=info.id, at=params["undo"], do="rewind") if params.get("undo") and not ui.read_only else None,
@@ -237,8 +237,9 @@ def _run(ui: Ui, thread_id: str) -> RunInfo | None:
     return next((run for run in ui.overview.runs() if run.thread_id == thread_id), None)
 
 
-def _has_open_calls(ui: Ui, thread_id: str) -> bool:
-    return any(one.thread_id == thread_id for one in ui.overview.known().open_calls)
+def _goes_on(ui: Ui, thread_id: str) -> bool:
+    """Whether calls of a thread wait, or it sleeps: then its run goes on some time, though nothing holds or resumes it now."""
+    return any(one.thread_id == thread_id for one in [*ui.overview.known().open_calls, *ui.overview.sleeping()])
 
 
 def _point(thread: Thread, window: Window, at: str) -> tuple[Checkpoint | None, CorruptionError | None]:
