@@ -19,6 +19,7 @@ from savegame.cli.rendering import entry_text, value_text
 from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, command, complete_thread, get_thread, use_vault
 from savegame.encoding.text import plain_text
 from savegame.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
+from savegame.present.effects import offers_result
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.runner import StaleRun
 from savegame.vault import Vault
@@ -30,7 +31,8 @@ STYLES: Final = {
 NEEDS: Final = {
     "answer": (" for an answer", "answer", "--approve, or --reject WHY"),
     "value": (" for an answer", "answer", "--value JSON"),
-    "repeat": (" for an answer: it was made before", "answer", "--approve, --approve --reuse, or --reject WHY"),
+    "repeat": (" for an answer: it was made before", "answer", "--approve, or --reject WHY"),
+    "reuse": (" for an answer: it was made before", "answer", "--approve, --approve --reuse, or --reject WHY"),
     "outcome": (": the outcome is unknown", "resolve", "--result JSON, or --error TEXT"),
 }
 """By what a call needs from a person: a description, the command, and its options."""
@@ -104,7 +106,8 @@ def _settled_line(entry: CallEntry) -> Text:
 
 def _print_open(thread_id: str, entry: CallEntry, need: str | None, *, alone: bool) -> None:
     """Print an unsettled call: everything that a person needs to decide, and the command to enter the decision."""
-    means, verb, how = NEEDS["value" if entry.interrupt else need] if need else ("", "", "")
+    repeats = "reuse" if offers_result(entry) else "repeat" if entry.before is not None else need
+    means, verb, how = NEEDS["value" if entry.interrupt else repeats or need] if need else ("", "", "")
     status = "answered" if entry.answered else entry.status.value
     name = (one_line(entry.name), "bold cyan")
     say((one_line(thread_id), "bold"), "  ", name, "  ", (status, STYLES[status]), (means, "dim"), hang=4)

@@ -308,8 +308,10 @@ class EffectEntry(BaseModel):
     def of(cls, thread_id: str, effect: CallEntry) -> EffectEntry:
         """The entry of an effect."""
         texts, _ = cut_fields({name: getattr(effect, name) for name in ("arguments", "result", "error")}, BESIDE_CHARS)
-        same = {"status": effect.status.value, "left": effect.left, "undone_at": effect.undone_at}
-        return cls(thread_id=thread_id, tool=effect.name, began_at=began_at(effect), **same, **texts)
+        same = {name: getattr(effect, name) for name in ("left", "undone_at")}
+        return cls(
+            thread_id=thread_id, tool=effect.name, status=effect.status.value, began_at=began_at(effect), **same, **texts
+        )
 
 
 class EffectPage(BaseModel):

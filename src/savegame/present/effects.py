@@ -27,7 +27,13 @@ def began_at(effect: CallEntry) -> dt.datetime | None:
     return effect.started_at or effect.noted_at or effect.ended_at
 
 
+def offers_result(call: CallEntry) -> bool:
+    """Whether a waiting call repeats an effect whose result is kept, so that it can be answered with that."""
+    about = call.before or {}
+    return about.get("status") == CallStatus.DONE and about.get("outcome") is not None
+
+
 def standing(effect: CallEntry) -> list[str]:
     """What people should know of an effect besides its result: `unknown outcome` or `failed`, `undone` or `left`."""
-    words = ["unknown outcome"] if effect.begun else ["failed"] if effect.status == CallStatus.FAILED else []
+    words = ["failed"] if effect.status == CallStatus.FAILED else [] if effect.settled else ["unknown outcome"]
     return [*words, *(["undone"] if effect.undone_at is not None else ["left"] if effect.left else [])]

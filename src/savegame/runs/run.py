@@ -224,6 +224,7 @@ class AnyRun:
             attempt=go.entry.attempt,
             db=db,
             deadline=None if timeout is None else dt.datetime.now(dt.UTC) + timeout,
+            undoes=go.entry.undoes,
             alive=self._still_on(go),
             spent=go.spent,
         )

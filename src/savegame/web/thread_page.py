@@ -239,7 +239,8 @@ def _run(ui: Ui, thread_id: str) -> RunInfo | None:
 
 def _goes_on(ui: Ui, thread_id: str) -> bool:
     """Whether calls of a thread wait, or it sleeps: then its run goes on some time, though nothing holds or resumes it now."""
-    return any(one.thread_id == thread_id for one in [*ui.overview.known().open_calls, *ui.overview.sleeping()])
+    waiting = (one.thread_id for one in ui.overview.known().open_calls)
+    return thread_id in waiting or any(one.thread_id == thread_id for one in ui.overview.sleeping())
 
 
 def _point(thread: Thread, window: Window, at: str) -> tuple[Checkpoint | None, CorruptionError | None]:
@@ -368,9 +369,12 @@ def _calls_data(ui: Ui, thread: Thread, params: Params) -> dict[str, Any]:
     held = thread.id in ui.overview.held()
     needs = {call.key: call.needs(held=held) for call in page}
     spans = plots.waterfall(page, now)
-    fates = {effect.key: standing(effect) for effect in ui.vault.effects(thread.id)}
     first = max(0, end - CALLS)
-    return {"spans": spans, "begun": begun, "took": took, "first": first, "count": len(calls), "needs": needs, "fates": fates}
+    info = ui.vault.info(thread.id)
+    straight = info is not None and info.checkpoints == info.step  # nothing was left: telling so would read all of it
+    left = set() if straight else {effect.key for effect in ui.vault.effects(thread.id) if effect.left}
+    counts = {"first": first, "count": len(calls)}
+    return {"spans": spans, "begun": begun, "took": took, **counts, "needs": needs, "left_calls": left}
 
 
 def _rewind_data(thread: Thread, point: Checkpoint) -> dict[str, Any]:
