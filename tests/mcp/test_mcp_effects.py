@@ -105,7 +105,7 @@ def test_messages_reach_a_run_once(desk: Desk, vault: savegame.Vault) -> None:
     with vault.run("order") as run:
         assert [message["content"] for message in run.messages] == ["Also, the wrong colour."]
     assert not desk.give("message_send", **sent)["new"]
-    vault.thread("plain").save({"plan": []})
+    vault.thread("plain").save(["no conversation"])
     assert "holds no conversation" in desk.refuse("message_send", **sent | {"thread_id": "plain"})
 
 

@@ -180,7 +180,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("thread_effects", {"thread_id": "talk", "since": "nowhere"}, "checkpoint-not-found: "),
     ("thread_effects", {"thread_id": "talk", "after": "x"}, "invalid-input: after: 'x' is not the next of"),
     ("message_send", {"thread_id": "talk", "content": "x"}, "invalid-input: key: Missing"),
-    ("message_send", {"thread_id": "agent:helper", "content": "x", "key": "k"}, "invalid-input: thread 'agent:"),
+    ("message_send", {"thread_id": "", "content": "x", "key": "k"}, "invalid-input: a thread's id must not be empty"),
     ("thread_stop", {"thread_id": "nothing", "reason": "x"}, "thread-not-found: "),
 ]  # fmt: skip
 

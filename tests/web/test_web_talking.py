@@ -90,7 +90,7 @@ def test_a_message_is_taken_back_unless_a_run_was_quicker(quick_site: Site, quic
 @pytest.mark.parametrize(
     ("page", "fields", "status"),
     [
-        ("send", {"id": "plain", "content": "Hello"}, 400),
+        ("send", {"id": "list", "content": "Hello"}, 400),
         ("send", {"id": "order", "content": ""}, 400),
         ("unsend", {"id": "order", "key": "x"}, 404),
         ("stop", {"id": "nobody"}, 404),
@@ -100,6 +100,7 @@ def test_a_message_is_taken_back_unless_a_run_was_quicker(quick_site: Site, quic
 def test_a_wrong_form_says_what_is_wrong_and_changes_nothing(
     quick_site: Site, quick_vault: Vault, page: str, fields: dict[str, str], status: int
 ) -> None:
+    quick_vault.thread("list").save([])
     before = quick_vault.fingerprints()
     answer = quick_site.post(page, **fields)
     assert answer.status == status

@@ -62,4 +62,5 @@ def print_staying(staying: Sequence[CallEntry], thread_id: str, to: str, then: s
     stays = "stays" if len(staying) == 1 else "stay"
     say((f"{plural(len(staying), 'effect')} after this point {stays} in the world:", "yellow"))
     print_lines((effect_line(entry, indent=2) for entry in staying), hang=14)
-    say((f"{then}; to undo them, go back in Python with {undo_command(thread_id, to)}", "dim"))
+    say((then, "dim"))
+    say((f"to undo what was done, go back in Python instead: {undo_command(thread_id, to)}", "dim"), hang=4)

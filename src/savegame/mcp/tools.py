@@ -1,4 +1,4 @@
-"""The tools: one method each, in the order in which clients list them. Long because each tool is declared in its place.
+"""The tools: one method each, in the order in which clients list them. (Over 500 lines: one per tool.)
 
 A method defines a tool: its parameters are the input schema, its docstring the description, its return type the output schema.
 It calls the vault and fits the answer into `room` characters; it decides nothing itself. Omitted parameters change nothing.

@@ -30,7 +30,7 @@ from savegame.messages.locate import find_messages, fold, is_graph
 from savegame.model import ThreadInfo, ThreadKey
 from savegame.present.completion import list_left_behind
 from savegame.present.diffs import changes_between
-from savegame.present.effects import standing, staying_effects, undo_command
+from savegame.present.effects import staying_effects, undo_command
 from savegame.present.lanes import start_lanes
 from savegame.runs.ledger import CallEntry
 from savegame.runs.runner import RunInfo
