@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 from test_web_injection import INJECTIONS, keep
 
 import savegame
+from savegame.model import ThreadKey
 from savegame.vault import Vault
 from savegame.web import Server
 from savegame.web.thread_page import ACTIONS, VIEWS
@@ -288,13 +289,14 @@ def test_a_run_is_stopped_by_hand(page: Page, server: Server, vault: Vault) -> N
         with pytest.raises(savegame.Stopped, match="the customer called"):
             run.model(lambda _: "never")
     expect(page.locator("#point")).to_contain_text("halted")
+    vault.store.lease(ThreadKey(vault.namespace, "plain"), "somebody", 1)
     go(page, server, "runs")
-    row = page.locator("tr").filter(has_text="letter")
+    row = page.locator("tr").filter(has_text="plain")
     expect(row).to_contain_text("crashed")
     row.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("status").first).to_contain_text("The thread was stopped")
-    expect(page.locator("tr").filter(has_text="letter")).to_have_count(0)
-    assert vault.info("letter").status == "halted"  # type: ignore[union-attr]
+    expect(page.locator("tr").filter(has_text="plain")).to_have_count(0)
+    assert vault.info("plain").status == "halted"  # type: ignore[union-attr]
 
 
 def test_a_long_conversation_is_read_from_its_end(page: Page, server: Server, vault: Vault) -> None:

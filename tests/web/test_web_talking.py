@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import Any
 
@@ -10,6 +11,7 @@ from pages_site import Site, site_on, texts
 from test_web_pages import until
 
 import savegame
+from savegame.model import ThreadKey
 from savegame.vault import Vault
 
 tools = savegame.Toolbox()
@@ -75,14 +77,14 @@ def test_a_form_that_is_sent_twice_counts_once(quick_site: Site, quick_vault: Va
     assert "done=sent" in quick_site.post("send", id="order", form=first, content="ok").url
     assert "done=send" in quick_site.post("send", id="order", form=first, content="another text").url
     assert "done=send" in quick_site.post("send", id="order", form=form(), content="ok").url, "said again on purpose"
-    assert [message.content for message in quick_vault.inbox("order")] == ["ok", "another text", "ok"]
+    assert [message.content for message in quick_vault.inbox("order")] == ["And now?", "ok", "another text", "ok"]
 
 
 def test_a_message_is_taken_back_unless_a_run_was_quicker(quick_site: Site, quick_vault: Vault) -> None:
     quick_vault.send("order", "Never mind.", key="k")
     assert 'value="k"' in quick_site.get("thread", id="order").text
     assert "done=unsend" in quick_site.post("unsend", id="order", key="k").url
-    assert list(quick_vault.inbox("order")) == []
+    assert [message.key for message in quick_vault.inbox("order")] == ["sent"]
     late = quick_site.post("unsend", id="order", key="k")
     assert (late.status, "a run took this message in" in late.text) == (404, True)
 
@@ -94,7 +96,7 @@ def test_a_message_is_taken_back_unless_a_run_was_quicker(quick_site: Site, quic
         ("send", {"id": "order", "content": ""}, 400),
         ("unsend", {"id": "order", "key": "x"}, 404),
         ("stop", {"id": "nobody"}, 404),
-        ("stop", {"id": "nobody", "page": "runs"}, 404),
+        ("stop", {"id": "nobody", "back": "runs"}, 404),
     ],
 )
 def test_a_wrong_form_says_what_is_wrong_and_changes_nothing(
@@ -149,7 +151,7 @@ def test_runs_are_stopped_from_the_list_of_runs(site: Site, vault: Vault) -> Non
     with vault.run("held") as run:
         run.user("Go on.")
         until(lambda: "held" in texts(site.get("runs").text.partition("Running now")[2]))
-        done = site.post("stop", id="held", page="runs")
+        done = site.post("stop", id="held", back="runs")
         assert "/runs?done=stop" in done.url
         with pytest.raises(savegame.Stopped, match="stopped on the web page"):
             run.model(lambda _: "never")
@@ -173,9 +175,18 @@ def test_runs_are_listed_with_why_they_should_go_on(site: Site, vault: Vault) ->
 
     vault.send("order", "Are you there?")
     until(lambda: "mail" in row("order"))
-    assert "crashed" in row("letter")
+    vault.store.lease(ThreadKey(vault.namespace, "plain"), "somebody", 1)
+    until(lambda: "crashed" in row("plain"))
     vault.send("born of mail", "Hello")
     until(lambda: "mail" in row("born of mail"))
+    with vault.run("asleep") as run:
+        run.user("Remind me.")
+        with pytest.raises(savegame.Paused):
+            run.sleep(dt.timedelta(hours=6), name="reminder")
+    until(lambda: "in 5 h" in row("asleep") or "in 6 h" in row("asleep"))
+    assert 'id="do-stop"' in site.get("thread", id="asleep").text
+    assert "done=stop" in site.post("stop", id="asleep", back="runs").url
+    until(lambda: not row("asleep"))
 
 
 # -- effects ---------------------------------------------------------------------------------------

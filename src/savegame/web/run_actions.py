@@ -38,11 +38,11 @@ def stop(ui: Ui, params: Params) -> Response:
     """Stop a run, from the page of its thread or that of all runs."""
     thread_id = required(params, "id")
     stopped = ui.vault.stop(thread_id, params.get("reason", "").strip() or UNEXPLAINED)
-    page = {"page": "runs"} if params.get("page") == "runs" else {"page": "thread", "id": thread_id}
-    return ui.go(**page, done="stop" if stopped else "ended")
+    done = "stop" if stopped else "ended"
+    return ui.go("runs", done=done) if params.get("back") == "runs" else ui.go("thread", id=thread_id, done=done)
 
 
 def show_failure(ui: Ui, params: Params, error: SavegameError) -> Response:
     """The page with the form again, with the error."""
-    show = runs_page.show_failure if params.get("page") == "runs" else thread_page.show_failure
+    show = runs_page.show_failure if params.get("back") == "runs" else thread_page.show_failure
     return show(ui, params, error)
