@@ -19,7 +19,7 @@ from savegame.errors import InvalidInputError, Paused, Stopped
 from savegame.model import Kind, Status
 from savegame.runs import inbox
 from savegame.runs.conversation import RunConversation
-from savegame.runs.inbox import Mail, StopRequest, Waiting, number_name, time_of, user_message
+from savegame.runs.inbox import Inbox, Mail, StopRequest, number_name, time_of, user_message
 from savegame.runs.ledger import IGNORED, INPUT_KEY
 from savegame.store import Expect, PutRecord, StoreChange
 from savegame.timeline.companions import DUE, INBOX, RUN, SLEPT
@@ -86,7 +86,7 @@ class RunBoundary(RunConversation):
             self._commit(changes)
         return len(new)
 
-    def _ready(self, found: Waiting) -> list[Mail]:
+    def _ready(self, found: Inbox) -> list[Mail]:
         """The messages to take in now: none while calls have no answer, or if all are older than the end of the run."""
         if not found.mail or self._waits_for_tools():
             return []
@@ -99,11 +99,11 @@ class RunBoundary(RunConversation):
         new: dict[str, dict[str, Any]] = {}
         for one in mail:
             if one.key not in known and one.key not in new:
-                said = {} if isinstance(one.content, Mapping) else {"timestamp": time_of(one.sent_at)}
-                new[one.key] = user_message(one.content) | said | {INPUT_KEY: one.key}
+                sent = {} if isinstance(one.content, Mapping) else {"timestamp": time_of(one.sent_at)}
+                new[one.key] = user_message(one.content) | sent | {INPUT_KEY: one.key}
         return list(new.values())
 
-    def _out_of_inbox(self, found: Waiting, names: Sequence[str]) -> list[StoreChange]:
+    def _out_of_inbox(self, found: Inbox, names: Sequence[str]) -> list[StoreChange]:
         """Remove records from the inbox if it is still as it was found: a message may have been taken back."""
         return [
             Expect(self._thread.key, kind=INBOX, names=found.names),
@@ -140,7 +140,7 @@ class RunBoundary(RunConversation):
     def _is_mine(self, stop: StopRequest | None) -> bool:
         return stop is not None and stop.epoch == self._hold.epoch
 
-    def obey(self, found: Waiting) -> NoReturn:
+    def obey(self, found: Inbox) -> NoReturn:
         """Halt the thread, unless it has ended by itself, and raise Stopped."""
         assert found.stop is not None
         reason = found.stop.reason
@@ -150,7 +150,7 @@ class RunBoundary(RunConversation):
             self.stop(reason, found)
         raise Stopped(f"thread {self._thread.id!r}: the run was stopped: {reason}", reason=reason)
 
-    def stop(self, reason: str, found: Waiting | None = None) -> None:
+    def stop(self, reason: str, found: Inbox | None = None) -> None:
         """Halt the thread: in one commit with the answers to calls that were not begun."""
         found = found or inbox.read(self._thread)
         old = [] if found.stop is None else [self._record(INBOX, inbox.STOP, None)]
@@ -166,12 +166,12 @@ class RunBoundary(RunConversation):
         self._ended(found)
         return checkpoint
 
-    def _ending(self, found: Waiting) -> list[PutRecord]:
+    def _ending(self, found: Inbox) -> list[PutRecord]:
         """What goes along with the end of a run: it is remembered which messages waited, and there is no sleep any more."""
         ignored = [self._record(RUN, IGNORED, found.newest)] if found.mail else []
         return [*ignored, *([] if self._asleep is None else [self._record(DUE, SLEEP, None)])]
 
-    def _ended(self, found: Waiting) -> None:
+    def _ended(self, found: Inbox) -> None:
         self._asleep = None
         if found.mail:
             self._noted[IGNORED] = found.newest

@@ -94,7 +94,7 @@ class RunInfo:
     """Of a stale one: when its lease expired, the first message was sent, or its sleep was over."""
 
 
-class Work(NamedTuple):
+class Resumable(NamedTuple):
     """The runs to resume now, and in how many seconds the next sleep ends (None: there is none)."""
 
     runs: list[StaleRun]
@@ -363,7 +363,7 @@ class Runner:
             (stop or threading.Event()).wait(pause_s(work, poll))
         return resumed
 
-    def work(self, give_up_after: int, *, patient: bool) -> Work:
+    def work(self, give_up_after: int, *, patient: bool) -> Resumable:
         """The runs to resume now, without damaged and stuck ones; stuck ones are marked as failed.
 
         `patient`: return nothing if the store is unavailable, instead of raising.
@@ -374,7 +374,7 @@ class Runner:
             if not patient:
                 raise
             logger.warning("nothing can be resumed at the moment: %s", error)
-            return Work([], None)
+            return Resumable([], None)
         sound = [_as_stale(run) for run, _ in found if run is not None and run.stale and run.damage is None]
         for run in sound:
             if run.takeovers >= give_up_after:
@@ -382,7 +382,7 @@ class Runner:
         now = self._engine.store.clock()
         sleeping = [until for run, until in found if until is not None and run is None and until > now]
         next_s = (min(sleeping) - now) / 1_000_000 if sleeping else None
-        return Work([run for run in sound if run.takeovers < give_up_after], next_s)
+        return Resumable([run for run in sound if run.takeovers < give_up_after], next_s)
 
     def begin(self, run: StaleRun) -> int | None:
         """The epoch of the newest lease, before a run is resumed; None if another process was quicker."""
@@ -471,7 +471,7 @@ class Runner:
         return time_of(self._engine.store.clock())
 
 
-def pause_s(work: Work, poll: dt.timedelta) -> float:
+def pause_s(work: Resumable, poll: dt.timedelta) -> float:
     """For how many seconds a supervisor waits before it looks for work again."""
     longest = poll.total_seconds()
     return longest if work.next_s is None else min(longest, work.next_s)

@@ -33,6 +33,7 @@ def show(ui: Ui, params: Params, error: SavegameError | None = None) -> Response
         held=held,
         stale=[run for run in runs if run.stale],
         asleep=[one for one in ui.overview.sleeping() if one.until > ui.now()],
+        stoppable={info.id for info in infos if info.status == "in_progress"},
         stuck=[info for info in infos if info.status == "failed" and (info.status.reason or "").startswith("stuck")],
         done=done_text(params),
         error=error,
