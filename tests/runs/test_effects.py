@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,10 @@ import pytest
 from addresses import Opener
 from world import PAY, World
 
-import savegame
 from savegame import (
-    CallEntry,
     CallStatus,
     CheckpointNotFound,
     InvalidInputError,
-    NotFoundError,
     Paused,
     Retention,
     Toolbox,
@@ -42,7 +38,7 @@ def test_without_the_rule_going_back_pays_twice(vault: Vault) -> None:
     world.play(vault)
     vault.thread("t").rewind(1)
     world.play(vault)
-    assert len(set(world.keys())) == 2
+    assert len(set(world.keys_of())) == 2
 
 
 @pytest.mark.parametrize("mark", MARKS)
@@ -61,7 +57,7 @@ def test_what_was_done_on_a_line_that_was_left_is_asked_about(vault: Vault, mark
     assert world.held_back(vault) == waiting  # as often as it is resumed
     assert vault.answer("t", waiting, value=True)
     assert world.play(vault) == "done"
-    assert len(set(world.keys())) == len(world.keys()) == 2
+    assert len(set(world.keys_of())) == len(world.keys_of()) == 2
     assert [entry.repeats for entry in vault.calls("t")] == [None, done.key]
 
 
@@ -72,7 +68,7 @@ def test_a_transaction_is_held_back_too(in_database: Opener) -> None:
     vault.answer("t", world.held_back(vault), value=True)
     world.play(vault)
     vault.thread("t").rewind(1)
-    assert world.held_back(vault).repeats == world.keys()[0]
+    assert world.held_back(vault).repeats == world.keys_of()[0]
 
 
 @pytest.mark.parametrize("mark", [{"read_only": True}, {"idempotent": lambda order, text="": f"pay {order}"}])
@@ -126,7 +122,7 @@ def test_each_effect_stands_for_one_call_in_order(vault: Vault) -> None:
     world = World().add()
     world.wanted = [[PAY, PAY]]
     world.play(vault)
-    first, second = world.keys()
+    first, second = world.keys_of()
     vault.thread("t").rewind(1)
     world.wanted = [[PAY, PAY, PAY]]
     waiting = world.held_back(vault)
@@ -156,7 +152,7 @@ def test_what_was_answered_is_asked_about_once_on_each_line(vault: Vault) -> Non
         waiting = world.held_back(vault)
         seen.append(waiting.repeats)
         vault.answer("t", waiting, value=True, reuse=True)
-    assert seen == world.keys()[:3]
+    assert seen == world.keys_of()[:3]
 
 
 def test_going_forward_again_takes_nothing_for_left(vault: Vault) -> None:
@@ -191,11 +187,11 @@ def test_rerun_tools_at_a_reply_gives_its_calls_new_keys_and_forgives_what_follo
     thread = vault.thread("t")
     thread.rewind(2, rerun_tools=True)
     assert world.play(vault) == "done"
-    assert len(set(world.keys())) == 4
+    assert len(set(world.keys_of())) == 4
     thread.rewind(2)  # the newest outcome of the reply is used, and the two calls that followed are left
-    assert world.held_back(vault).repeats == world.keys()[1]
+    assert world.held_back(vault).repeats == world.keys_of()[1]
     world.allowed(vault)
-    assert len(set(world.keys())) == 5
+    assert len(set(world.keys_of())) == 5
 
 
 def test_a_parent_of_ones_own_is_going_back_too(vault: Vault) -> None:
@@ -203,7 +199,7 @@ def test_a_parent_of_ones_own_is_going_back_too(vault: Vault) -> None:
     world.play(vault)
     thread = vault.thread("t")
     thread.save(thread.load(1).state, parent=1)
-    assert world.held_back(vault).repeats == world.keys()[0]
+    assert world.held_back(vault).repeats == world.keys_of()[0]
 
 
 def test_removing_the_head_is_going_back_too(vault: Vault) -> None:
@@ -211,7 +207,7 @@ def test_removing_the_head_is_going_back_too(vault: Vault) -> None:
     world.play(vault)
     for _ in range(3):
         vault.thread("t").remove("head")
-    assert world.held_back(vault).repeats == world.keys()[0]
+    assert world.held_back(vault).repeats == world.keys_of()[0]
 
 
 # -- statuses --------------------------------------------------------------------------------------
@@ -248,7 +244,7 @@ def test_repeat_by_status(vault: Vault, repeat: str, status: str) -> None:
         assert world.play(vault) == "done"
         assert len(world.made) == made + (repeat == "run")
         *_, last = vault.calls("t")
-        assert (last.status, last.repeats) == (CallStatus.DONE, world.keys()[0])
+        assert (last.status, last.repeats) == (CallStatus.DONE, world.keys_of()[0])
         assert (last.result, last.is_effect) == ("pay 7", repeat == "run")
         return
     waiting = world.held_back(vault)
@@ -292,7 +288,7 @@ def test_calls_at_once_are_matched_in_order(vault: Vault) -> None:
     world.wanted = [[PAY, PAY, PAY]]
     world.play(vault, at_once=True)
     assert len(world.made) == 3
-    assert [entry.repeats for entry in vault.calls("t")][2:] == [*world.keys()[:2], None]
+    assert [entry.repeats for entry in vault.calls("t")][2:] == [*world.keys_of()[:2], None]
 
 
 def test_a_result_that_is_gone_when_it_is_wanted_is_not_made_up(vault: Vault) -> None:
@@ -317,7 +313,7 @@ def test_a_kept_reply_is_evidence_for_an_idempotent_call(vault: Vault) -> None:
     assert list(vault.calls("t")) == []
     vault.thread("t").rewind(1)
     [effect] = vault.effects("t")
-    assert (effect.status, effect.left, effect.key) == (CallStatus.UNKNOWN, True, world.keys()[0])
+    assert (effect.status, effect.left, effect.key) == (CallStatus.UNKNOWN, True, world.keys_of()[0])
     asked = world.held_back(vault).asked
     assert asked is not None
     assert "whether it took effect is unknown" in asked
@@ -333,7 +329,7 @@ def test_also_when_the_reply_is_gone(vault: Vault, goes: str) -> None:
         vault.thread("t").rewind(1, discard=True)
     else:
         vault.thread("t").remove("head")
-    assert world.held_back(vault).repeats == world.keys()[0]
+    assert world.held_back(vault).repeats == world.keys_of()[0]
 
 
 def test_a_reply_is_no_evidence_for_tools_that_leave_a_note(vault: Vault) -> None:
@@ -371,7 +367,7 @@ def test_a_fork_knows_what_its_source_did_after_its_point(vault: Vault) -> None:
     assert world.play(vault, "f") == "done"
     assert vault.thread("f").state()["messages"][-2]["content"] == "pay 7"
     vault.thread("f").rewind(1)
-    assert world.held_back(vault, "f").repeats == world.keys()[0]
+    assert world.held_back(vault, "f").repeats == world.keys_of()[0]
 
 
 def test_a_fork_of_a_fork_knows_it_too(vault: Vault) -> None:
@@ -379,11 +375,11 @@ def test_a_fork_of_a_fork_knows_it_too(vault: Vault) -> None:
     world.play(vault)
     vault.thread("t").rewind(1)
     vault.thread("t").fork("f", at=1).fork("g")
-    assert world.held_back(vault, "g").repeats == world.keys()[0]
+    assert world.held_back(vault, "g").repeats == world.keys_of()[0]
     world.allowed(vault, "f")
     vault.thread("f").fork("h", at=1)
     assert [(effect.made_in, effect.key) for effect in vault.effects("h")] == [
-        ("t", world.keys()[0]), ("f", world.keys()[1]),
+        ("t", world.keys_of()[0]), ("f", world.keys_of()[1]),
     ]  # fmt: skip
 
 
@@ -417,7 +413,7 @@ def test_a_call_that_is_open_at_the_fork_stays_the_sources(vault: Vault, mark: d
     assert "was open in thread 't', of which this is a fork, when the fork was made" in waiting.asked
     assert vault.answer("f", waiting, value=True)
     assert world.play(vault, "f") == "done"
-    assert waiting.key in world.keys()
+    assert waiting.key in world.keys_of()
 
 
 def test_an_open_read_is_made_by_both(vault: Vault) -> None:
@@ -449,7 +445,7 @@ def test_after_a_restore_of_the_agent(vault: Vault) -> None:
     moment = vault.checkpoint_agent("helper", "before")
     world.play(vault)
     vault.restore_agent(moment.id)
-    assert world.held_back(vault).repeats == world.keys()[0]
+    assert world.held_back(vault).repeats == world.keys_of()[0]
     undo = next(vault.agent_checkpoints("helper"))
     vault.restore_agent(undo.id)
     assert [effect.left for effect in vault.effects("t")] == [False]
@@ -461,7 +457,7 @@ def test_a_conversation_that_a_restore_takes_away_still_knows(vault: Vault) -> N
     moment = vault.checkpoint_agent("helper", "before")
     world.play(vault)
     vault.restore_agent(moment.id)
-    assert world.held_back(vault).repeats == world.keys()[0]
+    assert world.held_back(vault).repeats == world.keys_of()[0]
 
 
 def test_after_import_and_copy(opened: Opener, tmp_path: Path) -> None:
@@ -475,7 +471,7 @@ def test_after_import_and_copy(opened: Opener, tmp_path: Path) -> None:
     vault.copy_to(third)
     for elsewhere in (other, third):
         for thread_id in ("t", "f"):
-            assert world.held_back(elsewhere, thread_id).repeats == world.keys()[0]
+            assert world.held_back(elsewhere, thread_id).repeats == world.keys_of()[0]
 
 
 @pytest.mark.parametrize("goes", ["discard", "prune", "prune_then_back"])
@@ -534,7 +530,7 @@ def test_a_pruned_line_that_was_left_is_not_mistaken_for_the_heads(vault: Vault)
     for number in range(5):
         thread.update(set={"n": number})
     thread.prune(keep=2)
-    assert world.held_back(vault).repeats == world.keys()[0]
+    assert world.held_back(vault).repeats == world.keys_of()[0]
 
 
 def test_deleting_forgets_everything(vault: Vault) -> None:

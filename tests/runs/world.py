@@ -41,7 +41,7 @@ class World:
         self.box.tool(name=name, undo=back if undo else None, **kind)(tool)
         return self
 
-    def keys(self, name: str = "pay") -> list[str]:
+    def keys_of(self, name: str = "pay") -> list[str]:
         """The keys under which a tool took effect."""
         return [key for tool, key in self.made if tool == name]
 
@@ -83,4 +83,15 @@ class World:
             try:
                 return self.play(vault, thread_id)
             except Paused as paused:
-                assert vault.answer(thread_id, paused.call, True, **answer)
+                vault.answer(thread_id, paused.call, True, **answer)
+
+    def held_back_after(self, vault: Vault, *names: str) -> CallEntry:
+        """Play until a person is asked, after these tools were called; the call that waits."""
+        made = len(self.made)
+        try:
+            self.play(vault)
+        except Paused as paused:
+            entry: CallEntry = paused.call
+            assert [name for name, _ in self.made[made:]] == list(names)
+            return entry
+        raise AssertionError(f"nothing was held back; {self.made}")
