@@ -1,4 +1,4 @@
-"""SIGKILL at every moment of an undo: before and after each write and inside each undo function. Another process finishes it."""
+"""SIGKILL at every moment of an undo: around each write, inside each undo function. Another process finishes it."""
 
 from __future__ import annotations
 
@@ -155,13 +155,11 @@ def test_an_undo_that_was_killed_at_any_moment_is_finished_by_another_process(
             assert unknown in ([], ["mail"]), moment
             keys = {name: log.keys(person.thread_id, name) for name in ("mail", "refund")}
             [mail] = keys["mail"]
-            assert {mail, *keys["refund"]} == {f"undo-{entry.key}" for entry in vault.effects(person.thread_id)
-                                               if entry.name in keys}  # fmt: skip
+            effects = list(vault.effects(person.thread_id))
+            assert {mail, *keys["refund"]} == {f"undo-{entry.key}" for entry in effects if entry.name in keys}
             assert vault.thread(person.thread_id).load("head").step == 1, moment
             assert vault.thread(person.thread_id).records("run") == {}
-            assert {entry.name for entry in vault.effects(person.thread_id) if entry.undone_at} == {
-                tool.name for tool in person.tools if tool.undo
-            }
+            assert {entry.name for entry in effects if entry.undone_at} == {tool.name for tool in person.tools if tool.undo}
         if Capability.CONNECTION in vault.store.capabilities:
             with vault.connection() as db:
                 left = {thread for (thread,) in db.execute("SELECT thread FROM notes")}
