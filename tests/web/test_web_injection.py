@@ -111,7 +111,7 @@ def pages(site: Site, vault: Vault, text: str) -> Iterator[tuple[str, str]]:
     yield "state", site.get("state", id=text, at=points[1].id).text
     yield "fork", site.get("thread", id=f"fork of {text}").text
     yield "inbox", site.get("thread", id=f"talk {text}").text
-    yield "refused message", site.post("send", id=text, content=text).text
+    yield "refused message", site.post("send", id=f"fork of {text}", content=text).text
     yield "refused stop", site.post("stop", id="no " + text, reason=text).text
     yield "runs", site.get("runs").text
     yield "store", site.get("store").text
