@@ -8,14 +8,15 @@ ledger, timeline and what is below them.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from savegame.checkpoint import Checkpoint
 from savegame.details import Details
-from savegame.errors import InvalidInputError, Paused, Stopped
+from savegame.errors import ConflictError, InvalidInputError, Paused, Stopped
 from savegame.model import Kind, Status
 from savegame.runs import inbox
 from savegame.runs.conversation import RunConversation
@@ -24,6 +25,10 @@ from savegame.runs.ledger import IGNORED, INPUT_KEY
 from savegame.store import Expect, PutRecord, StoreChange
 from savegame.timeline.companions import DUE, INBOX, RUN, SLEPT
 from savegame.waiting.retrying import PLANS, retried
+
+logger = logging.getLogger("savegame")
+
+T = TypeVar("T")
 
 OVER: Final = ("completed", "halted", "failed")
 """The statuses of threads that nothing is left to do in."""
@@ -67,7 +72,17 @@ class RunBoundary(RunConversation):
     def look(self) -> int:
         """Take in what waits in the inbox; returns the number of messages. Raises Stopped if this run was stopped."""
         self.check()
-        return retried(self._take_in, tries=PLANS)  # retried if something came meanwhile
+        return self._if_quiet(self._take_in) or 0
+
+    def _if_quiet(self, work: Callable[[], T]) -> T | None:
+        """The result of something that expects the inbox as it was read; None if others keep writing to it."""
+        try:
+            return retried(work, tries=PLANS)
+        except ConflictError as error:
+            if type(error) is not ConflictError:
+                raise
+            logger.info("thread %r: messages come too quickly to be taken in now: %s", self._thread.id, error)
+            return None
 
     def _take_in(self, *, falls_asleep: str | None = None) -> int:
         found = inbox.read(self._thread)
@@ -80,11 +95,18 @@ class RunBoundary(RunConversation):
         new = self._unknown_messages(mail)
         changes = self._out_of_inbox(found, [*old, *(number_name(one.number) for one in mail)])
         if new:
-            self._append_all(new, [*changes, *self._waking(falls_asleep)], kind=Kind.MANUAL, status="in_progress")
-            self._asleep = None
+            self._append_user(new, changes, falls_asleep)
         else:
             self._commit(changes)
         return len(new)
+
+    def _append_user(
+        self, messages: Sequence[dict[str, Any]], beside: Sequence[StoreChange] = (), falls_asleep: str | None = None
+    ) -> None:
+        """Add messages of users, which end a sleep."""
+        changes = [*beside, *self._waking(falls_asleep)]
+        self._append_all(messages, changes, kind=Kind.MANUAL, status="in_progress")
+        self._asleep = None
 
     def _ready(self, found: Inbox) -> list[Mail]:
         """The messages to take in now: none while calls have no answer, or if all are older than the end of the run."""
@@ -117,7 +139,10 @@ class RunBoundary(RunConversation):
             if any(one.get(INPUT_KEY) == key for one in self.messages):
                 return False
             message[INPUT_KEY] = key
-        return retried(partial(self._add, message, key), tries=PLANS)
+        added = self._if_quiet(partial(self._add, message, key))
+        if added is None:
+            self._append_user([message])
+        return added is not False
 
     def _add(self, message: dict[str, Any], key: str | None) -> bool:
         found = inbox.read(self._thread)
@@ -126,9 +151,7 @@ class RunBoundary(RunConversation):
             return False
         mail = [] if self._waits_for_tools() else found.mail  # this message reopens the thread for all of them
         changes = self._out_of_inbox(found, [number_name(one.number) for one in mail]) if mail else []
-        new = [*self._unknown_messages(mail), message]
-        self._append_all(new, [*changes, *self._waking()], kind=Kind.MANUAL, status="in_progress")
-        self._asleep = None
+        self._append_user([*self._unknown_messages(mail), message], changes)
         return True
 
     # -- stopping ----------------------------------------------------------------------------------
@@ -183,8 +206,7 @@ class RunBoundary(RunConversation):
         self.check()
         if self._thread.named(SLEPT, name) is not None:
             return
-        came = retried(partial(self._take_in, falls_asleep=name), tries=PLANS)
-        if came or self._is_over(name):
+        if self._if_quiet(partial(self._take_in, falls_asleep=name)) or self._is_over(name):
             return
         now = self._thread.store.clock()
         due = self._asleep
