@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import blake3
@@ -355,9 +355,12 @@ class Agents:
         undo = self.engine.store.new_id(key)
         back, gone = self._exchanged(deleted, again, agent_id, undo) if deleted or again else ([], {})
         staying = {thread_id: head for thread_id, head in heads.items() if thread_id not in gone}
-        moves = [MoveHead(key, frame.seq, undo), *self._moves(staying, wanted, targets)]
+        theirs = list(self._moves(staying, wanted, targets))
+        moves = [MoveHead(key, frame.seq, undo), *theirs]
         details = Details(kind=Kind.RECOVERY, description=f"before the restore of {found.id}")
-        terms = Terms(before, beside=[*moves, *back])
+        ledger = self.engine.above.ledger
+        noted = [ledger.for_restore(Timeline(self.engine, move.key), targets.get(move.key)) for move in theirs]
+        terms = Terms(before, beside=[*moves, *back, *chain(*noted)])
         self._change(agent_id, partial(self._with_heads, agent_id, heads | gone), details, id=undo, terms=terms)
         return [*{move.key for move in moves}, *{change.key for change in back}]
 
