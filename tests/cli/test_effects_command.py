@@ -122,6 +122,37 @@ def test_a_fork_names_what_stays_in_the_world(paid: str) -> None:
         "refund"
     ]
     assert run("fork", "order", "fourth", "--json", "-s", paid).json["effects"] == []
+    assert [(one["left"], one["made_in"]) for one in effects(paid, "second")] == [(True, "order")]
+    assert run("effects", "second", "-s", paid).out.count("  left  in order  ") == 1
+
+
+def test_an_undo_is_listed_and_its_thread_waits_until_it_is_finished(on_disk: str) -> None:
+    box = savegame.Toolbox()
+
+    def cancel(call: savegame.Call, result: str) -> str:
+        raise KeyboardInterrupt
+
+    @box.tool(undo=cancel)
+    def book(flight: str) -> str:
+        return f"booked {flight}"
+
+    asked = {"role": "assistant", "tool_calls": [{"id": "c", "name": "book", "arguments": {"flight": "X1"}}]}
+    with savegame.open(on_disk) as vault:
+        with vault.run("trip", tools=box) as held:
+            held.user("Book it.")
+            held.model(lambda _: asked)
+            held.tools()
+        with pytest.raises(KeyboardInterrupt):
+            vault.undo("trip", to=1, tools=box)
+        done = run("rewind", "trip", "1", "--yes", "-s", on_disk)
+        assert (done.code, "vault.undo('trip'" in done.err) == (savegame.OutcomeError.exit_code, True)
+        assert "trip  undo of book  " in run("calls", "-s", on_disk).out
+        (key,) = (one["key"] for one in run("calls", "trip", "--json", "-s", on_disk).json if one["undoes"])
+        done = run("resolve", "trip", key, "--result", '"cancelled"', "-s", on_disk)
+        assert done.out == "undo of book of trip: resolved\n"
+        vault.undo("trip", to=1, tools=box)
+    assert "  undone  " in run("effects", "trip", "-s", on_disk).out
+    assert [one["undone_at"] is not None for one in effects(on_disk, "trip")] == [True]
 
 
 @pytest.mark.parametrize(("how", "times"), [(["--approve"], 2), (["--approve", "--reuse"], 1), (["--reject", "no"], 1)])

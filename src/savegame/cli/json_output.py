@@ -276,7 +276,8 @@ class StaleOutput(TypedDict):
 class CallOutput(TypedDict):
     """A tool call; `status` is started, waiting, done, failed or unknown; `answered` if it waits but has its answer.
 
-    `interrupt`: a LangGraph node asks; `name` is the node.
+    `interrupt`: a LangGraph node asks; `name` is the node. `repeats` and `undoes` are keys of other calls: of the effect from
+    before a rewind or fork that it repeats, and of the one that it takes back.
     """
 
     thread_id: str
@@ -293,13 +294,16 @@ class CallOutput(TypedDict):
     comment: str | None
     answered: bool
     interrupt: bool
+    repeats: str | None
+    undoes: str | None
+    undone_at: str | None
 
 
 class EffectOutput(CallOutput):
-    """What a tool did in the world; `left`: on a line that a rewind or restore left. `undone_at` if it was taken back."""
+    """What a tool did in the world; `left`: on a line that a rewind or restore left, or `made_in` the source of this fork."""
 
     left: bool
-    undone_at: str | None
+    made_in: str | None
 
 
 class SendOutput(TypedDict):

@@ -19,7 +19,7 @@ from savegame.cli.printing import ago, clip, escape, is_narrow, one_line, plural
 from savegame.encoding.text import format_path, plain_text, written
 from savegame.messages.transcript import MessageCall, file_kind, file_name, is_message, read_message
 from savegame.model import MISSING, Change, Status
-from savegame.present.effects import began_at, standing
+from savegame.present.effects import began_at, call_name, standing
 from savegame.runs.ledger import CallEntry
 
 VALUE_WIDTH: Final = 100
@@ -125,7 +125,8 @@ def call_text(call: MessageCall, *, full: bool) -> str:
 def entry_text(entry: CallEntry) -> str:
     """A call of the ledger on one line, with its result or error."""
     outcome = entry.error or entry.result
-    return call_text(MessageCall(entry.key, entry.name, entry.arguments, outcome, failed=entry.error is not None), full=False)
+    call = MessageCall(entry.key, call_name(entry), entry.arguments, outcome, failed=entry.error is not None)
+    return call_text(call, full=False)
 
 
 def effect_line(effect: CallEntry, indent: int = 0) -> Text:
@@ -134,6 +135,8 @@ def effect_line(effect: CallEntry, indent: int = 0) -> Text:
     line = Text.assemble(" " * indent, ("" if began is None else f"{ago(began)}").ljust(12), entry_text(effect))
     for word in standing(effect):
         line.append(f"  {word}", FATES[word])
+    if effect.made_in is not None:
+        line.append(f"  in {clip(effect.made_in, 40)}", "cyan")
     return line.append(f"  {one_line(effect.key)}", "dim")
 
 

@@ -19,7 +19,7 @@ from savegame.cli.rendering import entry_text, value_text
 from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, command, complete_thread, get_thread, use_vault
 from savegame.encoding.text import plain_text
 from savegame.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
-from savegame.present.effects import offers_result
+from savegame.present.effects import call_name, offers_result
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.runner import StaleRun
 from savegame.vault import Vault
@@ -109,7 +109,7 @@ def _print_open(thread_id: str, entry: CallEntry, need: str | None, *, alone: bo
     repeats = "reuse" if offers_result(entry) else "repeat" if entry.before is not None else need
     means, verb, how = NEEDS["value" if entry.interrupt else repeats or need] if need else ("", "", "")
     status = "answered" if entry.answered else entry.status.value
-    name = (one_line(entry.name), "bold cyan")
+    name = (one_line(call_name(entry)), "bold cyan")
     say((one_line(thread_id), "bold"), "  ", name, "  ", (status, STYLES[status]), (means, "dim"), hang=4)
     if entry.asked:
         say("    ", ("asks: ", "cyan"), value_text(entry.asked, full=True).replace("\n", "\n    "), hang=4)
@@ -238,4 +238,4 @@ def _print_decision(thread_id: str, entry: CallEntry, what: str, *, as_json: boo
     if as_json:
         print_json({"thread_id": thread_id, "call": entry.key, "name": entry.name})
     else:
-        say((one_line(entry.name), "bold"), f" of {one_line(thread_id)}: {what}")
+        say((one_line(call_name(entry)), "bold"), f" of {one_line(thread_id)}: {what}")

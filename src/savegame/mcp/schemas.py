@@ -303,12 +303,13 @@ class EffectEntry(BaseModel):
     began_at: dt.datetime | None
     left: bool = Field(description="On a line that a rewind or restore left, and still in the world.")
     undone_at: dt.datetime | None = Field(description="When it was taken back; null if it was not.")
+    made_in: str | None = Field(description="The thread that made it, if this one is a fork that only knows of it.")
 
     @classmethod
     def of(cls, thread_id: str, effect: CallEntry) -> EffectEntry:
         """The entry of an effect."""
         texts, _ = cut_fields({name: getattr(effect, name) for name in ("arguments", "result", "error")}, BESIDE_CHARS)
-        same = {name: getattr(effect, name) for name in ("left", "undone_at")}
+        same = {name: getattr(effect, name) for name in ("left", "undone_at", "made_in")}
         return cls(
             thread_id=thread_id, tool=effect.name, status=effect.status.value, began_at=began_at(effect), **same, **texts
         )

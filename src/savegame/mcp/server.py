@@ -37,6 +37,7 @@ from savegame.errors import (
     StoreNotFound,
     ThreadNotFound,
     UnavailableError,
+    UndoUnfinished,
     UnsupportedError,
 )
 from savegame.mcp.excerpts import cut_text
@@ -72,6 +73,7 @@ NEXT_STEPS: Final[dict[type[SavegameError], str]] = {
     Busy: "A program is working on this thread. Wait until it ends, or continue in a copy (thread_fork).",
     OutcomeError: "Tell the user that a person has to look at that call first.",
     Stopped: "A person or program stopped this run. Tell the user, and send a message only if they want it to go on.",
+    UndoUnfinished: "A program has to finish its undo first. Tell the user.",
     UnavailableError: "Wait a moment, then call again.",
     OutOfSpace: "Tell the user that the disk is full. Nothing was saved.",
     CorruptionError: "Do not write to this thread. Tell the user to run: savegame verify.",

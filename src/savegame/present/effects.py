@@ -27,6 +27,11 @@ def began_at(effect: CallEntry) -> dt.datetime | None:
     return effect.started_at or effect.noted_at or effect.ended_at
 
 
+def call_name(call: CallEntry) -> str:
+    """The name of a call's tool; of one that undoes another, that it does."""
+    return call.name if call.undoes is None else f"undo of {call.name}"
+
+
 def offers_result(call: CallEntry) -> bool:
     """Whether a waiting call repeats an effect whose result is kept, so that it can be answered with that."""
     about = call.before or {}

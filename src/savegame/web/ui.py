@@ -19,7 +19,7 @@ import jinja2
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from savegame.errors import InvalidInputError
-from savegame.present.effects import began_at, offers_result, standing
+from savegame.present.effects import began_at, call_name, offers_result, standing
 from savegame.present.text import ago, size_text
 from savegame.vault import Vault
 from savegame.web import formatting
@@ -160,6 +160,7 @@ def _environment() -> jinja2.Environment:
     ):
         environment.filters[function.__name__] = function
     environment.filters["size"] = size_text
+    environment.filters["call_name"] = call_name
     environment.filters["began_at"] = began_at
     environment.filters["standing"] = standing
     environment.filters["offers_result"] = offers_result
