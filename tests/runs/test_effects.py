@@ -331,6 +331,15 @@ def test_a_kept_reply_is_evidence_for_an_idempotent_call(vault: Vault) -> None:
     assert "whether it took effect is unknown" in asked
 
 
+def test_a_fork_carries_that_evidence(vault: Vault) -> None:
+    world = World().add(idempotent=True)
+    world.fails = [Stop()]  # type: ignore[list-item]
+    with pytest.raises(Stop):
+        world.play(vault)
+    vault.thread("t").fork("f", at=1)
+    assert world.held_back(vault, "f").repeats == world.keys_of()[0]
+
+
 @pytest.mark.parametrize("goes", ["discarded", "removed"])
 def test_also_when_the_reply_is_gone(vault: Vault, goes: str) -> None:
     world = World().add(idempotent=True, same=lambda order, **_: order)
@@ -393,6 +402,15 @@ def test_a_fork_of_a_fork_knows_it_too(vault: Vault) -> None:
     assert [(effect.made_in, effect.key) for effect in vault.effects("h")] == [
         ("t", world.keys_of()[0]), ("f", world.keys_of()[1]),
     ]  # fmt: skip
+
+
+def test_a_fork_knows_of_what_its_source_has_only_a_trace(vault: Vault) -> None:
+    world = World().add()
+    world.play(vault)
+    vault.thread("t").rewind(1, discard=True)
+    vault.thread("t").fork("f").fork("g")
+    for thread_id in ("f", "g"):
+        assert world.held_back(vault, thread_id).repeats == world.keys_of()[0]
 
 
 def test_effects_made_later_on_the_other_thread_are_unknown_to_a_fork(vault: Vault) -> None:

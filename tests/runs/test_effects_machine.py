@@ -222,7 +222,7 @@ class Effects(RuleBasedStateMachine):
 
     @invariant()
     def what_is_listed_is_what_was_done(self) -> None:
-        assert self.wrong == []
+        assert not self.wrong, self.wrong
         for thread_id in self.threads:
             effects = {entry.key: entry for entry in self.vault.effects(thread_id)}
             line = self.line(thread_id)

@@ -153,7 +153,7 @@ class LedgerView:
     def left(self, line: LineView) -> list[Effect]:
         """The effects off a line that nothing on it stands for yet, in order."""
         others = [entry for entry in self.calls.values() if line.has(entry)]
-        others += [effect.entry for effect in self.records.values() if effect.how is How.TRACE and line.has(effect.entry)]
+        others += [one.entry for one in self.records.values() if one.how is How.TRACE and line.has_effect(one)]
         settled = [entry for entry in others if entry.settled or entry.begun]
         done = {entry.repeats for entry in settled} | {entry.key for entry in settled}
         allowed = {key for name, keys in self.markers.items() if line.allows(name) for key in keys}
@@ -332,8 +332,8 @@ class LeftEffects:
             if self._claimed.get(effect.entry.key, key) == key and effect.entry.key not in others
             if effect.entry.key == key or (effect.counts(tool) and is_same(effect, tool, whole, encode))
         ]
-        before = {key, None if entry is None else entry.repeats}  # what the call stood for when a person was asked
-        first = [effect for effect in fitting if effect.entry.key in before]
+        asked_about = key if entry is None else entry.repeats or key  # an open call of a fork stands for itself
+        first = [effect for effect in fitting if effect.entry.key == asked_about]
         effect = next(iter(first or fitting), None)
         if effect is not None:
             self._claimed[effect.entry.key] = key

@@ -62,7 +62,8 @@ class RunLedger(Ledger):
         """`Ledger.for_fork`: also the effects off the line of the fork's point. An open call stays the source's."""
         fork_policy = companions.Way.LEDGER
         messages = _messages(source, at.node)
-        if not any(companions.policy_of(kind).fork is fork_policy for kind in source.kinds()) and not _may_be_open(messages):
+        has_ledger = any(companions.policy_of(kind).fork is fork_policy for kind in source.kinds())
+        if not has_ledger and ABOUT not in source.about(load_meta(at.meta)) and not _may_be_open(messages):
             return {}
         view, encode = LedgerView(source), source.engine.codec.encode
         line = view.line(at.seq, messages)
