@@ -84,7 +84,7 @@ class AsyncRun(AnyRun):
         question = self._question(options)
         with tracing.chat(self._thread_id) as span:
             try:
-                reply = await self._called(self._until_stopped(), llm, question)
+                reply = await self._called(llm, question, within=self._until_stopped())
             except CutShort:
                 await self._do(self._core.look)
                 raise
@@ -108,7 +108,7 @@ class AsyncRun(AnyRun):
         async with self._steps.setdefault(checked_id(name, "a step's name"), asyncio.Lock()):
             found = await self._do(self._core.step, name)
             if found is NO_RESULT:
-                found = await self._called(nullcontext(), work)
+                found = await self._called(work)
                 await self._do(self._core.keep_step, name, found)
             value: T = found
             return value
@@ -269,15 +269,17 @@ class AsyncRun(AnyRun):
                 raise
             raise RuntimeError("the tool cancelled itself") from error
 
-    async def _called(self, within: AbstractAsyncContextManager[None], function: Callable[..., Any], *given: Any) -> Any:
+    async def _called(
+        self, function: Callable[..., Any], *given: Any, within: AbstractAsyncContextManager[None] | None = None
+    ) -> Any:
         """Call a user's function. If it is cancelled in its thread, it keeps running: then the lease is left to expire.
 
-        What it returns is awaited inside `within`.
+        An awaitable that it returns is awaited inside `within`.
         """
         try:
             found = await begun(function, *given)
         except asyncio.CancelledError:
             self._hold.left_running |= not inspect.iscoroutinefunction(function)
             raise
-        async with within:
+        async with within or nullcontext():
             return await settled(found)
