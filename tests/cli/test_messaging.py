@@ -49,7 +49,8 @@ def test_a_message_is_taken_back_unless_a_run_was_quicker(store: str) -> None:
 
 
 def test_a_thread_may_begin_with_a_message(store: str) -> None:
-    run("send", "brand new", "Hello", "--key", "k", "-s", store)
+    sent = run("send", "brand new", "Hello", "--key", "k", "-s", store)
+    assert "brand new has no checkpoints yet; its first run begins with this message" in sent.out
     assert [message["key"] for message in run("inbox", "brand new", "--json", "-s", store).json] == ["k"]
     assert run("inbox", "brand newer", "-s", store).code == savegame.ThreadNotFound.exit_code
     assert {"thread_id": "brand new", "reason": "mail"}.items() <= stale_runs(store)["brand new"].items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +109,21 @@ def test_a_wrong_form_says_what_is_wrong_and_changes_nothing(
     assert answer.status == status
     assert 'role="alert"' in answer.text
     assert quick_vault.fingerprints() == before
+
+
+def test_a_full_or_damaged_inbox_leaves_the_conversation(tmp_path: Path) -> None:
+    path = tmp_path / "vault.db"
+    with savegame.open(path) as vault, site_on(vault) as site:
+        vault.thread("chat").save({"messages": [{"role": "user", "content": "Hello"}]})
+        for number in range(25):
+            vault.send("chat", f"number {number}")
+        page = texts(site.get("thread", id="chat").text)
+        assert ("number 19" in page, "number 20" in page, "And 5 more." in page) == (True, False, True)
+        with vault.connection() as db:
+            db.execute("UPDATE record SET value = zeroblob(length(value)) WHERE kind = 'inbox'")
+        page = texts(site.get("thread", id="chat").text)
+        assert "The inbox cannot be read: " in page
+        assert "Hello" in page
 
 
 def test_only_the_head_of_a_conversation_takes_messages(quick_site: Site, quick_vault: Vault) -> None:

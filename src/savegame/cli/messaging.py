@@ -36,11 +36,14 @@ def send(
     content = _read_input() if text == "-" else text
     with use_vault(store, namespace, change=True) as vault:
         new = vault.send(thread, content, key=key)
-        waiting = sum(1 for _ in vault.inbox(thread))
+        waiting = len(list(vault.inbox(thread)))
+        is_known = vault.info(thread) is not None
     if as_json:
         print_json({"thread_id": thread, "key": key, "new": new})
     elif new:
         say(f"sent to {one_line(thread)}; {plural(waiting, 'message')} in its inbox")
+        if not is_known:
+            say((f"{one_line(thread)} has no checkpoints yet; its first run begins with this message", "dim"))
     else:
         say(f"{one_line(thread)} had a message with the key {one_line(key)} before; nothing was sent")
 

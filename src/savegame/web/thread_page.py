@@ -49,6 +49,9 @@ ABOVE: Final = 8
 MESSAGES: Final = 40
 """Messages shown at once."""
 
+MAIL: Final = 20
+"""Messages of the inbox shown at once."""
+
 CHANGES: Final = 200
 MOST_LABELS: Final = 50
 CALLS: Final = 100
@@ -314,7 +317,7 @@ def _load_sound(thread: Thread, name: str) -> Checkpoint | None:
 def _view_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, view: str, params: Params) -> dict[str, Any]:
     """The template data of one view of a point."""
     if view == "conversation":
-        return _messages_data(find_messages(point.state) or [], params) | {"inbox": list(ui.vault.inbox(thread.id))}
+        return _messages_data(find_messages(point.state) or [], params) | _inbox_data(ui, thread)
     if view == "state":
         first = whole_number(params, "first", 0)
         count = values.count_of(point.state)
@@ -338,6 +341,15 @@ def _messages_data(messages: Sequence[Any], params: Params) -> dict[str, Any]:
     first = max(0, end - MESSAGES)
     views = conversation.view_messages(messages, first, end)
     return {"messages": views, "first": first, "end": end, "count": len(messages)}
+
+
+def _inbox_data(ui: Ui, thread: Thread) -> dict[str, Any]:
+    """The first messages that wait, and how many there are."""
+    try:
+        waiting = list(ui.vault.inbox(thread.id))
+    except CorruptionError as error:
+        return {"inbox": [], "mails": 0, "lost": error}
+    return {"inbox": waiting[:MAIL], "mails": len(waiting), "lost": None}
 
 
 def _changes_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, params: Params) -> dict[str, Any]:
