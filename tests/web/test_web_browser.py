@@ -14,6 +14,7 @@ from browsing import chromium
 from pages_site import converse, fill, one_call
 from playwright.sync_api import Browser, Page, expect
 from test_web_injection import INJECTIONS, keep
+from test_web_talking import paid, talk
 
 import savegame
 from savegame.model import ThreadKey
@@ -378,13 +379,23 @@ def all_paths(vault: Vault, thread: str) -> list[str]:
     return ["threads", f"threads?{urlencode({'q': thread})}", "runs", "store", *threads, "thread?id=not+there"]
 
 
+def effect_paths(vault: Vault) -> list[str]:
+    """Pages that name what stays in the world, and ask about what was done before."""
+    first, _ = paid(vault)
+    vault.thread("paid").rewind(first)
+    with pytest.raises(savegame.Paused):
+        talk(vault, "paid")
+    return [f"thread?id=paid&at={first}&do={doing}" for doing in ("rewind", "fork")] + ["thread?id=paid&view=calls", "runs"]
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
 def test_no_page_has_a_serious_accessibility_problem(
     opened: Opener, server: Server, vault: Vault, scheme: str, width: int
 ) -> None:
     page = opened(viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce")
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-    for path in ["threads", *all_paths(vault, "support-42")[1:-1], "thread?id=order&view=calls", "thread?id=order"]:
+    others = ["thread?id=order&view=calls", "thread?id=order", *effect_paths(vault)]
+    for path in ["threads", *all_paths(vault, "support-42")[1:-1], *others]:
         go(page, server, path)
         page.evaluate(axe)
         found = page.evaluate("async () => (await axe.run()).violations")
@@ -403,7 +414,7 @@ def test_a_phone_never_scrolls_sideways(opened: Opener, server: Server, vault: V
     vault.thread("wide").save({"messages": said, "k" * 300: "v" * 3000})
     vault.send("wide", "w" * 5000)
     page = opened(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
-    for path in [*all_paths(vault, "support-42")[:-1], *all_paths(vault, "wide")[2:-1]]:
+    for path in [*all_paths(vault, "support-42")[:-1], *all_paths(vault, "wide")[2:-1], *effect_paths(vault)]:
         go(page, server, path)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
 
