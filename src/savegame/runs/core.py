@@ -29,6 +29,7 @@ from savegame.messages.domain import Message, Role
 from savegame.messages.states import messages_in
 from savegame.model import Frame, Kind, Status
 from savegame.runs.boundary import RunBoundary
+from savegame.runs.effects import Effect, LeftEffects, facts, key_of, refuse_unfinished
 from savegame.runs.keys import CALL_KEY, KeyParts, digest_of, keys_for, parts_of, read_call, unanswered
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import (
@@ -39,12 +40,13 @@ from savegame.runs.ledger import (
     CallStatus,
     generation,
     is_journaled,
+    made_again,
     question,
     reply_of,
 )
 from savegame.runs.replies import as_reply, number_twins, quoting, refuse_unread, storable_reply, storable_text
 from savegame.runs.sdk_replies import read_reply
-from savegame.runs.toolbox import Tool, Toolbox, ToolKind
+from savegame.runs.toolbox import Repeat, Tool, Toolbox, ToolKind
 from savegame.store import StoreChange
 from savegame.timeline.companions import ANSWER, CALL, RUN
 from savegame.timeline.policy import Strategy
@@ -93,8 +95,18 @@ class KnownCall:
 class RunCore(RunBoundary):
     """The conversation of a thread under a lease, and the calls of its newest reply."""
 
-    def __init__(self, thread: Timeline, tools: Toolbox, hold: Hold, strategy: Strategy, agent: str | None = None) -> None:
+    def __init__(
+        self,
+        thread: Timeline,
+        tools: Toolbox,
+        hold: Hold,
+        strategy: Strategy,
+        agent: str | None = None,
+        *,
+        undoing_to: str | None = None,
+    ) -> None:
         super().__init__(thread, hold, strategy, agent)
+        refuse_unfinished(thread.id, self._noted, undoing_to)
         self._tools = tools
         self._ledger: dict[str, CallEntry] = {}
         """Entries of the newest reply and of its earlier versions, by key."""
@@ -108,6 +120,7 @@ class RunCore(RunBoundary):
         """The replies of this run: no other run can have started their calls."""
         self._tried: dict[str, int] = {}
         """Attempts of calls that may run again, of which nothing is recorded before they end."""
+        self._left = LeftEffects(thread, self.messages)
 
     # -- the conversation --------------------------------------------------------------------------
 
@@ -209,7 +222,8 @@ class RunCore(RunBoundary):
             for name in dict.fromkeys((reply, *(name for name, _ in before))):
                 known |= {entry.key: digest_of(entry.name, entry.arguments, encode) for entry in self._entries(name)}
             whole = any(name == reply for name, _ in before)
-            self._keys = reply, keys_for(reply, generation(self._noted, reply), digests, known, whole=whole)
+            keys = keys_for(reply, generation(self._noted, reply), digests, known, whole=whole)
+            self._keys = reply, [made_again(key, self._ledger.get) for key in keys]
         return self._keys[1]
 
     def _versions(self, place: int, reply: str) -> list[tuple[str, Sequence[Any]]]:
@@ -259,7 +273,9 @@ class RunCore(RunBoundary):
         """A started call that must not run again and is no longer part of the reply."""
         keys = self._keys_of(place, reply)
         names = dict.fromkeys(parts_of(key).reply for key in self._ledger)
-        left = [entry for name in names for entry in self._entries(name) if entry.begun and entry.key not in keys]
+        older = {name: generation(self._noted, name) for name in names}
+        found = [(entry, parts_of(entry.key)) for entry in self._ledger.values() if entry.begun and entry.key not in keys]
+        left = [entry for entry, parts in found if parts.generation >= older[parts.reply]]
         return next((entry for entry in left if (tool := self._tool(entry.name)) is None or _is_open(entry, tool)), None)
 
     @cached_property
@@ -295,11 +311,28 @@ class RunCore(RunBoundary):
         if pending.tool is None:
             assert entry is not None
             raise Unknown(f"call {pending.key} of {pending.name!r}: {wrong}; resolve it", call=self._unknown(entry))
-        answer = self._answer(pending, pending.tool, entry) if pending.tool.ask else None
+        try:
+            same, effect = self._left.match(pending.key, pending.arguments, pending.tool, self._ledger)
+        except InvalidInputError as error:  # what makes it the same as another call cannot be computed
+            return self._failed(pending, str(error))
+        if effect is not None and effect.reusable and pending.tool.repeat is Repeat.REUSE:
+            return self._reuse(pending, effect)
+        answer = self._answer(pending, pending.tool, entry, effect)
         refused = None if answer is None else _refusal(answer)
         if refused is not None:
-            return self._failed(pending, refused)
-        return self._begin(pending, pending.tool, self._ledger.get(pending.key), (answer or {}).get("comment"))
+            return self._failed(pending, refused, effect)
+        if answer is not None and answer.get("reuse"):
+            return self._reuse(pending, effect)
+        begun = self._ledger.get(pending.key)
+        return self._begin(
+            pending, pending.tool, begun, same=same, repeats=key_of(effect), comment=(answer or {}).get("comment")
+        )
+
+    def _reuse(self, pending: PendingCall, effect: Effect | None) -> KnownCall:
+        if effect is None or not effect.reusable:
+            return self._failed(pending, "a person chose the kept result, but it was removed meanwhile", effect)
+        done = self._new(pending, CallStatus.DONE, ended_at=self._now(), result=effect.entry.result, repeats=key_of(effect))
+        return KnownCall(pending, done)
 
     def _wrong(self, pending: PendingCall, entry: CallEntry | None) -> str | None:
         if pending.wrong is not None:
@@ -311,24 +344,33 @@ class RunCore(RunBoundary):
             return f"tool {pending.name!r} does not exist; available tools: {names}{before}"
         return pending.tool.check(pending.arguments)
 
-    def _failed(self, pending: PendingCall, error: str) -> KnownCall:
-        return KnownCall(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=storable_text(error)))
+    def _failed(self, pending: PendingCall, error: str, effect: Effect | None = None) -> KnownCall:
+        given = {"ended_at": self._now(), "error": storable_text(error), "repeats": key_of(effect)}
+        return KnownCall(pending, self._new(pending, CallStatus.FAILED, **given))
 
-    def _answer(self, pending: PendingCall, tool: Tool, entry: CallEntry | None) -> dict[str, Any] | None:
-        """A person's answer; None if the call was already started. Raises Paused if there is no answer yet."""
+    def _answer(
+        self, pending: PendingCall, tool: Tool, entry: CallEntry | None, effect: Effect | None
+    ) -> dict[str, Any] | None:
+        """A person's answer; None if none is needed, or the call was already started. Raises Paused if it is missing."""
+        begun = entry is not None and entry.status != CallStatus.WAITING
+        asks = tool.ask or (effect is not None and tool.repeat is not Repeat.RUN)
+        if not asks and (entry is None or begun):
+            return None
         given = self._thread.named(ANSWER, pending.key)
         answer: dict[str, Any] | None = None if given is None else self._thread.read(given)
-        begun = entry is not None and entry.status != CallStatus.WAITING
         if begun and (answer is not None or not tool.may_run_again):
             return None
-        if answer is None:
-            if entry is None or begun:  # a started entry is not an approval
-                entry = self._new(pending, CallStatus.WAITING, asked=question(pending.name, pending.arguments))
+        if answer is None and asks:
+            if entry is None or begun or entry.repeats != key_of(effect):  # a started entry is not an approval
+                before = None if effect is None else facts(effect, self._thread, pending.arguments)
+                asked = question(pending.name, pending.arguments, before)
+                entry = self._new(pending, CallStatus.WAITING, asked=asked, repeats=key_of(effect), before=before)
                 self._write(entry)
-            raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)
+            why = "" if entry.before is None else f": {entry.asked}"
+            raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer{why}", call=entry)
         return answer
 
-    def _begin(self, pending: PendingCall, tool: Tool, entry: CallEntry | None, comment: str | None) -> Go:
+    def _begin(self, pending: PendingCall, tool: Tool, entry: CallEntry | None, **more: Any) -> Go:
         if entry is not None and _is_open(entry, tool):
             raise Unknown(
                 f"call {pending.key} of {pending.name!r} was started and its outcome is unknown; find out, then "
@@ -336,8 +378,10 @@ class RunCore(RunBoundary):
                 call=self._unknown(entry),
             )
         attempt = 1 if entry is None else entry.attempt + 1
-        begun = self._new(pending, CallStatus.STARTED, attempt=attempt, started_at=self._now(), comment=comment)
+        after = 0 if self.checkpoint is None else self.checkpoint.seq
+        about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, "after": after}
         self._tried[pending.key] = attempt
+        begun = self._new(pending, CallStatus.STARTED, **about, **more)
         if not tool.may_run_again:
             self._write(begun)
         return Go(pending, tool, begun)

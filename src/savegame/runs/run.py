@@ -252,6 +252,7 @@ class AnyRun(Showing):
             attempt=go.entry.attempt,
             db=db,
             deadline=None if timeout is None else dt.datetime.now(dt.UTC) + timeout,
+            undoes=go.entry.undoes,
             alive=self._still_on(go),
             spent=go.spent,
         )

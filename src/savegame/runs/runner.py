@@ -28,6 +28,7 @@ from savegame.errors import (
 from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, checked_id, checked_text
 from savegame.runs import idle, inbox, interrupts, stopping, tracing
 from savegame.runs.core import RunCore
+from savegame.runs.effects import effects_after, has_kept_result
 from savegame.runs.idle import Reason, is_held
 from savegame.runs.inbox import InboxMessage, time_of
 from savegame.runs.lease import Hold
@@ -35,9 +36,11 @@ from savegame.runs.ledger import TAKEOVERS, CallEntry, CallStatus
 from savegame.runs.run import refuse_what_cannot_run
 from savegame.runs.stopping import briefly, leave
 from savegame.runs.toolbox import Toolbox
+from savegame.runs.undo import UndoCore, Undone, plan_undo, refuse_unsuitable, undo_records
 from savegame.store import Store
 from savegame.timeline.companions import ANSWER, CALL, RUN
 from savegame.timeline.engine import Engine
+from savegame.timeline.lineage import Ref
 from savegame.timeline.listing import listed
 from savegame.timeline.policy import Strategy
 from savegame.timeline.timeline import Timeline
@@ -67,6 +70,8 @@ class StaleRun:
     takeovers: int
     damage: str | None = None
     reason: Reason = "crashed"
+    since: dt.datetime | None = None
+    """When its lease expired, the first message was sent, or its sleep was over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ class RunInfo:
     takeovers: int
     damage: str | None = None
     reason: Reason | None = None
+    since: dt.datetime | None = None
+    """Of a stale one: when its lease expired, the first message was sent, or its sleep was over."""
 
 
 class Resumable(NamedTuple):
@@ -172,17 +179,34 @@ class Runner:
             raise NotFoundError(f"thread {thread.id!r} has no call {key!r}; vault.calls({thread.id!r}) lists them")
         return CallEntry.from_dict(key, fields)
 
-    def answer(self, thread_id: str, call: str | CallEntry, value: Any, comment: str | None) -> bool:
+    def effects(self, thread_id: str, after: Ref | None) -> Iterator[CallEntry]:
+        """`Vault.effects`."""
+        thread = self._thread(thread_id)
+        frame = None if after is None else thread.resolve(after)
+        return (effect.entry for effect in effects_after(thread, frame))
+
+    def answer(
+        self, thread_id: str, call: str | CallEntry, value: Any, comment: str | None = None, *, reuse: bool = False
+    ) -> bool:
         """`Vault.answer`."""
         thread = self._thread(thread_id)
         key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
+        if reuse and value is not True:
+            raise InvalidInputError(f"reuse=True goes with the answer True, not {value!r}; leave it out to refuse a call")
         if key not in thread.names(CALL):
+            if reuse:
+                raise InvalidInputError(
+                    f"thread {thread.id!r}: {key!r} is not a tool call that repeats another one; leave out reuse="
+                )
             return interrupts.answer(thread, key, value, comment)
         entry = self._call(thread, key)
         if entry.status != CallStatus.WAITING:
             return False
+        if reuse and not has_kept_result(thread, entry.repeats):
+            raise InvalidInputError(f"call {key!r} repeats no call whose result is kept; answer without reuse=")
         try:
-            fields = {"value": value} if comment is None else {"value": value, "comment": comment}
+            about = {"comment": comment, "reuse": reuse or None}
+            fields = {"value": value} | {name: given for name, given in about.items() if given is not None}
             thread.commit([thread.put(ANSWER, key, fields, absent=True)])
         except AlreadyExistsError:
             return False
@@ -199,7 +223,8 @@ class Runner:
                 raise InvalidInputError(f"call {key!r} is {entry.status}: there is nothing to resolve")
             status = CallStatus.DONE if error is None else CallStatus.FAILED
             known = replace(entry, status=status, ended_at=self._now(), result=result, error=error)
-            thread.commit([thread.put(CALL, key, known.to_dict(), epoch=hold.epoch)])
+            records = undo_records(thread, known)
+            thread.commit([thread.put(CALL, name, value, epoch=hold.epoch) for name, value in records.items()])
 
     # -- from outside ------------------------------------------------------------------------------
 
@@ -221,6 +246,27 @@ class Runner:
         if not checked_text(reason, "the reason"):
             raise InvalidInputError('a stop needs a reason, for example vault.stop(thread_id, "the user pressed stop")')
         return stopping.stop(thread, reason)
+
+    @contextmanager
+    def undo(
+        self, thread_id: str, to: Ref, tools: Toolbox, driver: Callable[[RunCore, Hold, Store, str], R], *, awaits: bool = False
+    ) -> Iterator[R]:
+        """`Vault.undo`: the driver under the lease. `awaits`: it can call asynchronous functions."""
+        refuse_unsuitable(tools, awaits=awaits)
+        thread = self._thread(thread_id)
+        frame = thread.resolve(to)
+        hold = Hold(self._engine.store, thread.key, stopping.MOMENT_US)
+        try:
+            yield driver(UndoCore(thread, tools, hold, frame), hold, self._engine.store, thread.id)
+        finally:
+            hold.release()  # nothing resumes it by itself: the person who goes back decides what follows
+
+    def plan_undo(self, thread_id: str, to: Ref, tools: Toolbox, *, awaits: bool = False) -> Undone:
+        """`Vault.undo` with `dry_run`."""
+        refuse_unsuitable(tools, awaits=awaits)
+        thread = self._thread(thread_id)
+        plan = plan_undo(thread, thread.resolve(to), tools)
+        return Undone(tuple(plan.undoable), tuple(plan.left))
 
     # -- resuming ----------------------------------------------------------------------------------
 
@@ -244,7 +290,20 @@ class Runner:
                 takeovers, damage = self._counted(row.key.id)
                 reason: Reason | None = "crashed" if stale else None
                 expires = time_of(lease.expires)
-                yield RunInfo(row.key.id, row.agent, lease.owner, expires, stale, takeovers, damage, reason), None
+                yield (
+                    RunInfo(
+                        row.key.id,
+                        row.agent,
+                        lease.owner,
+                        expires,
+                        stale,
+                        takeovers,
+                        damage,
+                        reason,
+                        expires if stale else None,
+                    ),
+                    None,
+                )
         for key in idle.candidates(self._engine.store, self._namespace):
             if key.id not in known:
                 yield self._idle(key, now)
@@ -259,7 +318,8 @@ class Runner:
             return RunInfo(key.id, None, None, None, stale=True, takeovers=0, damage=str(error), reason="mail"), None
         if row is None or found.reason is None:
             return None, found.until
-        return RunInfo(key.id, row.agent, None, None, stale=True, takeovers=0, reason=found.reason), found.until
+        since = None if found.since is None else time_of(found.since)
+        return RunInfo(key.id, row.agent, None, None, stale=True, takeovers=0, reason=found.reason, since=since), found.until
 
     def _unfinished(self) -> Iterator[ThreadRow]:
         """Threads in progress, and those without a checkpoint: a run may have recorded steps there."""
@@ -420,4 +480,4 @@ def pause_s(work: Resumable, poll: dt.timedelta) -> float:
 
 def _as_stale(run: RunInfo) -> StaleRun:
     assert run.reason is not None
-    return StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers, run.damage, run.reason)
+    return StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers, run.damage, run.reason, run.since)

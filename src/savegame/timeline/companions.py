@@ -41,7 +41,9 @@ ANSWER: Final = "answer"
 STEP: Final = "step"
 SLEPT: Final = "slept"
 RUN: Final = "run"
-"""The kinds of records that runs keep: each tool call, a person's answers, steps, finished sleeps, and the rest."""
+EFFECT: Final = "effect"
+"""The kinds of records that runs keep: each tool call, a person's answers, steps, finished sleeps, the rest, and effects whose
+call is not here."""
 
 DUE: Final = "due"
 INBOX: Final = "inbox"
@@ -112,6 +114,7 @@ _POLICIES: Final = {
     DUE: Policy(),
     INBOX: Policy(),
     SENT: Policy(copy=Way.ADD),
+    EFFECT: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
     SPENT: Policy(copy=Way.SUM),
     VECTORS: Policy(fork=Way.CARRY),
     COPIED: Policy(copy=Way.DROP),

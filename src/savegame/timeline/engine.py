@@ -140,6 +140,10 @@ class Ledger:
         """The records that change when a checkpoint becomes the head."""
         return {}
 
+    def for_restore(self, timeline: Lineage, frame: Frame | None) -> list[PutRecord]:
+        """Changes for the commit that makes a checkpoint the head (None: none), where runs go on as they find it."""
+        return []
+
     def yields(self, timeline: Lineage, record: Record, given: bytes | None) -> bool:
         """Whether a record may be replaced by that of a copy of its thread (None: removed)."""
         return True
@@ -150,6 +154,10 @@ class Ledger:
 
     def unneeded(self, timeline: Lineage, frames: list[Frame], drop: set[int], *, drop_newer: bool) -> list[PutRecord]:
         """Changes that remove the records that no checkpoint needs once these frames are gone."""
+        return []
+
+    def evidence(self, timeline: Lineage, frames: list[Frame], drop: set[int], head: int) -> list[PutRecord]:
+        """Changes that keep what runs need to know of these frames once they are gone, whatever happens to their records."""
         return []
 
     def mend(self, timeline: Lineage) -> list[str]:
