@@ -43,6 +43,7 @@ from savegame.runs.ledger import (
     made_again,
     question,
     reply_of,
+    was_taken_back,
 )
 from savegame.runs.replies import as_reply, number_twins, quoting, refuse_unread, storable_reply, storable_text
 from savegame.runs.sdk_replies import read_reply
@@ -278,6 +279,16 @@ class RunCore(RunBoundary):
         left = [entry for entry, parts in found if parts.generation >= older[parts.reply]]
         return next((entry for entry in left if (tool := self._tool(entry.name)) is None or _is_open(entry, tool)), None)
 
+    @property
+    def _newest_seq(self) -> int:
+        """The number of the thread's newest checkpoint; after going back, that is not the head."""
+        return max(self._last_seq, 0 if self.checkpoint is None else self.checkpoint.seq)
+
+    @cached_property
+    def _last_seq(self) -> int:
+        row = self._thread.row()
+        return 0 if row is None else row.last
+
     @cached_property
     def _root(self) -> str:
         """Represents this thread and its forks in the keys of replies that no run journaled."""
@@ -378,11 +389,10 @@ class RunCore(RunBoundary):
                 call=self._unknown(entry),
             )
         attempt = 1 if entry is None else entry.attempt + 1
-        after = 0 if self.checkpoint is None else self.checkpoint.seq
-        about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, "after": after}
+        about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, "after": self._newest_seq}
         self._tried[pending.key] = attempt
         begun = self._new(pending, CallStatus.STARTED, **about, **more)
-        if not tool.may_run_again:
+        if not tool.may_run_again or (tool.kind is ToolKind.IDEMPOTENT and was_taken_back(pending.key, self._ledger.get)):
             self._write(begun)
         return Go(pending, tool, begun)
 

@@ -33,6 +33,7 @@ from savegame.runs.ledger import (
     replies_in,
     reply_in,
     reply_of,
+    was_taken_back,
 )
 from savegame.runs.toolbox import Tool, ToolKind
 from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN
@@ -187,6 +188,8 @@ class LedgerView:
         return [effect for effect in found if not line.has(effect.entry)]
 
     def _may_be_begun(self, key: str) -> bool:
+        if was_taken_back(key, self.calls.get):
+            return False
         entry = self.calls.get(key)
         return entry is None or (entry.status == CallStatus.WAITING and key in self._approved)
 
