@@ -30,24 +30,25 @@ from savegame.messages.states import messages_in
 from savegame.model import Frame, Kind, Status
 from savegame.runs.boundary import RunBoundary
 from savegame.runs.effects import Effect, LeftEffects, facts, key_of, refuse_unfinished
-from savegame.runs.keys import CALL_KEY, KeyParts, digest_of, keys_for, parts_of, read_call, unanswered
+from savegame.runs.keys import CALL_KEY, KeyParts, calls_in, digest_of, keys_for, parts_of, read_call, unanswered
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import (
     JOURNALED,
-    LOST,
     ROOT,
     CallEntry,
     CallStatus,
     generation,
     is_journaled,
+    is_open,
     made_again,
     question,
+    refusal,
     reply_of,
     was_taken_back,
 )
 from savegame.runs.replies import as_reply, number_twins, quoting, refuse_unread, storable_reply, storable_text
 from savegame.runs.sdk_replies import read_reply
-from savegame.runs.toolbox import Repeat, Tool, Toolbox, ToolKind
+from savegame.runs.toolbox import Repeat, Tool, Toolbox
 from savegame.store import StoreChange
 from savegame.timeline.companions import ANSWER, CALL, RUN
 from savegame.timeline.policy import Strategy
@@ -176,7 +177,7 @@ class RunCore(RunBoundary):
         if found is None:
             return []
         place, reply = found
-        calls = _calls_in(self.messages[place])
+        calls = calls_in(self.messages[place])
         ids = [call.get("id") for call in calls]
         answers = [one for one in self.messages[place + 1 :] if one.get("role") == Role.TOOL]
         given = {(parts_of(one.get(CALL_KEY)).slot, str(one.get("tool_call_id"))) for one in answers}
@@ -192,7 +193,7 @@ class RunCore(RunBoundary):
         """
         pending = self.pending()
         place, reply = self._newest_reply() or (0, "")
-        if reply and reply not in self._said_here and _calls_in(self.messages[place]):
+        if reply and reply not in self._said_here and calls_in(self.messages[place]):
             self._notice(reply)
             lost = self._lost(place, reply) if any(entry.begun for entry in self._ledger.values()) else None
             if lost is not None:
@@ -211,7 +212,7 @@ class RunCore(RunBoundary):
     def _keys_of(self, place: int, reply: str) -> list[str]:
         """The keys of the calls of the newest reply. An edited call is another call, with its own key."""
         if self._keys is None or self._keys[0] != reply:
-            encode, calls = self._thread.codec.encode, _calls_in(self.messages[place])
+            encode, calls = self._thread.codec.encode, calls_in(self.messages[place])
             digests = [read_call(call, encode).digest for call in calls]
             before = [] if reply in self._said_here else self._versions(place, reply)
             known: dict[str, str] = {}
@@ -235,14 +236,14 @@ class RunCore(RunBoundary):
         """
         thread, head = self._thread, self.checkpoint
         if head is None or head.id == reply:
-            return [(reply, _calls_in(self.messages[place]))]
+            return [(reply, calls_in(self.messages[place]))]
         if is_journaled(self.messages[place]):
             try:
                 found = thread.engine.find(thread.key.namespace, reply)
                 messages = [] if found is None else self._messages_at(thread.at(found[0]), found[1])
             except CheckpointNotFound:  # pruned meanwhile
                 messages = []
-            return [(reply, _calls_in(one)) for one in messages if isinstance(one, Mapping) and one.get("id") == reply]
+            return [(reply, calls_in(one)) for one in messages if isinstance(one, Mapping) and one.get("id") == reply]
         versions: list[tuple[str, Sequence[Any]]] = []
         for frame in thread.line(head.seq):
             messages = self._messages_at(thread, frame)
@@ -250,7 +251,7 @@ class RunCore(RunBoundary):
             if found_at != place:
                 break
             if name != reply:
-                versions.append((name, _calls_in(messages[place])))
+                versions.append((name, calls_in(messages[place])))
         return versions
 
     def _messages_at(self, thread: Timeline, frame: Frame) -> list[Any]:
@@ -277,7 +278,7 @@ class RunCore(RunBoundary):
         older = {name: generation(self._noted, name) for name in names}
         found = [(entry, parts_of(entry.key)) for entry in self._ledger.values() if entry.begun and entry.key not in keys]
         left = [entry for entry, parts in found if parts.generation >= older[parts.reply]]
-        return next((entry for entry in left if (tool := self._tool(entry.name)) is None or _is_open(entry, tool)), None)
+        return next((entry for entry in left if (tool := self._tool(entry.name)) is None or is_open(entry, tool)), None)
 
     @property
     def _newest_seq(self) -> int:
@@ -329,7 +330,7 @@ class RunCore(RunBoundary):
         if effect is not None and effect.reusable and pending.tool.repeat is Repeat.REUSE:
             return self._reuse(pending, effect)
         answer = self._answer(pending, pending.tool, entry, effect)
-        refused = None if answer is None else _refusal(answer)
+        refused = None if answer is None else refusal(answer)
         if refused is not None:
             return self._failed(pending, refused, effect)
         if answer is not None and answer.get("reuse"):
@@ -382,7 +383,7 @@ class RunCore(RunBoundary):
         return answer
 
     def _begin(self, pending: PendingCall, tool: Tool, entry: CallEntry | None, **more: Any) -> Go:
-        if entry is not None and _is_open(entry, tool):
+        if entry is not None and is_open(entry, tool):
             raise Unknown(
                 f"call {pending.key} of {pending.name!r} was started and its outcome is unknown; find out, then "
                 f"vault.resolve({self._thread.id!r}, {pending.key!r}, result)",
@@ -502,24 +503,3 @@ def _answer_message(pending: PendingCall, entry: CallEntry) -> dict[str, Any]:
     if failed:
         answer.metadata["is_error"] = True
     return answer.to_dict() | {CALL_KEY: pending.key}
-
-
-def _is_open(entry: CallEntry, tool: Tool) -> bool:
-    """Whether a call was started and must not be made again before its outcome is known."""
-    if entry.status == CallStatus.UNKNOWN and tool.kind is ToolKind.TRANSACTION:
-        return entry.error != LOST  # it ended its own transaction
-    return entry.begun and not tool.may_run_again
-
-
-def _calls_in(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The calls of a message; a malformed call becomes an empty dict."""
-    return [call if isinstance(call, Mapping) else {} for call in message.get("tool_calls") or ()]
-
-
-def _refusal(answer: Mapping[str, Any]) -> str | None:
-    """The error for the model if a person refused; None if they agreed."""
-    value = answer["value"]
-    if value is True:
-        return None
-    why = value if value not in (False, None) else answer.get("comment")
-    return "a person refused" if why is None else f"a person refused: {why}"

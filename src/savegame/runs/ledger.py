@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import blake3
 
 from savegame.runs.keys import CALL_KEY, digest_of, keys_for, parts_of, read_call
-from savegame.runs.toolbox import ToolKind
+from savegame.runs.toolbox import Tool, ToolKind
 from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN, SLEPT, STEP
 
 LEDGER: Final = (CALL, ANSWER, STEP, SLEPT, RUN, EFFECT)
@@ -193,6 +193,22 @@ def question(name: str, arguments: Mapping[str, Any], before: Mapping[str, Any] 
         CallStatus.WAITING: f"was open{place} when the fork was made, and may be done there",
     }.get(before["status"], f"was begun{place}{when}, and whether it took effect is unknown")
     return f"{asked}. {what} {done}. Run it again?"
+
+
+def refusal(answer: Mapping[str, Any]) -> str | None:
+    """The error for the model if a person refused; None if they agreed."""
+    value = answer["value"]
+    if value is True:
+        return None
+    why = value if value not in (False, None) else answer.get("comment")
+    return "a person refused" if why is None else f"a person refused: {why}"
+
+
+def is_open(entry: CallEntry, tool: Tool) -> bool:
+    """Whether a call was started and must not be made again before its outcome is known."""
+    if entry.status == CallStatus.UNKNOWN and tool.kind is ToolKind.TRANSACTION:
+        return entry.error != LOST  # it ended its own transaction
+    return entry.begun and not tool.may_run_again
 
 
 # -- shapes ----------------------------------------------------------------------------------------
