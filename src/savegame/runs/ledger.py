@@ -375,10 +375,15 @@ def made_again(key: str, calls: Callable[[str], Any]) -> str:
 
 
 def was_taken_back(key: str, calls: Callable[[str], Any]) -> bool:
-    """Whether a call is made again under this key because it was taken back. Then it leaves a note before it runs."""
+    """Whether a call is made again under this key because it was taken back."""
     parts = parts_of(key)
     former = calls(str(parts._replace(generation=parts.generation - 1))) if parts.generation else None
     return former is not None and former.undone_at is not None
+
+
+def leaves_note(tool: Tool, key: str, calls: Callable[[str], Any]) -> bool:
+    """Whether a call is recorded before it runs: if it must not run twice, or its reply tells of an undone one already."""
+    return not tool.may_run_again or (tool.kind is ToolKind.IDEMPOTENT and was_taken_back(key, calls))
 
 
 def reply_in(key: str) -> str:
