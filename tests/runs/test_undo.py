@@ -423,6 +423,42 @@ def test_a_supervisor_leaves_a_thread_with_an_unfinished_undo_alone(vault: Vault
     assert vault.supervise(resumed.append, once=True) == 1
 
 
+def failed(vault: Vault) -> tuple[World, str]:
+    """An undo that failed in between, and the checkpoint that it goes to."""
+    world = with_three(vault)
+    world.fails.append(ValueError("no"))
+    with pytest.raises(UndoFailed):
+        vault.undo("t", to=1, tools=world.box)
+    return world, vault.thread("t").load(1).id
+
+
+def test_the_checkpoint_that_it_goes_to_stays(vault: Vault) -> None:
+    world, point = failed(vault)
+    thread = vault.thread("t")
+    thread.prune(keep=1)
+    thread.prune(keep=1, include_labelled=True)
+    for removal in (lambda: vault.delete_checkpoint(point), lambda: thread.remove(point)):
+        with pytest.raises(UndoUnfinished, match="finish it first"):
+            removal()
+    assert next(entry.id for entry in thread.history(newest_first=False)) == point
+    vault.undo("t", to=point, tools=world.box)
+    assert thread.latest() is not None
+    assert vault.delete_checkpoint(point)
+    assert vault.verify().ok
+
+
+def test_a_copy_hears_that_it_is_finished(opened: Opener) -> None:
+    vault, other = opened("a.db"), opened("b.db")
+    world, point = failed(vault)
+    vault.copy_to(other)
+    with pytest.raises(UndoUnfinished):
+        world.play(other)
+    vault.undo("t", to=point, tools=world.box)
+    vault.copy_to(other)
+    assert [entry.undone_at is not None for entry in other.effects("t")] == [True, False, True]
+    other.thread("t").rewind(point)
+
+
 def test_an_undo_of_unknown_outcome_is_resolved_by_a_person(vault: Vault) -> None:
     world = unfinished(vault)
     first, second = world.keys_of()

@@ -27,6 +27,7 @@ from savegame.runs.ledger import (
     PRUNED,
     RERUN,
     ROOT,
+    UNDO,
     CallEntry,
     CallStatus,
     How,
@@ -162,6 +163,11 @@ class RunLedger(Ledger):
         newest = max(max(off), int(view.markers.get(PRUNED, 0)))
         body = timeline.engine.wrap_record(newest, RUN, PRUNED)
         return [*_traces(timeline, view.unnoted(leaves, view.line(head))), PutRecord(timeline.key, RUN, PRUNED, body)]
+
+    def needed(self, timeline: Lineage) -> str | None:
+        """`Ledger.needed`."""
+        record = timeline.named(RUN, UNDO)
+        return None if record is None else str(timeline.read(record)["to"])
 
     def mend(self, timeline: Lineage) -> list[str]:
         """`Ledger.mend`."""

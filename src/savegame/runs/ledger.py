@@ -417,7 +417,7 @@ def gives_way(kind: str, name: str, there: Any, given: Any, calls: Iterable[str]
     if kind == RUN and name.startswith(GENERATION):
         reply = name.removeprefix(GENERATION)
         return newest_generation({key: {} for key in calls if key.startswith(f"{reply}:")}) <= number_of(given)
-    return kind == RUN and name in (TAKEOVERS, IGNORED)
+    return kind == RUN and name in (TAKEOVERS, IGNORED, UNDO)
 
 
 def is_settled(call: Mapping[str, Any]) -> bool:
