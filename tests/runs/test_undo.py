@@ -459,6 +459,35 @@ def test_a_copy_hears_that_it_is_finished(opened: Opener) -> None:
     other.thread("t").rewind(point)
 
 
+@pytest.mark.parametrize("kind", [{}, {"transaction": True}], ids=["plain", "transaction"])
+def test_what_taking_back_cost_is_counted(in_database: Opener, kind: dict[str, Any]) -> None:
+    """Also what a failed one cost, also in a copy, and once."""
+    vault, other, tools, fails = in_database(), savegame.open("memory:"), Toolbox(), [ValueError("no")]
+
+    def back(call: Any, result: Any) -> None:
+        call.spend(tokens_used=10, cost=0.5)
+        if fails:
+            raise fails.pop()
+
+    def pay(call: Any, order: int) -> str:
+        call.spend(tokens_used=1)
+        return "paid"
+
+    tools.tool(name="pay", undo=back, **kind)(pay)
+    world = World(PAY, ("pay", {"order": 8}))
+    world.box = tools
+    world.play(vault)
+    with pytest.raises(UndoFailed):
+        vault.undo("t", to=1, tools=tools)
+    vault.copy_to(other)
+    vault.undo("t", to=1, tools=tools)
+    vault.thread("t").rewind(1, discard=True)
+    vault.copy_to(other)
+    for found in (vault, other):
+        assert [(use.key, use.tokens_used, use.cost) for use in found.usage(by="agent")] == [("helper", 32, 1.5)]
+    other.close()
+
+
 def test_an_undo_of_unknown_outcome_is_resolved_by_a_person(vault: Vault) -> None:
     world = unfinished(vault)
     first, second = world.keys_of()

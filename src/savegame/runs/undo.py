@@ -23,12 +23,13 @@ from savegame.runs.ledger import UNDO, UNDONE, CallEntry, CallStatus
 from savegame.runs.run import Run
 from savegame.runs.toolbox import Toolbox
 from savegame.store import MoveHead
-from savegame.timeline import frameworks
+from savegame.timeline import frameworks, spending
 from savegame.timeline.companions import CALL, RUN
 from savegame.timeline.lineage import Lineage
 from savegame.timeline.policy import Strategy
 from savegame.timeline.timeline import Timeline
 from savegame.waiting.awaiting import refuse_asynchronous
+from savegame.waiting.retrying import PLANS, retried
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,14 @@ class UndoCore(RunCore):
             self.settle(go.pending, done)
 
     def settle(self, pending: PendingCall, entry: CallEntry) -> None:
-        """Record the outcome, in one commit with the entry of the call that was taken back."""
-        self._commit([self._record(CALL, key, value) for key, value in undo_records(self._thread, entry).items()])
+        """Record the outcome and its cost, in one commit with the entry of the call that was taken back."""
+        records = [self._record(CALL, key, value) for key, value in undo_records(self._thread, entry).items()]
+        agent = None if self.checkpoint is None else self.checkpoint.agent_id
+
+        def attempt() -> None:  # a prune meanwhile adds to what the thread has spent
+            self._commit([*spending.beside(self._thread, agent, entry.tokens_used, entry.cost), *records])
+
+        retried(attempt, tries=PLANS)
         self._ledger[entry.key] = entry
 
     def refuse_failed(self, effect: CallEntry) -> None:

@@ -1,8 +1,8 @@
 """What removed checkpoints cost: a record beside the thread keeps their tokens and money. Touches lineage, companions, store.
 
-Every removal adds the cost of the removed checkpoints to the record, in the same commit; `usage` adds the record to the
-remaining checkpoints. Each change renames the record, so that a commit planned from an older one conflicts (`Expect`).
-Forks do not get the record. Copies do: see `Carrying`.
+Every removal adds the cost of the removed checkpoints to the record, in the same commit; an undo, which saves no checkpoints,
+adds what its calls cost. `usage` adds the record to the remaining checkpoints. Each change renames the record, so that a commit
+planned from an older one conflicts (`Expect`). Forks do not get the record. Copies do: see `Carrying`.
 """
 
 from __future__ import annotations
@@ -141,6 +141,17 @@ def change(thread: Lineage, before: SpentRecord, new: Spending) -> tuple[list[Re
         PutRecord(thread.key, SPENT, name, value),
     ]
     return changes, SpentRecord(new, frozenset((name,)))
+
+
+def beside(thread: Lineage, agent: str | None, tokens: int | None, cost: float | None) -> list[RecordChange]:
+    """Changes that add to the record what was spent now without a checkpoint."""
+    if not tokens and not cost:
+        return []
+    now = thread.store.clock()
+    day = (dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=now)).date()
+    before = spent_record(thread)
+    new = together(before.spending, {SpendingKey(agent, day): Spent(tokens or 0, cost or 0.0, now, now)})
+    return change(thread, before, new)[0]
 
 
 def steadily(thread: Lineage, read: Callable[[], T]) -> tuple[Spending, T]:
