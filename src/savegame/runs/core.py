@@ -25,11 +25,12 @@ from savegame.errors import (
 )
 from savegame.messages import views
 from savegame.messages.blocks import PAUSED_TURN, STOP_REASON
-from savegame.messages.domain import Message, Role
+from savegame.messages.domain import Role
 from savegame.messages.states import messages_in
 from savegame.model import Frame, Kind, Status
 from savegame.runs.boundary import RunBoundary
-from savegame.runs.effects import Effect, LeftEffects, facts, key_of, refuse_unfinished
+from savegame.runs.conversation import answer_message
+from savegame.runs.effects import Effect, LeftEffects, facts, key_of, refuse_unfinished, tried_before_crash
 from savegame.runs.keys import CALL_KEY, KeyParts, calls_in, digest_of, keys_for, parts_of, read_call, unanswered
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import (
@@ -40,6 +41,7 @@ from savegame.runs.ledger import (
     generation,
     is_journaled,
     is_open,
+    leaves_note,
     made_again,
     question,
     refusal,
@@ -119,8 +121,8 @@ class RunCore(RunBoundary):
         """Known outcomes that the store could not take yet: these calls are not made again."""
         self._said_here: set[str] = set()
         """The replies of this run: no other run can have started their calls."""
-        self._tried: dict[str, int] = {}
-        """Attempts of calls that may run again, of which nothing is recorded before they end."""
+        self._tried: dict[str, CallEntry] = {}
+        """Calls of this run that may run again, of which nothing is recorded before they end."""
         self._left = LeftEffects(thread, self.messages)
 
     # -- the conversation --------------------------------------------------------------------------
@@ -279,6 +281,16 @@ class RunCore(RunBoundary):
         left = [entry for entry, parts in found if parts.generation >= older[parts.reply]]
         return next((entry for entry in left if (tool := self._tool(entry.name)) is None or is_open(entry, tool)), None)
 
+    @property
+    def _newest_seq(self) -> int:
+        """The number of the thread's newest checkpoint; after going back, that is not the head."""
+        return max(self._last_seq, 0 if self.checkpoint is None else self.checkpoint.seq)
+
+    @cached_property
+    def _last_seq(self) -> int:
+        row = self._thread.row()
+        return 0 if row is None else row.last
+
     @cached_property
     def _root(self) -> str:
         """Represents this thread and its forks in the keys of replies that no run journaled."""
@@ -379,11 +391,9 @@ class RunCore(RunBoundary):
                 call=self._unknown(entry),
             )
         attempt = 1 if entry is None else entry.attempt + 1
-        after = 0 if self.checkpoint is None else self.checkpoint.seq
-        about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, "after": after}
-        self._tried[pending.key] = attempt
-        begun = self._new(pending, CallStatus.STARTED, **about, **more)
-        if not tool.may_run_again:
+        about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, "after": self._newest_seq}
+        begun = self._tried[pending.key] = self._new(pending, CallStatus.STARTED, **about, **more)
+        if leaves_note(tool, pending.key, self._ledger.get):
             self._write(begun)
         return Go(pending, tool, begun)
 
@@ -416,13 +426,13 @@ class RunCore(RunBoundary):
     def cut_short(self, go: Go, why: str) -> None:
         """Keep what is known of a call that was cancelled because the run is stopped: it may have taken effect."""
         if go.tool.may_run_again:
-            self._tried[go.pending.key] = go.entry.attempt
+            self._tried[go.pending.key] = go.entry
         else:
             self._write(replace(go.entry, status=CallStatus.UNKNOWN, ended_at=self._now(), error=why, **go.spent))
 
     def settle(self, pending: PendingCall, entry: CallEntry) -> None:
         """Answer a call in the conversation and in the ledger, in one commit."""
-        message = _answer_message(pending, entry)
+        message = answer_message(entry, pending.call_id)
         known = self._ledger.get(pending.key)
         again = known is not None and known.settled  # its cost was counted when it was made
         details = Details(kind=Kind.TOOL_CALL, status="in_progress")
@@ -449,7 +459,7 @@ class RunCore(RunBoundary):
         tokens = [entry.tokens_used for entry in paid if entry.tokens_used is not None]
         details = Details(kind=Kind.MANUAL, status=Status.halted(reason))
         details |= {"tokens_used": sum(tokens) if tokens else None, "cost": sum(costs) if costs else None}
-        answers = [_answer_message(pending, entry) for pending, entry in found]
+        answers = [answer_message(entry, pending.call_id) for pending, entry in found]
         checkpoint = self._append_all(answers, [*records, *beside], **details)
         self._ledger |= {entry.key: entry for _, entry in found}
         self._unkept.clear()
@@ -460,10 +470,13 @@ class RunCore(RunBoundary):
         entry = self._unkept.get(pending.key) or self._ledger.get(pending.key)
         if entry is not None and (entry.settled or entry.begun):
             return entry if entry.settled else None
-        crashed = entry is None and self._hold.taken_from is not None and parts_of(pending.key).reply not in self._said_here
-        attempt = self._tried.get(pending.key, int(crashed))  # a call that may run again leaves no entry in a crash
         error = f"the run was stopped before this call had a result: {reason}"
-        return self._new(pending, CallStatus.FAILED, attempt=attempt, ended_at=self._now(), error=storable_text(error))
+        ended: dict[str, Any] = {"status": CallStatus.FAILED, "ended_at": self._now(), "error": storable_text(error)}
+        if pending.key in self._tried:
+            return replace(self._tried[pending.key], **ended)
+        new = self._new(pending, **ended)
+        crashed = self._hold.taken_from is not None and parts_of(pending.key).reply not in self._said_here
+        return tried_before_crash(new, pending.tool, self._thread) if crashed and pending.wrong is None else new
 
     def _new(self, pending: PendingCall, status: CallStatus, **more: Any) -> CallEntry:
         arguments = pending.arguments if isinstance(pending.arguments, dict) else {"": pending.arguments}
@@ -484,12 +497,3 @@ class RunCore(RunBoundary):
             self.messages[:], self.state, self._ledger, self.checkpoint, self.status, self._unkept = before
             self._replies, self._chosen, self._chosen_at, self._names, self.spent = counts
             raise
-
-
-def _answer_message(pending: PendingCall, entry: CallEntry) -> dict[str, Any]:
-    """The message that answers a settled call."""
-    failed = entry.status == CallStatus.FAILED
-    answer = Message.tool_result(pending.call_id, f"error: {entry.error}" if failed else entry.result)
-    if failed:
-        answer.metadata["is_error"] = True
-    return answer.to_dict() | {CALL_KEY: pending.key}

@@ -158,7 +158,8 @@ class CallEntry:
         """
         if self.status == CallStatus.WAITING:
             return None if self.answered else "answer"
-        return "outcome" if self.status == CallStatus.UNKNOWN or (self.status == CallStatus.STARTED and not held) else None
+        ended = self.status == CallStatus.STARTED and not held and self.kind != ToolKind.IDEMPOTENT  # else a run makes it
+        return "outcome" if self.status == CallStatus.UNKNOWN or ended else None
 
     def to_dict(self) -> dict[str, Any]:
         """The stored form, without empty fields."""
@@ -371,6 +372,18 @@ def made_again(key: str, calls: Callable[[str], Any]) -> str:
         parts = parts_of(key)
         key = str(parts._replace(generation=parts.generation + 1))
     return key
+
+
+def was_taken_back(key: str, calls: Callable[[str], Any]) -> bool:
+    """Whether a call is made again under this key because it was taken back."""
+    parts = parts_of(key)
+    former = calls(str(parts._replace(generation=parts.generation - 1))) if parts.generation else None
+    return former is not None and former.undone_at is not None
+
+
+def leaves_note(tool: Tool, key: str, calls: Callable[[str], Any]) -> bool:
+    """Whether a call is recorded before it runs: if it must not run twice, or its reply tells of an undone one already."""
+    return not tool.may_run_again or (tool.kind is ToolKind.IDEMPOTENT and was_taken_back(key, calls))
 
 
 def reply_in(key: str) -> str:
