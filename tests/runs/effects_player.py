@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from effects_world import Crash, Place, Story, World, answered, base, prepare, toolbox
+from effects_world import AT_MOST_ONCE, Crash, Place, Story, World, answered, base, prepare, toolbox
 
 from savegame import (
     AgentState,
@@ -21,7 +21,6 @@ from savegame import (
     Checkpoint,
     CheckpointNotFound,
     InvalidInputError,
-    NotFoundError,
     OutcomeError,
     Paused,
     Retention,
@@ -30,7 +29,6 @@ from savegame import (
     Thread,
     Toolbox,
     Unknown,
-    UnsupportedError,
     Vault,
 )
 from savegame.store import Capability, Store
@@ -39,6 +37,8 @@ Move = tuple[str, int, int, int]
 
 THREADS: Final = 5
 AGENT: Final = "helper"
+MAY_END: Final = frozenset({"rewind", "fork", "restore", "carry", "prune", "remove", "delete", "stop", "send", "resolve"})
+"""Moves in which the process may end; `crash` and `undo` have their own ways."""
 ROUNDS: Final = 4
 """How often a person helps within one move."""
 
@@ -57,7 +57,7 @@ class Player:
         """Where an undo is not at its end: to which checkpoint, and whether it surely had begun."""
         self.retention: Retention | None = None
         self.numbers = 0
-        self.forks: set[Place] = set()
+        self.touched: set[Place] = set()
         self.stopping = False
         self._tools: dict[Place, Toolbox] = {}
         world.has_transactions = Capability.CONNECTION in store.capabilities
@@ -80,6 +80,8 @@ class Player:
         for name, a, b, c in plan:
             place = self.places[a % len(self.places)]
             move: Callable[[Place, int, int], None] = getattr(self, name)
+            self.touched.add(place)
+            self.world.fuse = c - 55 if name in MAY_END and c > 55 else 0
             with suppress(Crash):
                 move(place, b, c)
             self.world.fuse = self.world.undo_fails = 0
@@ -92,6 +94,8 @@ class Player:
             self.check()
         for place in self.places:
             self.check_effects(place)
+        for label in {label for label, _ in self.places}:
+            self.world.wrong += [str(problem) for problem in self.vault(label).verify().problems]
         self.check()
 
     def check(self) -> None:
@@ -121,9 +125,7 @@ class Player:
             try:
                 self.work(place, 1 + b % 4)
             except Paused as paused:
-                assert paused.call is not None
-                self.check_question(place, paused.call)
-                if not self.react(place, paused.call, c):
+                if not self.ask(place, paused, c):
                     return
             except Unknown as unknown:
                 if c % 2:
@@ -168,6 +170,12 @@ class Player:
         return f"{what}-{self.numbers}"
 
     # -- people ------------------------------------------------------------------------------------
+
+    def ask(self, place: Place, paused: Paused, c: int) -> bool:
+        """A question was asked: was that right, and is there somebody to answer?"""
+        call: Any = paused.call
+        self.check_question(place, call)
+        return self.react(place, call, c)
 
     def react(self, place: Place, call: CallEntry, c: int) -> bool:
         """Answer a question, or leave it."""
@@ -247,18 +255,23 @@ class Player:
         if not found or len(self.places) >= THREADS:
             return
         chosen, new = found[b % len(found)], (place[0], self.fresh("fork"))
-        with suppress(CheckpointNotFound):
-            self.thread(place).fork(new[1], at=chosen.id)
-            story = self.world.stories[new] = self.world.story(place).born()
-            story.see(messages := self.messages(new))
-            story.presumed = self.open_at(place, messages)
-            for key in story.presumed:
-                if not any(base(token) == key for token in story.known):
-                    story.known["open", key] = story.line[key]
-            self.places.append(new)
-            self.forks.add(new)
+        try:
+            with suppress(CheckpointNotFound):
+                self.thread(place).fork(new[1], at=chosen.id)
+        finally:
+            if self.checkpoints(new):
+                self.begin_fork(place, new)
 
-    def open_at(self, place: Place, messages: list[dict[str, Any]]) -> set[str]:
+    def begin_fork(self, place: Place, new: Place) -> None:
+        story = self.world.stories[new] = self.world.story(place).born()
+        story.see(messages := self.messages(new))
+        story.presumed |= self.open_at(messages)
+        for key in story.presumed:
+            if not any(base(token) == key for token in story.known):
+                story.known["open", key] = story.line[key]
+        self.places.append(new)
+
+    def open_at(self, messages: list[dict[str, Any]]) -> set[str]:
         """The calls of the newest reply without an answer."""
         story = Story()
         story.see(messages)
@@ -273,26 +286,37 @@ class Player:
             return
         with suppress(CheckpointNotFound):
             vault.restore_agent(found[b % len(found)].id, skip_missing=True)
+        gone = [one for one in self.world.stories if one[0] == "first" and one not in self.places]
+        self.places += [one for one in gone if self.checkpoints(one)]
 
     def carry(self, place: Place, b: int, c: int) -> None:
-        """Once: everything goes to a second vault too, as a copy or in a file."""
-        if any(label == "second" for label, _ in self.places) or self.undoing:
+        """Everything goes to a second vault too, as a copy or in a file; again only if nothing happened there meanwhile."""
+        if self.undoing or any(place in self.touched for place in self.places if place[0] == "second"):
             return
         first, second = self.vault("first"), self.vault("second")
         prepare(second)
-        if b % 2:
+        try:
+            self.copy(first, second, as_file=b % 2 == 0)
+        finally:
+            self.begin_copies(second)
+
+    def copy(self, first: Vault, second: Vault, *, as_file: bool) -> None:
+        if not as_file:
             first.copy_to(second)
-        else:
-            path = self.path / f"{self.fresh('export')}.jsonl"
-            first.export(path)
+            return
+        path = self.path / f"{self.fresh('export')}.jsonl"
+        first.export(path)
+        try:
             second.import_(path)
+        finally:
             path.unlink()
-        for old in [old for old in self.places if old[1] in {info.id for info in second.threads()}]:
+
+    def begin_copies(self, second: Vault) -> None:
+        there = {info.id for info in second.threads()}
+        for old in [old for old in self.places if old[0] == "first" and old[1] in there]:
             new = ("second", old[1])
             self.world.stories[new] = self.world.story(old).born()
-            self.places.append(new)
-            if old in self.forks:
-                self.forks.add(new)
+            self.places += [] if new in self.places else [new]
 
     # -- removing ----------------------------------------------------------------------------------
 
@@ -306,6 +330,12 @@ class Player:
         if len(found) > 1 and place not in self.undoing:
             with suppress(InvalidInputError):
                 self.vault(place[0]).delete_checkpoint(found[-1 - b % len(found) if c % 4 < 2 else -1].id)
+
+    def delete(self, place: Place, b: int, c: int) -> None:
+        """The thread, with its ledger. Its forks keep what they know; an agent's checkpoint may bring it back."""
+        if len(self.places) > 1 and place not in self.undoing:
+            self.places.remove(place)
+            self.thread(place).delete()
 
     def retain(self, place: Place, b: int, c: int) -> None:
         """From now on, vaults keep little."""
@@ -367,8 +397,7 @@ class Player:
         except CheckpointNotFound:
             return None
         after = self.thread(place).latest()
-        assert head is not None and after is not None
-        assert (head.id, taken) == (after.id, len(self.world.taken))
+        assert (head and head.id, taken) == (after and after.id, len(self.world.taken))
         return keys_of(found)
 
     def take_back(self, place: Place, to: str) -> Any:
@@ -432,9 +461,9 @@ class Player:
         """The effects of a thread that no ledger may lack. An idempotent one without an answer may have no entry."""
         story = self.world.story(place)
         for effect in self.world.effects:
-            if effect.place == place and (effect.same[0] != "pay" or base(effect.key) in story.answered):
-                if effect.same[0] and effect.same[0] not in ("coupon",) and effect.token in story.known:
-                    yield effect
+            sure = effect.same[0] in AT_MOST_ONCE or base(effect.key) in story.answered
+            if effect.place == place and effect.token in story.known and effect.same[0] != "coupon" and sure:
+                yield effect
 
     def check_effects(self, place: Place) -> None:
         """`vault.effects` lists them, says which were left, and which were undone."""

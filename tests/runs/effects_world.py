@@ -18,7 +18,7 @@ import copy
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -68,7 +68,7 @@ class Story:
 
     def born(self) -> Story:
         """The story of a fork or copy: it knows the same, and nobody has said anything there."""
-        return replace(copy.deepcopy(self), allowed=set(), closed=set(), presumed=set())
+        return replace(copy.deepcopy(self), allowed=set(), closed=set())
 
     def see(self, messages: Iterable[Mapping[str, Any]]) -> None:
         """Look at the conversation of the head."""
@@ -247,41 +247,18 @@ class World:
 WITH_TEXT: Final = frozenset({"mail", "keep", "wire"})
 TOOLS: Final = ("look", "pay", "pay", "coupon", "mail", "mail", "ship", "ship", "wire", "keep", "ping", "burn", "note")
 
-Mark = Callable[[Callable[..., Any]], Callable[..., Any]]
-
 
 def toolbox(world: World, vault: Vault, place: Place, **everywhere: Any) -> Toolbox:
     """A tool of each kind. `everywhere` is passed for each of them, instead of what they say of repeating."""
-    tools, item_of, undo = Toolbox(), lambda item, **_: str(item), lambda call, result: world.take_back(place, call, result)
-
-    def add(how: Callable[..., Any], *, repeat: str | None = None, **mark: Any) -> None:
-        """Without `repeat`, it is the default that is tried."""
-        own = {} if repeat is None else {"repeat": repeat}
-        free = mark.get("read_only") or callable(mark.get("idempotent"))
-        tools.tool(**mark, **({} if free else {**own, **everywhere}))(how)
+    tools = Toolbox()
 
     def look(item: int) -> int:
         return item
 
-    def pay(call: Any, item: int) -> Any:
+    def act(call: Any, item: int) -> Any:
         return world.take_effect(place, call, item)
 
-    def coupon(call: Any, item: int) -> Any:
-        return world.take_effect(place, call, item)
-
-    def mail(call: Any, item: int, text: str) -> Any:
-        return world.take_effect(place, call, item)
-
-    def ship(call: Any, item: int) -> Any:
-        return world.take_effect(place, call, item)
-
-    def wire(call: Any, item: int, text: str) -> Any:
-        return world.take_effect(place, call, item)
-
-    def keep(call: Any, item: int, text: str) -> Any:
-        return world.take_effect(place, call, item)
-
-    def ping(call: Any, item: int) -> Any:
+    def write(call: Any, item: int, text: str) -> Any:
         return world.take_effect(place, call, item)
 
     def burn(call: Any, item: int) -> Any:
@@ -290,21 +267,23 @@ def toolbox(world: World, vault: Vault, place: Place, **everywhere: Any) -> Tool
             world.take_effect(place, call, item)
         raise ConnectionError("the line is dead")
 
-    add(look, read_only=True)
-    add(pay, idempotent=True, retries=0, undo=undo)
-    add(coupon, idempotent=lambda item: f"coupon {item}")
-    add(mail, same=item_of)
-    add(ship, undo=undo)
-    add(wire, ask=True, same=item_of)
-    add(keep, repeat="reuse", same=item_of)
-    add(ping, repeat="run")
-    add(burn)
+    same: Any = {"same": lambda item, **_: item}
+    undo: Any = {"undo": lambda call, result: world.take_back(place, call, result)}
+    tools.tool(name="look", read_only=True)(look)
+    tools.tool(name="coupon", idempotent=lambda item: f"coupon {item}")(act)
+    tools.tool(name="pay", idempotent=True, retries=0, **undo, **everywhere)(act)
+    tools.tool(name="mail", **same, **everywhere)(write)
+    tools.tool(name="ship", **undo, **everywhere)(act)
+    tools.tool(name="wire", ask=True, **same, **everywhere)(write)
+    tools.tool(name="keep", **same, **({"repeat": "reuse"} | everywhere))(write)
+    tools.tool(name="ping", repeat="run")(act)
+    tools.tool(name="burn", **everywhere)(burn)
     if Capability.CONNECTION in vault.store.capabilities:
-        add_note(world, vault, place, add)
+        add_note(tools, world, vault, place, **everywhere)
     return tools
 
 
-def add_note(world: World, vault: Vault, place: Place, add: Callable[..., Any]) -> None:
+def add_note(tools: Toolbox, world: World, vault: Vault, place: Place, **everywhere: Any) -> None:
     """The tool whose effect is in the vault's own database."""
     mark = placeholder(vault)
 
@@ -317,7 +296,7 @@ def add_note(world: World, vault: Vault, place: Place, add: Callable[..., Any]) 
         call.db.execute(f"INSERT INTO taken VALUES ({mark}, {mark})", (vault.namespace, result["effect"]))
         return world.take_back(place, call, result)
 
-    add(note, transaction=True, undo=erase)
+    tools.tool(transaction=True, undo=erase, **everywhere)(note)
 
 
 def prepare(vault: Vault) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import uuid
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from savegame.stores.postgres import PostgresStore
 from savegame.stores.sqlite import SQLiteStore
 
 WEIGHTS = {
-    "run": 6, "crash": 4, "rewind": 6, "fork": 2, "restore": 2, "carry": 1, "prune": 1, "remove": 1, "retain": 1,
+    "run": 6, "crash": 4, "rewind": 6, "fork": 2, "restore": 2, "carry": 1, "prune": 1, "remove": 1, "delete": 1, "retain": 1,
     "answer": 2, "resolve": 2, "stop": 1, "send": 1, "differ": 1, "undo": 3,
 }  # fmt: skip
 NAMES = tuple(name for name, weight in WEIGHTS.items() for _ in range(weight))
