@@ -4,7 +4,7 @@ SavegameError
 ├── NotFoundError           ask for something else          CheckpointNotFound, ThreadNotFound, StoreNotFound
 ├── AlreadyExistsError      choose another name
 ├── ConflictError           re-read, then try again         Busy, Fenced
-├── OutcomeError            ask or look before going on     Unknown, Paused
+├── OutcomeError            ask or look before going on     Unknown, Paused, UndoFailed, UndoUnfinished
 ├── UnavailableError        wait, make room, then retry     OutOfSpace
 ├── CorruptionError         stop; run verify
 ├── UnsupportedError        upgrade, or use another store
@@ -114,6 +114,27 @@ class Paused(OutcomeError):
     """A call waits for a person's answer."""
 
     kind = "paused"
+
+
+class UndoFailed(OutcomeError):
+    """Taking a call back failed: see why, then undo again. `undone` was taken back, `left` not yet; `call` is the undo."""
+
+    kind = "undo-failed"
+
+    def __init__(self, message: str, *, call: Any = None, undone: tuple[Any, ...] = (), left: tuple[Any, ...] = ()) -> None:
+        super().__init__(message, call=call)
+        self.undone = undone
+        self.left = left
+
+
+class UndoUnfinished(OutcomeError):
+    """An undo on this thread is not finished: undo to the same checkpoint again. `to` is its id."""
+
+    kind = "undo-unfinished"
+
+    def __init__(self, message: str, *, to: str) -> None:
+        super().__init__(message)
+        self.to = to
 
 
 class UnavailableError(SavegameError):

@@ -28,6 +28,7 @@ from savegame.messages.domain import Message, Role
 from savegame.messages.states import messages_in
 from savegame.model import Frame, Kind
 from savegame.runs.conversation import RunConversation
+from savegame.runs.effects import Effect, LeftEffects, facts, key_of, refuse_unfinished
 from savegame.runs.keys import CALL_KEY, KeyParts, digest_of, keys_for, parts_of, read_call, unanswered
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import (
@@ -38,11 +39,12 @@ from savegame.runs.ledger import (
     CallStatus,
     generation,
     is_journaled,
+    made_again,
     question,
     reply_of,
 )
 from savegame.runs.replies import as_reply, number_twins, quoting, refuse_unread, storable_reply, storable_text
-from savegame.runs.toolbox import Tool, Toolbox, ToolKind
+from savegame.runs.toolbox import Repeat, Tool, Toolbox, ToolKind
 from savegame.timeline.companions import ANSWER, CALL, RUN
 from savegame.timeline.policy import Strategy
 from savegame.timeline.timeline import Timeline
@@ -105,6 +107,8 @@ class RunCore(RunConversation):
         """Known outcomes that the store could not take yet: these calls are not made again."""
         self._said_here: set[str] = set()
         """The replies of this run: no other run can have started their calls."""
+        self._left = LeftEffects(thread, self.messages)
+        refuse_unfinished(thread.id, self._noted)
 
     # -- the conversation --------------------------------------------------------------------------
 
@@ -198,7 +202,8 @@ class RunCore(RunConversation):
             for name in dict.fromkeys((reply, *(name for name, _ in before))):
                 known |= {entry.key: digest_of(entry.name, entry.arguments, encode) for entry in self._entries(name)}
             whole = any(name == reply for name, _ in before)
-            self._keys = reply, keys_for(reply, generation(self._noted, reply), digests, known, whole=whole)
+            keys = keys_for(reply, generation(self._noted, reply), digests, known, whole=whole)
+            self._keys = reply, [made_again(key, self._ledger.get) for key in keys]
         return self._keys[1]
 
     def _versions(self, place: int, reply: str) -> list[tuple[str, Sequence[Any]]]:
@@ -247,7 +252,9 @@ class RunCore(RunConversation):
         """A started call that must not run again and is no longer part of the reply."""
         keys = self._keys_of(place, reply)
         names = dict.fromkeys(parts_of(key).reply for key in self._ledger)
-        left = [entry for name in names for entry in self._entries(name) if entry.begun and entry.key not in keys]
+        older = {name: generation(self._noted, name) for name in names}
+        found = [(entry, parts_of(entry.key)) for entry in self._ledger.values() if entry.begun and entry.key not in keys]
+        left = [entry for entry, parts in found if parts.generation >= older[parts.reply]]
         return next((entry for entry in left if (tool := self._tool(entry.name)) is None or _is_open(entry, tool)), None)
 
     @cached_property
@@ -283,11 +290,28 @@ class RunCore(RunConversation):
         if pending.tool is None:
             assert entry is not None
             raise Unknown(f"call {pending.key} of {pending.name!r}: {wrong}; resolve it", call=self._unknown(entry))
-        answer = self._answer(pending, pending.tool, entry) if pending.tool.ask else None
+        try:
+            same, effect = self._left.match(pending.key, pending.arguments, pending.tool, self._ledger)
+        except InvalidInputError as error:  # what makes it the same as another call cannot be computed
+            return self._failed(pending, str(error))
+        if effect is not None and effect.reusable and pending.tool.repeat is Repeat.REUSE:
+            return self._reuse(pending, effect)
+        answer = self._answer(pending, pending.tool, entry, effect)
         refused = None if answer is None else _refusal(answer)
         if refused is not None:
-            return self._failed(pending, refused)
-        return self._begin(pending, pending.tool, self._ledger.get(pending.key), (answer or {}).get("comment"))
+            return self._failed(pending, refused, effect)
+        if answer is not None and answer.get("reuse"):
+            return self._reuse(pending, effect)
+        begun = self._ledger.get(pending.key)
+        return self._begin(
+            pending, pending.tool, begun, same=same, repeats=key_of(effect), comment=(answer or {}).get("comment")
+        )
+
+    def _reuse(self, pending: PendingCall, effect: Effect | None) -> KnownCall:
+        if effect is None or not effect.reusable:
+            return self._failed(pending, "a person chose the kept result, but it was removed meanwhile", effect)
+        done = self._new(pending, CallStatus.DONE, ended_at=self._now(), result=effect.entry.result, repeats=key_of(effect))
+        return KnownCall(pending, done)
 
     def _values(self, kind: str, beginning: str) -> Iterator[tuple[str, Any]]:
         """Records whose names start with `beginning`, by name."""
@@ -311,23 +335,32 @@ class RunCore(RunConversation):
             return f"tool {pending.name!r} does not exist; available tools: {names}{before}"
         return pending.tool.check(pending.arguments)
 
-    def _failed(self, pending: PendingCall, error: str) -> KnownCall:
-        return KnownCall(pending, self._new(pending, CallStatus.FAILED, ended_at=self._now(), error=storable_text(error)))
+    def _failed(self, pending: PendingCall, error: str, effect: Effect | None = None) -> KnownCall:
+        given = {"ended_at": self._now(), "error": storable_text(error), "repeats": key_of(effect)}
+        return KnownCall(pending, self._new(pending, CallStatus.FAILED, **given))
 
-    def _answer(self, pending: PendingCall, tool: Tool, entry: CallEntry | None) -> dict[str, Any] | None:
-        """A person's answer; None if the call was already started. Raises Paused if there is no answer yet."""
-        answer: dict[str, Any] | None = dict(self._values(ANSWER, pending.key)).get(pending.key)
+    def _answer(
+        self, pending: PendingCall, tool: Tool, entry: CallEntry | None, effect: Effect | None
+    ) -> dict[str, Any] | None:
+        """A person's answer; None if none is needed, or the call was already started. Raises Paused if it is missing."""
         begun = entry is not None and entry.status != CallStatus.WAITING
+        asks = tool.ask or (effect is not None and tool.repeat is not Repeat.RUN)
+        if not asks and (entry is None or begun):
+            return None
+        answer: dict[str, Any] | None = dict(self._values(ANSWER, pending.key)).get(pending.key)
         if begun and (answer is not None or not tool.may_run_again):
             return None
-        if answer is None:
-            if entry is None or begun:  # a started entry is not an approval
-                entry = self._new(pending, CallStatus.WAITING, asked=question(pending.name, pending.arguments))
+        if answer is None and asks:
+            if entry is None or begun or entry.repeats != key_of(effect):  # a started entry is not an approval
+                before = None if effect is None else facts(effect, self._thread, pending.arguments)
+                asked = question(pending.name, pending.arguments, before)
+                entry = self._new(pending, CallStatus.WAITING, asked=asked, repeats=key_of(effect), before=before)
                 self._write(entry)
-            raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer", call=entry)
+            why = "" if entry.before is None else f": {entry.asked}"
+            raise Paused(f"call {pending.key} of {pending.name!r} waits for a person's answer{why}", call=entry)
         return answer
 
-    def _begin(self, pending: PendingCall, tool: Tool, entry: CallEntry | None, comment: str | None) -> Go:
+    def _begin(self, pending: PendingCall, tool: Tool, entry: CallEntry | None, **more: Any) -> Go:
         if entry is not None and _is_open(entry, tool):
             raise Unknown(
                 f"call {pending.key} of {pending.name!r} was started and its outcome is unknown; find out, then "
@@ -335,7 +368,9 @@ class RunCore(RunConversation):
                 call=self._unknown(entry),
             )
         attempt = 1 if entry is None else entry.attempt + 1
-        begun = self._new(pending, CallStatus.STARTED, attempt=attempt, started_at=self._now(), comment=comment)
+        after = 0 if self.checkpoint is None else self.checkpoint.seq
+        about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, "after": after}
+        begun = self._new(pending, CallStatus.STARTED, **about, **more)
         if not tool.may_run_again:
             self._write(begun)
         return Go(pending, tool, begun)

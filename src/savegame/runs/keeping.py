@@ -16,27 +16,33 @@ from savegame.encoding.codec import Codec
 from savegame.encoding.frames import load_meta
 from savegame.encoding.tree import Node, Shared
 from savegame.errors import CorruptionError
-from savegame.messages.states import messages_in
+from savegame.messages.states import ABOUT, messages_in
 from savegame.model import Frame, Record
 from savegame.runs import ledger
+from savegame.runs.effects import Effect, LedgerView, refuse_unfinished
 from savegame.runs.keys import digest_of
 from savegame.runs.ledger import (
     GENERATION,
     LEDGER,
+    PRUNED,
+    RERUN,
     ROOT,
+    CallEntry,
     CallStatus,
+    How,
     for_fork,
     generation,
     is_journaled,
     is_settled,
     newest_generation,
     replies_in,
+    reply_in,
     reply_of,
     stand_ins,
 )
 from savegame.store import PutRecord, StoreChange
 from savegame.timeline import companions
-from savegame.timeline.companions import ANSWER, CALL, RUN, STEP
+from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN, STEP
 from savegame.timeline.engine import Ledger, Point, Records
 from savegame.timeline.lineage import CHOSEN, Lineage
 
@@ -53,32 +59,45 @@ class RunLedger(Ledger):
         ledger.check(record.kind, record.name, value, codec.encode)
 
     def for_fork(self, source: Lineage, at: Point) -> Records:
-        """`Ledger.for_fork`."""
+        """`Ledger.for_fork`: also the effects off the line of the fork's point. An open call stays the source's."""
         fork_policy = companions.Way.LEDGER
-        kinds = [kind for kind in source.kinds() if companions.policy_of(kind).fork is fork_policy]
-        if not kinds:
+        messages = _messages(source, at.node)
+        if not any(companions.policy_of(kind).fork is fork_policy for kind in source.kinds()) and not _may_be_open(messages):
             return {}
-        by_kind = {kind: source.values(kind) for kind in kinds}
-        before = {frame.id for frame in source.line(at.seq)} if STEP in by_kind else set()
-        wanted = for_fork(by_kind, _messages(source, at.node), before, source.engine.codec.encode)
+        view, encode = LedgerView(source), source.engine.codec.encode
+        line = view.line(at.seq, messages)
+        _, reply = reply_of(messages, lambda: view.root, encode) or (-1, None)
+        open_calls = {entry.key: Effect(entry, How.OPEN) for entry in view.open_calls(messages) if not entry.settled}
+        by_kind = {kind: source.values(kind) for kind in (CALL, ANSWER, STEP, RUN)}
+        wanted = for_fork(by_kind, source.id, reply, line.ids, open_calls.keys())
+        left = {effect.entry.key: effect for effect in view.left(line)}
+        wanted[EFFECT] = {
+            key: effect.record(made_in=effect.entry.made_in or source.id, after=None)
+            for key, effect in (left | open_calls).items()
+        }
         return {(kind, name): value for kind, records in wanted.items() for name, value in records.items()}
 
     def for_rewind(self, timeline: Lineage, frame: Frame, *, rerun_tools: bool) -> Records:
-        """`Ledger.for_rewind`: whether to repeat the calls of the newest reply.
+        """`Ledger.for_rewind`: whether to repeat the calls of the newest reply, and the effects after it.
 
         If not, their newest outcomes are used, even if a repetition was once requested but never made.
         """
         if RUN not in timeline.kinds() and not rerun_tools:
             return {}
         markers = timeline.values(RUN)
+        refuse_unfinished(timeline.id, markers)
+        new: dict[tuple[str, str], Any] = {}
+        allowed = _allowed(timeline, frame) if rerun_tools else None
+        if allowed or RERUN + frame.id in markers:
+            new[RUN, RERUN + frame.id] = allowed or None
         messages = _messages(timeline, timeline.point(frame.seq, frame).node)
         reply = reply_of(messages, lambda: str(markers.get(ROOT, "")), timeline.engine.codec.encode)
         if reply is None:
-            return {}
+            return new
         before = generation(markers, reply[1])
-        newest = newest_generation(name for name in timeline.values(CALL) if name.startswith(f"{reply[1]}:")) if before else 0
-        wanted = before + 1 if rerun_tools else newest
-        return {} if wanted == before else {(RUN, GENERATION + reply[1]): wanted or None}
+        calls = {name: value for name, value in timeline.values(CALL).items() if name.startswith(f"{reply[1]}:")}
+        wanted = before + 1 if rerun_tools else newest_generation(calls) if before else 0
+        return new if wanted == before else new | {(RUN, GENERATION + reply[1]): wanted or None}
 
     def yields(self, timeline: Lineage, record: Record, given: bytes | None) -> bool:
         """`Ledger.yields`."""
@@ -116,7 +135,7 @@ class RunLedger(Ledger):
                 not drop_newer
             ):  # a reply is saved before its calls are recorded, so this sees the replies of all calls read above
                 left += timeline.everything(low=max(frame.seq for frame in frames) + 1, newest_first=False)
-            gone = {_reply(record) for record in calls}
+            gone = {reply_in(record.name) for record in calls}
             root = str(timeline.values(RUN).get(ROOT, ""))
             for messages in _conversations(timeline, left) if gone else ():
                 gone -= {reply for _, reply in replies_in(messages, lambda: root, timeline.engine.codec.encode)}
@@ -125,8 +144,29 @@ class RunLedger(Ledger):
         except CorruptionError as error:
             logger.warning("thread %r keeps its whole ledger: a state that may need it is damaged: %s", timeline.id, error)
             return []
-        unneeded = [record for record in calls if _reply(record) in gone] + [step for step, at in steps if at in dead]
-        return [PutRecord(timeline.key, record.kind, record.name, None) for record in unneeded]
+        unneeded = [record for record in calls if reply_in(record.name) in gone]
+        dropped = [*unneeded, *(step for step, at in steps if at in dead)]
+        traces = _traces(
+            timeline, [Effect(entry) for entry in _entries(timeline, unneeded) if entry.is_effect or entry.repeats]
+        )
+        return [*(PutRecord(timeline.key, record.kind, record.name, None) for record in dropped), *traces]
+
+    def evidence(self, timeline: Lineage, frames: list[Frame], drop: set[int], head: int) -> list[PutRecord]:
+        """`Ledger.evidence`: how far lines that were left are removed, and the calls that only their replies tell of."""
+        bases = {frame.seq: frame.base for frame in frames}
+        line = set()
+        while head in bases:
+            line.add(head)
+            head = bases[head]
+        off = drop - line
+        kinds = timeline.kinds() if off else []
+        leaves = [frame for frame in frames if frame.seq in off and frame.seq not in bases.values()]
+        if not off or not (set(kinds) & {CALL, EFFECT} or any(ABOUT in timeline.about(load_meta(one.meta)) for one in leaves)):
+            return []
+        view = LedgerView(timeline)
+        newest = max(max(off), int(view.markers.get(PRUNED, 0)))
+        body = timeline.engine.wrap_record(newest, RUN, PRUNED)
+        return [*_traces(timeline, list(view.kept_replies(leaves))), PutRecord(timeline.key, RUN, PRUNED, body)]
 
     def mend(self, timeline: Lineage) -> list[str]:
         """`Ledger.mend`."""
@@ -170,9 +210,35 @@ def _messages(timeline: Lineage, node: Node | None, shared: Shared | None = None
     return messages_in(timeline.engine.codec, node, shared)
 
 
-def _reply(record: Record) -> str:
-    """The reply in the key of a call or answer."""
-    return record.name.partition(":")[0]
+def _may_be_open(messages: list[Any]) -> bool:
+    """Whether the newest reply may have calls without an answer, at a glance."""
+    place = next((at for at in range(len(messages) - 1, -1, -1) if _role(messages[at]) == "assistant"), None)
+    calls = () if place is None else messages[place].get("tool_calls") or ()
+    answered = {one.get("tool_call_id") for one in messages if _role(one) == "tool"}
+    return any(isinstance(call, Mapping) and call.get("id") not in answered for call in calls)
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, Mapping) else None
+
+
+def _allowed(timeline: Lineage, frame: Frame) -> list[str]:
+    """The effects after a checkpoint, by key, which may be repeated from there."""
+    view = LedgerView(timeline)
+    left = view.left(view.line(frame.seq))
+    return sorted(effect.entry.key for effect in left if view.descends(effect, frame))
+
+
+def _entries(timeline: Lineage, records: list[Record]) -> Iterator[CallEntry]:
+    calls = (record for record in records if record.kind == CALL)
+    return (CallEntry.from_dict(record.name, timeline.read(record)) for record in calls)
+
+
+def _traces(timeline: Lineage, effects: list[Effect]) -> list[PutRecord]:
+    """Records of kind EFFECT for calls that are removed with their checkpoints."""
+    traces = {effect.entry.key: effect.trace(timeline.engine.codec.encode) for effect in effects}
+    wrap = timeline.engine.wrap_record
+    return [PutRecord(timeline.key, EFFECT, key, wrap(value, EFFECT, key)) for key, value in traces.items()]
 
 
 def _dead(frames: list[Frame], drop: set[int]) -> set[str]:

@@ -19,14 +19,21 @@ from typing import Any, Final, Literal
 import blake3
 
 from savegame.runs.keys import CALL_KEY, digest_of, keys_for, parts_of, read_call
-from savegame.timeline.companions import ANSWER, CALL, RUN, STEP
+from savegame.runs.toolbox import ToolKind
+from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN, STEP
 
-LEDGER: Final = (CALL, ANSWER, STEP, RUN)
+LEDGER: Final = (CALL, ANSWER, STEP, RUN, EFFECT)
 """The kinds of records that a run keeps."""
 
 GENERATION, ROOT, TAKEOVERS = "generation:", "root", "takeovers"
 """Records of kind RUN: how often the calls of a reply, whose id follows, should be repeated; the name of the thread in keys;
 takeovers so far."""
+RERUN, PRUNED, UNDO = "rerun:", "pruned", "undo"
+"""Records of kind RUN: the effects that may be repeated after a checkpoint, whose id follows; the largest number of a removed
+checkpoint that was not on the head's line; the undo that is under way."""
+
+UNDONE: Final = "undo-"
+"""The start of the key of a call that takes back the call whose key follows."""
 
 Records = Mapping[str, Mapping[str, Any]]
 """Records of a thread by kind and name."""
@@ -52,7 +59,20 @@ class CallStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-_BESIDE: Final = frozenset(("key", "answered", "interrupt"))
+class How(StrEnum):
+    """How an effect is known of whose call is not in the ledger, by its record of kind EFFECT."""
+
+    TRACE = "trace"
+    """Its call was removed with its checkpoints; no arguments and no result are kept."""
+    CARRIED = "carried"
+    """The source of this fork made it after the fork's point."""
+    OPEN = "open"
+    """It had no outcome when the fork was made, so it belongs to the source."""
+    MAYBE = "maybe"
+    """Nothing but the reply with the call was kept: begun if the tool runs again after a crash without a note."""
+
+
+_BESIDE: Final = frozenset(("key", "answered", "interrupt", "left"))
 """Fields of an entry that are not stored in its record."""
 
 
@@ -84,12 +104,37 @@ class CallEntry:
     """Whether a person has answered a waiting call: it continues with its run. Stored as the answer, not here."""
     interrupt: bool = False
     """Whether a LangGraph node asks instead of a tool call; its answer may be any value. Stored by LangGraph, not here."""
+    kind: str | None = None
+    """The kind of the tool, once the call was begun."""
+    same: str | None = None
+    """A digest of what makes it the same as another call, unless that is all its arguments."""
+    after: int | None = None
+    """The number of the checkpoint at which it was begun."""
+    repeats: str | None = None
+    """The key of the effect on a line that was left which this call repeats, or whose result it reuses."""
+    before: Mapping[str, Any] | None = None
+    """What the question to a person says of that effect."""
+    undoes: str | None = None
+    """The key of the call that this one takes back."""
+    undone_at: dt.datetime | None = None
+    """When the call was taken back."""
+    made_in: str | None = None
+    """The thread that made it, if this thread is a fork that only knows of it."""
+    left: bool = False
+    """Whether it was made on a line that was left. Computed by `Vault.effects`, not stored."""
 
     @property
     def order(self) -> tuple[dt.datetime, int]:
         """Sort key of a ledger: by time, and within a reply in the model's order."""
         noted = self.noted_at or self.started_at or self.ended_at or dt.datetime.min.replace(tzinfo=dt.UTC)
         return noted, int(parts_of(self.key).place)
+
+    @property
+    def is_effect(self) -> bool:
+        """Whether it was begun and may have changed the world. Entries of earlier versions do not tell the kind of tool."""
+        if self.undoes is not None or (self.repeats is not None and not self.attempt) or self.kind == ToolKind.READ_ONLY:
+            return False
+        return self.begun or self.status == CallStatus.DONE or (self.status == CallStatus.FAILED and self.attempt > 0)
 
     @property
     def settled(self) -> bool:
@@ -126,13 +171,27 @@ class CallEntry:
         known = {item.name for item in fields(cls)} - _BESIDE
         given = {name: value for name, value in stored.items() if name in known}
         if given.get("asked") is not None:
-            given["asked"] = question(given["name"], given.get("arguments", {}))
+            given["asked"] = question(given["name"], given.get("arguments", {}), given.get("before"))
         return cls(key=key, **{**given, "status": CallStatus(stored["status"])})
 
 
-def question(name: str, arguments: Mapping[str, Any]) -> str:
-    """What a person is asked about a call."""
-    return f"{name}({arguments})"
+def question(name: str, arguments: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> str:
+    """What a person is asked about a call; `before` describes the effect on a line that was left which it repeats."""
+    asked = f"{name}({arguments})"
+    if before is None:
+        return asked
+    source, line, time, known = (before.get(field) for field in ("made_in", "line", "time", "arguments"))
+    place = f" in thread {source!r}, of which this is a fork," if source else " on a line that was left"
+    place += f" (checkpoint {line})" if line else ""
+    when = f" at {time:%Y-%m-%d %H:%M:%S} UTC" if isinstance(time, dt.datetime) else ""
+    what = "This" if known is None or known == arguments else f"{name}({known}), which counts as the same,"
+    outcome = f": {before['outcome']}" if before.get("outcome") is not None else ""
+    done = {
+        CallStatus.DONE: f"was done{when}{place}{outcome or '; its result was not kept'}",
+        CallStatus.FAILED: f"was tried{when}{place} and failed{outcome}",
+        CallStatus.WAITING: f"was asked for{place}: whether it is done there is not known here",
+    }.get(before["status"], f"was begun{when}{place}: whether it took effect is unknown")
+    return f"{asked}. {what} {done}. Run it again?"
 
 
 # -- shapes ----------------------------------------------------------------------------------------
@@ -150,6 +209,16 @@ def check(kind: str, name: str, value: Any, encode: Callable[[Any], bytes]) -> N
 def _wrong_call(_: str, value: Any) -> str | None:
     if not _is_named(value, "name", "status", "arguments"):
         return "name, status or arguments are missing"
+    return _wrong_fields(value)
+
+
+def _wrong_effect(_: str, value: Any) -> str | None:
+    if not _is_named(value, "name", "status", "how") or value["how"] not in tuple(How):
+        return "name or status are missing, or how it is known"
+    return _wrong_fields({"arguments": {}, **value})
+
+
+def _wrong_fields(value: Mapping[str, Any]) -> str | None:
     if value["status"] not in tuple(CallStatus):
         return f"status {value['status']!r:.40} is unknown"
     return next(
@@ -162,6 +231,13 @@ def _wrong_run(name: str, value: Any) -> str | None:
         return None if isinstance(value, str) else "the root is not text"
     if name.startswith(GENERATION):
         return None if _is_count(value) else "a generation is a number"
+    if name == PRUNED:
+        return None if _is_count(value) else "the newest of the removed checkpoints is a number"
+    if name.startswith(RERUN):
+        return None if _are_texts(value) else "calls to repeat are a list of keys"
+    if name == UNDO:
+        fits = _is_named(value, "to", "skip") and isinstance(value["to"], str) and _are_texts(value["skip"])
+        return None if fits else "an undo names a checkpoint, and keys"
     if name != TAKEOVERS:
         return None
     fits = _is_named(value, "count", "head") and _is_count(value["count"]) and _is_text(value["head"])
@@ -192,7 +268,11 @@ def _is_time(value: Any) -> bool:
     return value is None or (isinstance(value, dt.datetime) and value.tzinfo is not None)
 
 
-_CHECKS: Final = {CALL: _wrong_call, ANSWER: _wrong_answer, STEP: _wrong_step, RUN: _wrong_run}
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+_CHECKS: Final = {CALL: _wrong_call, ANSWER: _wrong_answer, STEP: _wrong_step, RUN: _wrong_run, EFFECT: _wrong_effect}
 
 _FITS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "name": lambda value: isinstance(value, str),
@@ -204,6 +284,10 @@ _FITS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "started_at": _is_time,
     "ended_at": _is_time,
     "noted_at": _is_time,
+    "undone_at": _is_time,
+    **dict.fromkeys(("kind", "same", "repeats", "undoes", "made_in"), _is_text),
+    "after": lambda value: value is None or _is_count(value),
+    "before": lambda value: value is None or (_is_named(value, "status") and value["status"] in tuple(CallStatus)),
 }
 """The types of an entry's fields; `result`, `error` and `comment` may be anything."""
 
@@ -248,29 +332,47 @@ def generation(run: Mapping[str, Any], reply: str) -> int:
     return int(run.get(GENERATION + reply, 0))
 
 
-def newest_generation(calls: Iterable[str]) -> int:
-    """The newest generation in the keys of these calls of a reply."""
-    return max((parts_of(key).generation for key in calls), default=0)
+def newest_generation(calls: Mapping[str, Mapping[str, Any]]) -> int:
+    """The newest generation of these calls of a reply, by their records; not counting those made again after an undo."""
+    keys = [parts_of(key) for key in calls]
+    before = [calls.get(str(key._replace(generation=key.generation - 1)), {}) for key in keys]
+    again = [key.generation for key, former in zip(keys, before, strict=True) if former.get("undone_at") is None]
+    return max(again, default=0)
+
+
+def made_again(key: str, calls: Callable[[str], Any]) -> str:
+    """The key under which a call is made again if it was taken back; `calls` returns entries by key."""
+    while (entry := calls(key)) is not None and entry.undone_at is not None:
+        parts = parts_of(key)
+        key = str(parts._replace(generation=parts.generation + 1))
+    return key
+
+
+def reply_in(key: str) -> str:
+    """The reply in the key of a call, an answer or an undo."""
+    return key.removeprefix(UNDONE).partition(":")[0]
 
 
 # -- what goes along -------------------------------------------------------------------------------
 
 
-def for_fork(records: Records, messages: Sequence[Any], before: Collection[str], encode: Callable[[Any], bytes]) -> Records:
-    """The part of a ledger that a run on a fork needs: steps, and the calls of the newest reply, which may be unsettled.
+def for_fork(
+    records: Records, source: str, reply: str | None, before: Collection[str], keys: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """The part of a ledger that a run on a fork needs: steps, and the settled and waiting calls of the newest reply.
 
-    `messages` is the conversation at the fork, `before` the ids of its ancestors.
+    `before` are the ids of the ancestors of the fork's point, `keys` those of its open calls.
     """
-    reply = reply_of(messages, lambda: str(records.get(RUN, {}).get(ROOT, "")), encode)
-    calls = {name: value for name, value in records.get(CALL, {}).items() if reply and name.startswith(f"{reply[1]}:")}
+    calls = {name: value for name, value in records.get(CALL, {}).items() if reply and name.startswith(f"{reply}:")}
     again = newest_generation(calls)
-    known = {name for name, value in calls.items() if is_settled(value)}
+    known = {name: value for name, value in calls.items() if is_settled(value)}
+    own = {name: value for name, value in calls.items() if name in keys and value["status"] == CallStatus.WAITING}
     return {
-        CALL: calls,
+        CALL: {name: {"made_in": source, **value, "after": None} for name, value in known.items()} | own,
         ANSWER: {name: value for name, value in records.get(ANSWER, {}).items() if name in known},  # else it is asked again
         STEP: {name: value for name, value in records.get(STEP, {}).items() if value.get("at") in {None, *before}},
         RUN: {name: value for name, value in records.get(RUN, {}).items() if name == ROOT}
-        | ({GENERATION + reply[1]: again} if reply and again else {}),
+        | ({GENERATION + reply: again} if reply and again else {}),
     }
 
 
@@ -285,12 +387,14 @@ def gives_way(kind: str, name: str, there: Any, given: Any, calls: Iterable[str]
     it. `calls` are the keys of the existing calls.
     """
     if kind == CALL:
-        if given is None or is_settled(there) or not _is_same(there, given, encode):
+        if given is None or not _is_same(there, given, encode):
             return False
+        if is_settled(there):  # only that it was taken back is news
+            return given["status"] == there["status"] and there.get("undone_at") is None and given.get("undone_at") is not None
         return _FAR.index(CallStatus(given["status"])) >= _FAR.index(CallStatus(there["status"]))
     if kind == RUN and name.startswith(GENERATION):
         reply = name.removeprefix(GENERATION)
-        return newest_generation(key for key in calls if key.startswith(f"{reply}:")) <= int(given or 0)
+        return newest_generation({key: {} for key in calls if key.startswith(f"{reply}:")}) <= int(given or 0)
     return kind == RUN and name == TAKEOVERS
 
 
@@ -318,7 +422,7 @@ def stand_ins(
     A call without an entry gets the outcome in its answer; without an answer, an unknown outcome. `known` are digests of what
     calls ask for, by key: see `keys_for`.
     """
-    newest = newest_generation(name for name in records.get(CALL, {}) if name.startswith(f"{reply}:"))
+    newest = newest_generation({name: value for name, value in records.get(CALL, {}).items() if name.startswith(f"{reply}:")})
     again = generation(records.get(RUN, {}), reply) or newest
     new: dict[tuple[str, str], Any] = {(RUN, GENERATION + reply): again} if again else {}
     answers = [message for message in messages[place + 1 :] if isinstance(message, Mapping)]

@@ -195,6 +195,7 @@ class AnyRun:
             attempt=go.entry.attempt,
             db=db,
             deadline=None if timeout is None else dt.datetime.now(dt.UTC) + timeout,
+            undoes=go.entry.undoes,
             alive=lambda: self.alive,
             spent=go.spent,
         )

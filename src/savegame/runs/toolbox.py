@@ -16,14 +16,14 @@ import datetime as dt
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, TypeVar, overload
 
 from savegame.errors import InvalidInputError, NotFoundError
 from savegame.model import checked_duration, checked_id, checked_number
 from savegame.runs.schema import Parameters, parameters_of
-from savegame.waiting.awaiting import refuse_asynchronous
+from savegame.waiting.awaiting import plain_result, refuse_asynchronous
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +45,17 @@ class ToolKind(StrEnum):
     """Its writes commit together with its result, or not at all: run it again."""
     PLAIN = "plain"
     """No promise: run it at most once, and ask a person about an unknown outcome."""
+
+
+class Repeat(StrEnum):
+    """What to do if the model asks again for what was done on a line that was left."""
+
+    ASK = "ask"
+    """Ask a person, saying what was done and when."""
+    REUSE = "reuse"
+    """Answer with the kept result; without one, ask."""
+    RUN = "run"
+    """Run it."""
 
 
 def _kind_from_mcp(hints: Mapping[str, Any]) -> ToolKind:
@@ -73,6 +84,8 @@ class Call:
     """The connection, inside the transaction that also saves the result; None unless the tool is a transaction."""
     deadline: dt.datetime | None = None
     """When the tool's timeout ends, if it has one. A function in a worker thread cannot be stopped: check it yourself."""
+    undoes: str | None = None
+    """In an `undo` function: the key of the call to take back. `key` is then that of the undo itself."""
     alive: Callable[[], bool] = _always
     """False once the run has lost its lease: its result cannot be saved, so a long tool should stop."""
     spent: dict[str, Any] = field(default_factory=dict)
@@ -98,14 +111,24 @@ class Tool:
     retries: int
     """Number of retries of a call that raised."""
     backoff: dt.timedelta
+    repeat: Repeat
+    """What to do if the model asks again for what was done on a line that was left."""
+    undo: Callable[..., Any] | None = field(repr=False)
+    """`undo(call, result)` takes a call back."""
     function: Callable[..., Any] = field(repr=False)
     _parameters: Parameters = field(repr=False)
     _domain_key: Callable[..., str] | None = field(repr=False)
+    _same: Callable[..., Any] | None = field(repr=False)
 
     @property
     def may_run_again(self) -> bool:
         """Whether a started call with an unknown outcome may be run again."""
         return self.kind is not ToolKind.PLAIN
+
+    @property
+    def repeats_freely(self) -> bool:
+        """Whether a repetition does nothing new: it only reads, or its own key makes the effect happen once."""
+        return self.kind is ToolKind.READ_ONLY or self._domain_key is not None
 
     @property
     def is_async(self) -> bool:
@@ -147,10 +170,45 @@ class Tool:
             return call_key
         return checked_id(self._domain_key(**self._parameters.read(arguments)), f"the key of tool {self.name!r}")
 
+    @property
+    def has_own_same(self) -> bool:
+        """Whether a `same` function says what makes two calls the same, instead of all their arguments."""
+        return self._same is not None
+
+    def same(self, arguments: Mapping[str, Any]) -> Any:
+        """What makes two calls the same, by the `same` function. Raises InvalidInputError if that fails."""
+        assert self._same is not None
+        try:
+            return plain_result(
+                self._same(**self._parameters.read(arguments)), "the function same=", "pass an ordinary function"
+            )
+        except Exception as error:
+            raise InvalidInputError(
+                f"the function same= of tool {self.name!r} raised {type(error).__name__}: {error}"
+            ) from error
+
     def invoke(self, call: Call, arguments: Mapping[str, Any]) -> Any:
         """Call the function once. Raises InvalidInputError before that if the arguments do not fit."""
         given = self._parameters.read(arguments)
         return self.function(call=call, **given) if self._parameters.takes_call else self.function(**given)
+
+    def for_undo(self, result: Any) -> UndoTool:
+        """The tool that takes back a call with this result; of the same kind, under the same rules."""
+        assert self.undo is not None
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        return UndoTool(**{**given, "function": self.undo, "_domain_key": None, "result": result})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoTool(Tool):
+    """The undo function of a tool, for one call of it."""
+
+    result: Any = field(repr=False)
+    """The result of that call."""
+
+    def invoke(self, call: Call, arguments: Mapping[str, Any]) -> Any:
+        """Call the undo function once, with the call and the result."""
+        return self.function(call, copy.deepcopy(self.result))
 
 
 def delays(tool: Tool) -> Iterator[dt.timedelta]:
@@ -179,6 +237,9 @@ class Toolbox:
         idempotent: bool | Callable[..., str] = False,
         transaction: bool = False,
         ask: bool = False,
+        repeat: str | None = None,
+        same: Callable[..., Any] | None = None,
+        undo: Callable[..., Any] | None = None,
         name: str | None = None,
         description: str | None = None,
         timeout: dt.timedelta | None = None,
@@ -196,6 +257,9 @@ class Toolbox:
         idempotent: bool | Callable[..., str] = False,
         transaction: bool = False,
         ask: bool = False,
+        repeat: str | None = None,
+        same: Callable[..., Any] | None = None,
+        undo: Callable[..., Any] | None = None,
         name: str | None = None,
         description: str | None = None,
         timeout: dt.timedelta | None = None,
@@ -208,6 +272,9 @@ class Toolbox:
         At most one mark: `read_only` (changes nothing), `idempotent` (once per `call.key`, or per key that a function computes
         from the arguments), `transaction` (writes through `call.db` only). Unmarked runs at most once. `ask` goes with any.
         `annotations`, the hints of an MCP server that you trust, replace a mark.
+        `repeat`: what to do if the model asks again for what was done on a line that was left by a rewind or a fork: "ask" a
+        person (default), "reuse" the kept result, or "run". Two calls are the same if all their arguments are equal, or what
+        `same` returns for them. `undo(call, result)` takes a call back, see `Vault.undo`.
         The function gets the Call if its first parameter is named `call`, and the arguments by name. Its docstring's first
         paragraph is the description. A failed call is retried `retries` times, by default 2 if it reads or has a key.
         Raises InvalidInputError, naming the tool, for contradictions and for signatures that a model cannot call.
@@ -219,6 +286,9 @@ class Toolbox:
                 kind = _kind(read_only=read_only, idempotent=idempotent, transaction=transaction, annotations=annotations)
                 parameters = parameters_of(found)
                 _check_function(found, kind, parameters)
+                own_key = None if isinstance(idempotent, bool) else _checked_key(idempotent, parameters)
+                if kind is ToolKind.READ_ONLY or own_key is not None:
+                    _refuse_needless(kind, repeat=repeat, same=same, undo=undo)
                 new = Tool(
                     name=called,
                     kind=kind,
@@ -227,9 +297,12 @@ class Toolbox:
                     timeout=None if timeout is None else checked_duration(timeout, "timeout"),
                     retries=_checked_retries(kind, retries, backoff),
                     backoff=BACKOFF if backoff is None else checked_duration(backoff, "backoff"),
+                    repeat=_checked_repeat(repeat),
+                    undo=None if undo is None else _checked_undo(undo, kind),
                     function=found,
                     _parameters=parameters,
-                    _domain_key=None if isinstance(idempotent, bool) else _checked_key(idempotent, parameters),
+                    _domain_key=own_key,
+                    _same=None if same is None else _checked_same(same, parameters),
                 )
             except InvalidInputError as error:
                 raise InvalidInputError(f"tool {called!r}: {error}") from error
@@ -312,13 +385,56 @@ def _checked_retries(kind: ToolKind, retries: int | None, backoff: dt.timedelta 
 
 
 def _checked_key(make: Callable[..., str], parameters: Parameters) -> Callable[..., str]:
-    refuse_asynchronous(make, "the function that returns its key", "pass an ordinary function")
+    _check_of_arguments(make, "the function that returns its key", parameters)
+    return make
+
+
+def _check_of_arguments(function: Callable[..., Any], what: str, parameters: Parameters) -> None:
+    """Raise InvalidInputError unless this is an ordinary function of a tool's arguments."""
+    refuse_asynchronous(function, what, "pass an ordinary function")
     names = dict.fromkeys(parameters.schema["properties"])
     try:
-        inspect.signature(make).bind(**names)
+        inspect.signature(function).bind(**names)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"the function that returns its key must take its arguments by name ({error})") from error
-    return make
+        raise InvalidInputError(f"{what} must take its arguments by name ({error})") from error
+
+
+def _checked_same(same: Callable[..., Any], parameters: Parameters) -> Callable[..., Any]:
+    if not callable(same):
+        raise InvalidInputError(f"same must be a function of its arguments, not {same!r}")
+    _check_of_arguments(same, "the function same=", parameters)
+    return same
+
+
+def _checked_repeat(repeat: str | None) -> Repeat:
+    if repeat not in (None, *Repeat):
+        raise InvalidInputError(f"repeat must be 'ask', 'reuse' or 'run', not {repeat!r}")
+    return Repeat(repeat or Repeat.ASK)
+
+
+def _checked_undo(undo: Callable[..., Any], kind: ToolKind) -> Callable[..., Any]:
+    if not inspect.isfunction(undo) and not inspect.ismethod(undo):
+        raise InvalidInputError(f"undo must be a function, not {undo!r}; wrap it in one")
+    try:
+        inspect.signature(undo).bind("call", "result")
+    except TypeError as error:
+        raise InvalidInputError(f"undo must take a call and its result ({error})") from error
+    if inspect.isgeneratorfunction(undo) or inspect.isasyncgenfunction(undo):
+        raise InvalidInputError("its undo is a generator, which does nothing when it is called; make it an ordinary function")
+    if kind is ToolKind.TRANSACTION and inspect.iscoroutinefunction(undo):
+        raise InvalidInputError(
+            "a transaction holds the database while it is undone, so undo must not await; make it a plain def"
+        )
+    return undo
+
+
+def _refuse_needless(kind: ToolKind, **given: Any) -> None:
+    """Refuse options that have no meaning for a tool whose calls may be repeated freely."""
+    reads = kind is ToolKind.READ_ONLY
+    needless = [name for name, value in given.items() if value is not None and (reads or name != "undo")]
+    if needless:
+        why = "a read_only tool has no effect" if reads else "a tool with its own key repeats freely"
+        raise InvalidInputError(f"{why}, so it takes no {' or '.join(needless)}=; remove it")
 
 
 def _first_paragraph(function: Callable[..., Any]) -> str:

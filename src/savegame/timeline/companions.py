@@ -40,7 +40,8 @@ CALL: Final = "call"
 ANSWER: Final = "answer"
 STEP: Final = "step"
 RUN: Final = "run"
-"""The kinds of records that runs keep: each tool call, a person's answers, steps, and the rest."""
+EFFECT: Final = "effect"
+"""The kinds of records that runs keep: each tool call, a person's answers, steps, effects whose call is not here, the rest."""
 
 SUBJECT: Final = "subject"
 SOURCE: Final = "forked from"
@@ -101,6 +102,7 @@ _POLICIES: Final = {
     ANSWER: Policy(fork=Way.LEDGER, copy=Way.SETTLED),
     STEP: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
     RUN: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    EFFECT: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
     SPENT: Policy(copy=Way.SUM),
     VECTORS: Policy(fork=Way.CARRY),
     COPIED: Policy(copy=Way.DROP),

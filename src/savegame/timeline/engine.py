@@ -152,6 +152,10 @@ class Ledger:
         """Changes that remove the records that no checkpoint needs once these frames are gone."""
         return []
 
+    def evidence(self, timeline: Lineage, frames: list[Frame], drop: set[int], head: int) -> list[PutRecord]:
+        """Changes that keep what runs need to know of these frames once they are gone, whatever happens to their records."""
+        return []
+
     def mend(self, timeline: Lineage) -> list[str]:
         """After damage: record an unknown outcome for calls whose entry was lost; returns what was done."""
         return []

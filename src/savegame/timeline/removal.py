@@ -63,13 +63,19 @@ def remove(thread: Lineage, frames: list[Frame], drop: set[int], terms: Removal 
         )
         ledger, above = thread.engine.above.ledger, thread.engine.above
         unneeded = ledger.unneeded(thread, frames, drop, drop_newer=newer) if terms.with_ledger else ()
+        evidence = ledger.evidence(thread, frames, drop, _head_after(thread, terms.head))
         let_go = above.let_go({thread.key: drop})
         orphans = frameworks.orphaned_writes(thread, frames, drop)
-        thread.store.commit([change, *unneeded, *orphans, *let_go, *terms.beside])
+        thread.store.commit([change, *unneeded, *evidence, *orphans, *let_go, *terms.beside])
     except CheckpointNotFound as error:  # the thread is not the one that was planned for
         raise ConflictError(f"thread {thread.id!r}: {error}; if nothing else removes checkpoints, run verify") from error
     free(thread.engine, [thread.key, *deleted_by(let_go)])
     return len(drop)
+
+
+def _head_after(thread: Lineage, head: int | None) -> int:
+    row = thread.row() if head is None else None
+    return head or (0 if row is None else row.head)
 
 
 def remove_hidden(thread: Lineage, epoch: int | None) -> None:
