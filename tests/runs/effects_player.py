@@ -265,6 +265,7 @@ class Player:
     def begin_fork(self, place: Place, new: Place) -> None:
         story = self.world.stories[new] = self.world.story(place).born()
         story.see(messages := self.messages(new))
+        story.inherited = {token for token in story.known if base(token) in story.line}
         story.presumed |= self.open_at(messages)
         for key in story.presumed:
             if not any(base(token) == key for token in story.known):

@@ -18,7 +18,7 @@ import copy
 import itertools
 import random
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -65,13 +65,17 @@ class Story:
     """Keys of calls that a person refused, or answered with the kept result."""
     presumed: set[str] = field(default_factory=set)
     """Keys of calls that were open where this was forked."""
+    inherited: set[Hashable] = field(default_factory=set)
+    """Effects of the source on the line to where this was forked. Nobody can go back to before that."""
 
     def born(self) -> Story:
         """The story of a fork or copy: it knows the same, and nobody has said anything there."""
         return replace(copy.deepcopy(self), allowed=set(), closed=set())
 
-    def see(self, messages: Iterable[Mapping[str, Any]]) -> None:
-        """Look at the conversation of the head."""
+    def see(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Look at the conversation of the head; empty, it is another one than the source's."""
+        if not messages:
+            self.known = {token: same for token, same in self.known.items() if token not in self.inherited}
         self.line = dict(intentions(messages))
         self.asked |= self.line
         self.answered |= answered(messages)

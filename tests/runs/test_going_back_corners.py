@@ -305,6 +305,17 @@ def test_forks_of_forks_know_it_also_without_their_sources(vault: Vault) -> None
     assert desk.made == [("mail", 1)]
 
 
+@pytest.mark.parametrize("how", ["discard", "prune"])
+def test_a_fork_knows_of_what_its_source_discarded(vault: Vault, how: str) -> None:
+    desk = mailing()
+    desk.work(vault)
+    vault.thread("t").rewind(desk.first(vault), discard=how == "discard")
+    if how == "prune":
+        vault.thread("t").prune(keep=1)
+    vault.thread("t").fork("f")
+    desk.asked(vault, "f")
+
+
 def test_two_forks_may_each_be_answered(vault: Vault) -> None:
     desk = mailing()
     desk.work(vault)
