@@ -27,6 +27,8 @@ from savegame.errors import (
     StoreNotFound,
     ThreadNotFound,
     UnavailableError,
+    UndoFailed,
+    UndoUnfinished,
     Unknown,
     UnsupportedError,
 )
@@ -51,6 +53,7 @@ from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.run import Run
 from savegame.runs.runner import RunInfo, StaleRun
 from savegame.runs.toolbox import Call, Tool, Toolbox, ToolKind
+from savegame.runs.undo import Undone
 from savegame.search.catching_up import Hit, Hits
 from savegame.thread import Thread
 from savegame.timeline.autosave import Autosave
@@ -121,6 +124,9 @@ __all__ = [
     "ToolKind",
     "Toolbox",
     "UnavailableError",
+    "UndoFailed",
+    "UndoUnfinished",
+    "Undone",
     "Unknown",
     "UnsupportedError",
     "Usage",

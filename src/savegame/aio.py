@@ -30,6 +30,7 @@ from savegame.runs import tracing
 from savegame.runs.arun import AsyncRun, called, settled
 from savegame.runs.run import in_thread
 from savegame.runs.toolbox import Toolbox
+from savegame.runs.undo import AsyncUndoRun, Undone
 from savegame.store import ANY
 from savegame.stores.memory import MemoryStore
 from savegame.thread import Thread
@@ -44,6 +45,7 @@ from savegame.waiting.offload import Offload, undisturbed
 from savegame.waiting.retrying import TRIES, gave_up
 
 P = ParamSpec("P")
+R = TypeVar("R", bound=AsyncRun)
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -386,17 +388,15 @@ def _on_this_loop(callback: Callable[[Exception], object] | None) -> Callable[[E
     return lambda error: loop.call_soon_threadsafe(callback, error)
 
 
-class _Running(AbstractAsyncContextManager[AsyncRun]):
+class _Running(AbstractAsyncContextManager[R]):
     """A run that is entered and left in a worker; a caller cancelled meanwhile holds no lease afterwards."""
 
-    def __init__(
-        self, offload: Offload, run: AbstractContextManager[AsyncRun], span: AbstractContextManager[tracing.Span]
-    ) -> None:
+    def __init__(self, offload: Offload, run: AbstractContextManager[R], span: AbstractContextManager[object]) -> None:
         self._offload, self._run, self._span, self._entered = offload, run, span, ExitStack()
 
-    async def __aenter__(self) -> AsyncRun:
+    async def __aenter__(self) -> R:
         try:
-            run = await self._offload.write(lambda: self._entered.enter_context(self._run))
+            run: R = await self._offload.write(lambda: self._entered.enter_context(self._run))
         except BaseException as error:
             await self._leave(type(error), error, error.__traceback__)
             raise
@@ -499,6 +499,20 @@ class AsyncVault(_Face[Vault]):
     restore_agent = _writes(Vault.restore_agent)
     delete_checkpoint = _writes(Vault.delete_checkpoint)
     calls = _lists(Vault.calls)
+    effects = _lists(Vault.effects)
+
+    async def undo(self, thread_id: str, *, to: Ref, tools: Toolbox, dry_run: bool = False) -> Undone:
+        """Take back what was done after a checkpoint, newest first, by the `undo` functions of the tools; then move the head.
+
+        These functions may be asynchronous; others are called in a thread of their own. Otherwise like `Vault.undo`.
+        """
+        if dry_run:
+            return await self._read(lambda vault: vault.rooms.runner.plan_undo(thread_id, to, tools, awaits=True))
+        driver = partial(AsyncUndoRun, self._offload)
+        undoing = self._sync.rooms.runner.undo(thread_id, to, tools, driver, awaits=True)
+        async with _Running(self._offload, undoing, nullcontext()) as run:
+            return await run.undo()
+
     answer = _writes(Vault.answer)
     resolve = _writes(Vault.resolve)
     stale = _lists(Vault.stale)

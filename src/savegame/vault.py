@@ -56,6 +56,7 @@ from savegame.runs.ledger import CallEntry
 from savegame.runs.run import Run
 from savegame.runs.runner import RunInfo, Runner, StaleRun
 from savegame.runs.toolbox import Toolbox
+from savegame.runs.undo import Undone, UndoRun
 from savegame.search.catching_up import Hits, Query, search
 from savegame.store import Capability, Store, StoreChange
 from savegame.thread import Thread
@@ -63,6 +64,7 @@ from savegame.timeline import graveyard, pruning, subjects
 from savegame.timeline.companions import PARENT, SOURCE
 from savegame.timeline.derived import parent_of
 from savegame.timeline.engine import Above, Engine, Naming
+from savegame.timeline.lineage import Ref
 from savegame.timeline.listing import Listed, listed, thread_rows
 from savegame.timeline.policy import Retention, Strategy
 from savegame.timeline.repair import repair
@@ -482,14 +484,39 @@ class Vault:
         """
         return self.rooms.runner.calls(thread_id)
 
-    def answer(self, thread_id: str, call: str | CallEntry, value: Any, *, comment: str | None = None) -> bool:
+    def effects(self, thread_id: str, *, after: Ref | None = None) -> Iterator[CallEntry]:
+        """The calls that may have changed the world, in order: those begun after a checkpoint, or all.
+
+        They may be on the head's line or, with `left` set, on lines that were left; `undone_at` says when one was taken back. A
+        fork lists, with `made_in` set, what its source had done elsewhere when the fork was made.
+        """
+        return self.rooms.runner.effects(thread_id, after)
+
+    def undo(self, thread_id: str, *, to: Ref, tools: Toolbox, dry_run: bool = False) -> Undone:
+        """Take back what was done after a checkpoint, newest first, by the `undo` functions of the tools; then move the head.
+
+        Covers the head's line and lines that were left. Calls without `undo` or without a kept result stay, and are in `left`.
+        Raises UndoFailed, or Unknown, where one cannot be taken back, and Busy while a run holds the thread. Call it again to
+        continue: nothing is taken back twice. Until it has finished, runs and rewinds raise UndoUnfinished. With `dry_run`,
+        nothing is done: the result lists what would be.
+        """
+        runner = self.rooms.runner
+        if dry_run:
+            return runner.plan_undo(thread_id, to, tools)
+        with runner.undo(thread_id, to, tools, UndoRun) as undoing:
+            return undoing.undo()
+
+    def answer(
+        self, thread_id: str, call: str | CallEntry, value: Any, *, comment: str | None = None, reuse: bool = False
+    ) -> bool:
         """Answer a call that waits for a person: True allows it, anything else refuses it and becomes its error for the model.
 
+        If the call repeats one on a line that was left, True with `reuse` answers it with the kept result, without running it.
         A `comment` stays in the ledger. The first answer wins: returns False if there was one, or the call does not wait. No
         process needs to be running. An interrupt of a LangGraph graph, by its id, returns `value` when the graph is invoked
         again with None; raises NotFoundError if the graph has gone on.
         """
-        return self.rooms.runner.answer(thread_id, call, value, comment)
+        return self.rooms.runner.answer(thread_id, call, value, comment, reuse=reuse)
 
     def resolve(
         self,

@@ -94,8 +94,18 @@ class KnownCall:
 class RunCore(RunConversation):
     """The conversation of a thread under a lease, and the calls of its newest reply."""
 
-    def __init__(self, thread: Timeline, tools: Toolbox, hold: Hold, strategy: Strategy, agent: str | None = None) -> None:
+    def __init__(
+        self,
+        thread: Timeline,
+        tools: Toolbox,
+        hold: Hold,
+        strategy: Strategy,
+        agent: str | None = None,
+        *,
+        undoing_to: str | None = None,
+    ) -> None:
         super().__init__(thread, hold, strategy, agent)
+        refuse_unfinished(thread.id, self._noted, undoing_to)
         self._tools = tools
         self._ledger: dict[str, CallEntry] = {}
         """Entries of the newest reply and of its earlier versions, by key."""
@@ -108,7 +118,6 @@ class RunCore(RunConversation):
         self._said_here: set[str] = set()
         """The replies of this run: no other run can have started their calls."""
         self._left = LeftEffects(thread, self.messages)
-        refuse_unfinished(thread.id, self._noted)
 
     # -- the conversation --------------------------------------------------------------------------
 

@@ -25,7 +25,6 @@ from savegame.runs.ledger import (
     RERUN,
     ROOT,
     UNDO,
-    UNDONE,
     CallEntry,
     CallStatus,
     How,
@@ -347,18 +346,33 @@ def key_of(effect: Effect | None) -> str | None:
     return None if effect is None else effect.entry.key
 
 
-def effects_after(thread: Lineage, frame: Frame | None) -> list[Effect]:
-    """The effects begun after a checkpoint, or all, in order; entries off the head's line have `left` set."""
+def effects_after(thread: Lineage, frame: Frame | None, *, open_too: bool = False) -> list[Effect]:
+    """The effects begun after a checkpoint, or all, in order; entries off the head's line have `left` set.
+
+    `open_too`: also calls at the head without an outcome, which only their tools can tell from effects.
+    """
     row = thread.row()
     if row is None:
         return []
     view = LedgerView(thread)
     line = view.line(row.head)
     found = view.effects(line)
+    if open_too and row.head in view.frames:
+        known = {effect.entry.key for effect in found}
+        found += [effect for effect in view.kept_replies([view.frames[row.head]]) if effect.entry.key not in known]
     if frame is not None:
         before = view.line(frame.seq)
         found = [effect for effect in found if before.is_after(effect)]
     return [effect._replace(entry=replace(effect.entry, left=not line.has_effect(effect))) for effect in view.plausible(found)]
+
+
+def has_kept_result(thread: Lineage, key: str | None) -> bool:
+    """Whether the call with this key is done, here or in the source of this fork, and its result is kept."""
+    if key is None:
+        return False
+    view = LedgerView(thread)
+    effect = Effect(view.calls[key]) if key in view.calls else view.records.get(key)
+    return effect is not None and effect.reusable
 
 
 def facts(effect: Effect, thread: Lineage, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -376,11 +390,6 @@ def facts(effect: Effect, thread: Lineage, arguments: Mapping[str, Any]) -> dict
         "arguments": dict(entry.arguments) if entry.arguments and entry.arguments != arguments else None,
     }
     return {name: value for name, value in about.items() if value is not None}
-
-
-def undo_key(effect: CallEntry) -> str:
-    """The key of the call that takes an effect back."""
-    return UNDONE + effect.key
 
 
 def refuse_unfinished(thread_id: str, markers: Mapping[str, Any], to: str | None = None) -> None:

@@ -86,18 +86,7 @@ class RunLedger(Ledger):
             return {}
         markers = timeline.values(RUN)
         refuse_unfinished(timeline.id, markers)
-        new: dict[tuple[str, str], Any] = {}
-        allowed = _allowed(timeline, frame) if rerun_tools else None
-        if allowed or RERUN + frame.id in markers:
-            new[RUN, RERUN + frame.id] = allowed or None
-        messages = _messages(timeline, timeline.point(frame.seq, frame).node)
-        reply = reply_of(messages, lambda: str(markers.get(ROOT, "")), timeline.engine.codec.encode)
-        if reply is None:
-            return new
-        before = generation(markers, reply[1])
-        calls = {name: value for name, value in timeline.values(CALL).items() if name.startswith(f"{reply[1]}:")}
-        wanted = before + 1 if rerun_tools else newest_generation(calls) if before else 0
-        return new if wanted == before else new | {(RUN, GENERATION + reply[1]): wanted or None}
+        return records_for_rewind(timeline, frame, markers, rerun_tools=rerun_tools)
 
     def yields(self, timeline: Lineage, record: Record, given: bytes | None) -> bool:
         """`Ledger.yields`."""
@@ -204,6 +193,22 @@ class RunLedger(Ledger):
         timeline.store.commit(changes)
         lost = [name for (kind, name), value in new.items() if kind == CALL and value["status"] == CallStatus.UNKNOWN]
         return [f"thread {timeline.id!r}: whether call {name} was made is unknown; resolve it" for name in lost]
+
+
+def records_for_rewind(timeline: Lineage, frame: Frame, markers: Mapping[str, Any], *, rerun_tools: bool) -> Records:
+    """`Ledger.for_rewind`, given the records of kind RUN, whatever undo is under way."""
+    new: dict[tuple[str, str], Any] = {}
+    allowed = _allowed(timeline, frame) if rerun_tools else None
+    if allowed or RERUN + frame.id in markers:
+        new[RUN, RERUN + frame.id] = allowed or None
+    messages = _messages(timeline, timeline.point(frame.seq, frame).node)
+    reply = reply_of(messages, lambda: str(markers.get(ROOT, "")), timeline.engine.codec.encode)
+    if reply is None:
+        return new
+    before = generation(markers, reply[1])
+    calls = {name: value for name, value in timeline.values(CALL).items() if name.startswith(f"{reply[1]}:")}
+    wanted = before + 1 if rerun_tools else newest_generation(calls) if before else 0
+    return new if wanted == before else new | {(RUN, GENERATION + reply[1]): wanted or None}
 
 
 def _messages(timeline: Lineage, node: Node | None, shared: Shared | None = None) -> list[Any]:

@@ -187,10 +187,10 @@ def question(name: str, arguments: Mapping[str, Any], before: Mapping[str, Any] 
     what = "This" if known is None or known == arguments else f"{name}({known}), which counts as the same,"
     outcome = f": {before['outcome']}" if before.get("outcome") is not None else ""
     done = {
-        CallStatus.DONE: f"was done{when}{place}{outcome or '; its result was not kept'}",
-        CallStatus.FAILED: f"was tried{when}{place} and failed{outcome}",
-        CallStatus.WAITING: f"was asked for{place}: whether it is done there is not known here",
-    }.get(before["status"], f"was begun{when}{place}: whether it took effect is unknown")
+        CallStatus.DONE: f"was done{place}{when}{outcome or ', and its result was not kept'}",
+        CallStatus.FAILED: f"was tried{place}{when} and failed{outcome}",
+        CallStatus.WAITING: f"was open{place} when the fork was made, and may be done there",
+    }.get(before["status"], f"was begun{place}{when}, and whether it took effect is unknown")
     return f"{asked}. {what} {done}. Run it again?"
 
 

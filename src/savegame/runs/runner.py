@@ -29,13 +29,16 @@ from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, check
 from savegame.runs import interrupts, tracing
 from savegame.runs.conversation import time_of
 from savegame.runs.core import RunCore
+from savegame.runs.effects import effects_after, has_kept_result
 from savegame.runs.lease import Hold, is_gone
 from savegame.runs.ledger import TAKEOVERS, CallEntry, CallStatus
 from savegame.runs.run import refuse_what_cannot_run
 from savegame.runs.toolbox import Toolbox
+from savegame.runs.undo import UndoCore, Undone, plan_undo, refuse_unsuitable, undo_records
 from savegame.store import Store
 from savegame.timeline.companions import ANSWER, CALL, RUN
 from savegame.timeline.engine import Engine
+from savegame.timeline.lineage import Ref
 from savegame.timeline.listing import listed
 from savegame.timeline.policy import Strategy
 from savegame.timeline.timeline import Timeline
@@ -167,17 +170,34 @@ class Runner:
             raise NotFoundError(f"thread {thread.id!r} has no call {key!r}; vault.calls({thread.id!r}) lists them")
         return CallEntry.from_dict(key, fields)
 
-    def answer(self, thread_id: str, call: str | CallEntry, value: Any, comment: str | None) -> bool:
+    def effects(self, thread_id: str, after: Ref | None) -> Iterator[CallEntry]:
+        """`Vault.effects`."""
+        thread = self._thread(thread_id)
+        frame = None if after is None else thread.resolve(after)
+        return (effect.entry for effect in effects_after(thread, frame))
+
+    def answer(
+        self, thread_id: str, call: str | CallEntry, value: Any, comment: str | None = None, *, reuse: bool = False
+    ) -> bool:
         """`Vault.answer`."""
         thread = self._thread(thread_id)
         key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
+        if reuse and value is not True:
+            raise InvalidInputError(f"reuse=True goes with the answer True, not {value!r}; leave it out to refuse a call")
         if key not in thread.names(CALL):
+            if reuse:
+                raise InvalidInputError(
+                    f"thread {thread.id!r}: {key!r} is not a tool call that repeats another one; leave out reuse="
+                )
             return interrupts.answer(thread, key, value, comment)
         entry = self._call(thread, key)
         if entry.status != CallStatus.WAITING:
             return False
+        if reuse and not has_kept_result(thread, entry.repeats):
+            raise InvalidInputError(f"call {key!r} repeats no call whose result is kept; answer without reuse=")
         try:
-            fields = {"value": value} if comment is None else {"value": value, "comment": comment}
+            about = {"comment": comment, "reuse": reuse or None}
+            fields = {"value": value} | {name: given for name, given in about.items() if given is not None}
             thread.commit([thread.put(ANSWER, key, fields, absent=True)])
         except AlreadyExistsError:
             return False
@@ -195,9 +215,31 @@ class Runner:
                 raise InvalidInputError(f"call {key!r} is {entry.status}: there is nothing to resolve")
             status = CallStatus.DONE if error is None else CallStatus.FAILED
             known = replace(entry, status=status, ended_at=self._now(), result=result, error=error)
-            thread.commit([thread.put(CALL, key, known.to_dict(), epoch=hold.epoch)])
+            records = undo_records(thread, known)
+            thread.commit([thread.put(CALL, name, value, epoch=hold.epoch) for name, value in records.items()])
         finally:
             hold.release(stale=hold.taken_from is not None)  # a stale run must still be resumed
+
+    @contextmanager
+    def undo(
+        self, thread_id: str, to: Ref, tools: Toolbox, driver: Callable[[RunCore, Hold, Store, str], R], *, awaits: bool = False
+    ) -> Iterator[R]:
+        """`Vault.undo`: the driver under the lease. `awaits`: it can call asynchronous functions."""
+        refuse_unsuitable(tools, awaits=awaits)
+        thread = self._thread(thread_id)
+        frame = thread.resolve(to)
+        hold = Hold(self._engine.store, thread.key, _MOMENT)
+        try:
+            yield driver(UndoCore(thread, tools, hold, frame), hold, self._engine.store, thread.id)
+        finally:
+            hold.release()  # nothing resumes it by itself: the person who goes back decides what follows
+
+    def plan_undo(self, thread_id: str, to: Ref, tools: Toolbox, *, awaits: bool = False) -> Undone:
+        """`Vault.undo` with `dry_run`."""
+        refuse_unsuitable(tools, awaits=awaits)
+        thread = self._thread(thread_id)
+        plan = plan_undo(thread, thread.resolve(to), tools)
+        return Undone(tuple(plan.undoable), tuple(plan.left))
 
     # -- resuming ----------------------------------------------------------------------------------
 
