@@ -24,6 +24,7 @@ from savegame.errors import (
     OutOfSpace,
     Paused,
     SavegameError,
+    Stopped,
     StoreNotFound,
     ThreadNotFound,
     UnavailableError,
@@ -49,6 +50,7 @@ from savegame.opening import open_async
 from savegame.opening import open_vault as open  # noqa: A004 - the public name
 from savegame.present.diffs import Diff
 from savegame.runs.arun import AsyncRun
+from savegame.runs.inbox import InboxMessage
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.run import Run
 from savegame.runs.runner import RunInfo, StaleRun
@@ -95,6 +97,7 @@ __all__ = [
     "Fenced",
     "Hit",
     "Hits",
+    "InboxMessage",
     "InvalidInputError",
     "InvalidState",
     "Kind",
@@ -113,6 +116,7 @@ __all__ = [
     "StaleRun",
     "Stats",
     "Status",
+    "Stopped",
     "StoreNotFound",
     "Strategy",
     "Thread",

@@ -29,6 +29,7 @@ from savegame.model import NEW_ID, checked_duration
 from savegame.runs import tracing
 from savegame.runs.arun import AsyncRun, called, settled
 from savegame.runs.run import in_thread
+from savegame.runs.runner import StaleRun, pause_s
 from savegame.runs.toolbox import Toolbox
 from savegame.runs.undo import AsyncUndoRun, Undone
 from savegame.store import ANY
@@ -515,6 +516,10 @@ class AsyncVault(_Face[Vault]):
 
     answer = _writes(Vault.answer)
     resolve = _writes(Vault.resolve)
+    send = _writes(Vault.send)
+    inbox = _lists(Vault.inbox)
+    unsend = _writes(Vault.unsend)
+    stop = _writes(Vault.stop)
     stale = _lists(Vault.stale)
     runs = _lists(Vault.runs)
     erase = _writes(Vault.erase)
@@ -569,21 +574,24 @@ class AsyncVault(_Face[Vault]):
         checked_duration(poll, "poll")
         resumed, stop = 0, stop or asyncio.Event()
         while not stop.is_set():
-            for run in await self._write(lambda vault: vault.rooms.runner.due(give_up_after, patient=not once)):
-                resumed += await self._resume(resume, run.thread_id)
+            work = await self._write(lambda vault: vault.rooms.runner.work(give_up_after, patient=not once))
+            for run in work.runs:
+                resumed += await self._resume(resume, run)
             if once:
                 break
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), poll.total_seconds())
+                await asyncio.wait_for(stop.wait(), pause_s(work, poll))
         return resumed
 
-    async def _resume(self, resume: Callable[[str], Any], thread_id: str) -> bool:
-        before = await self._write(lambda vault: vault.rooms.runner.epoch(thread_id))
+    async def _resume(self, resume: Callable[[str], Any], run: StaleRun) -> bool:
+        before = await self._write(lambda vault: vault.rooms.runner.begin(run))
+        if before is None:
+            return False
         try:
-            await called(resume, thread_id)
+            await called(resume, run.thread_id)
         except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is logged
             failed = error
-            await self._write(lambda vault: vault.rooms.runner.not_resumed(thread_id, before, failed))
+            await self._write(lambda vault: vault.rooms.runner.not_resumed(run, before, failed))
             return False
         return True
 

@@ -4,7 +4,7 @@ SavegameError
 ├── NotFoundError           ask for something else          CheckpointNotFound, ThreadNotFound, StoreNotFound
 ├── AlreadyExistsError      choose another name
 ├── ConflictError           re-read, then try again         Busy, Fenced
-├── OutcomeError            ask or look before going on     Unknown, Paused, UndoFailed, UndoUnfinished
+├── OutcomeError            ask or look before going on     Unknown, Paused, Stopped, UndoFailed, UndoUnfinished
 ├── UnavailableError        wait, make room, then retry     OutOfSpace
 ├── CorruptionError         stop; run verify
 ├── UnsupportedError        upgrade, or use another store
@@ -16,6 +16,7 @@ SavegameError
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import os
 from collections.abc import Iterator
@@ -93,7 +94,7 @@ class Fenced(ConflictError):
 
 
 class OutcomeError(SavegameError):
-    """A call cannot continue: ask or look first. `call` is its entry in the ledger."""
+    """A run cannot continue: ask or look first. `call` is the ledger's entry of the call that it is about, if any."""
 
     kind = "outcome"
     exit_code = 6
@@ -111,9 +112,24 @@ class Unknown(OutcomeError):
 
 
 class Paused(OutcomeError):
-    """A call waits for a person's answer."""
+    """A call waits for a person's answer; or the run sleeps, then `call` is None and `until` says for how long."""
 
     kind = "paused"
+
+    def __init__(self, message: str, *, call: Any = None, until: dt.datetime | None = None) -> None:
+        super().__init__(message, call=call)
+        self.until = until
+
+
+class Stopped(OutcomeError):
+    """The run was stopped from outside, for a `reason`: the thread is halted until the next message."""
+
+    kind = "stopped"
+    exit_code = 11
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class UndoFailed(OutcomeError):

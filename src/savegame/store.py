@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from savegame.errors import CheckpointNotFound, CorruptionError, UnsupportedError
 from savegame.index import Index
@@ -26,6 +26,9 @@ from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey
 
 ANY = "\0any"
 """Expect any head or none (no id contains NUL); `expect=None` expects none."""
+
+SOUGHT: Final = ("due", "inbox")
+"""Kinds of records by which threads are looked for again and again: `Store.threads_with` should be quick for them."""
 
 
 class Capability(StrEnum):
@@ -306,6 +309,14 @@ class Store(ABC):
     @abstractmethod
     def kinds(self, key: ThreadKey) -> list[str]:
         """The kinds of records that a thread has, in order."""
+
+    def threads_with(self, namespace: str, kind: str) -> list[str]:
+        """The ids of the threads that have records of a kind, by id: a snapshot.
+
+        Quick, and therefore unchecked. For a kind of SOUGHT the cost should be that of what is found, not of all threads.
+        """
+        ids = [thread_id for thread_id, _ in self.heads(namespace)]
+        return [thread_id for thread_id in ids if kind in self.kinds(ThreadKey(namespace, thread_id))]
 
     @abstractmethod
     def blob(self, key: ThreadKey, digest: bytes) -> bytes | None:

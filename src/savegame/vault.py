@@ -50,6 +50,7 @@ from savegame.model import (
     checked_text,
 )
 from savegame.present.diffs import Diff, changes_between
+from savegame.runs.inbox import InboxMessage
 from savegame.runs.interrupts import graph_status
 from savegame.runs.keeping import RunLedger
 from savegame.runs.ledger import CallEntry
@@ -529,12 +530,37 @@ class Vault:
         """Record the outcome of a call whose outcome is unknown: its result, or its error."""
         self.rooms.runner.resolve(thread_id, call, result, error, dt.timedelta(seconds=30))
 
+    def send(self, thread_id: str, content: Any, key: str | None = None) -> bool:
+        """Leave a user message for a thread, also while a run works on it: its next look into the inbox takes it in.
+
+        If none works on it, the thread is stale until one does. Returns False if the thread had the `key` (a webhook's id, a
+        click) before: each counts once for ever. A thread that does not exist begins with the message. Order is kept per
+        sender. Raises InvalidInputError if the thread holds no conversation.
+        """
+        return self.rooms.runner.send(thread_id, content, key)
+
+    def inbox(self, thread_id: str) -> Iterator[InboxMessage]:
+        """The messages of `send` that no run has taken in yet, in order."""
+        return self.rooms.runner.inbox(thread_id)
+
+    def unsend(self, thread_id: str, key: str) -> bool:
+        """Take a message back. Returns False if it is not in the inbox (any more). Its key stays used."""
+        return self.rooms.runner.unsend(thread_id, key)
+
+    def stop(self, thread_id: str, reason: str) -> bool:
+        """Stop the run of a thread: it halts before it begins another call, keeps what is known, and raises Stopped.
+
+        If no run holds the thread, it is halted at once. Only a later message reopens it. Returns False if it had ended
+        already. Raises ThreadNotFound if the thread does not exist.
+        """
+        return self.rooms.runner.stop(thread_id, reason)
+
     def stale(self) -> Iterator[StaleRun]:
-        """Unfinished runs that no process holds any more, which a supervisor resumes."""
+        """Runs that no process holds and that should go on: they crashed, messages came, or a sleep is over."""
         return self.rooms.runner.stale()
 
     def runs(self) -> Iterator[RunInfo]:
-        """Unfinished runs with their current or last holder."""
+        """Runs that are held by a process, and those of `stale`."""
         return self.rooms.runner.runs()
 
     def supervise(
@@ -548,8 +574,8 @@ class Vault:
     ) -> int:
         """Call `resume(thread_id)` for every run that goes stale, until `stop` is set. Returns the number of completed calls.
 
-        A run taken over `give_up_after` times without progress is marked as failed ("stuck: ..."). With `once`, only runs that
-        are stale now are resumed.
+        Waits `poll` between two looks, or until the next sleep is over. A run taken over `give_up_after` times without progress
+        is marked as failed ("stuck: ..."). With `once`, only runs that are stale now are resumed.
         """
         return self.rooms.runner.supervise(resume, poll=poll, give_up_after=give_up_after, stop=stop, once=once)
 

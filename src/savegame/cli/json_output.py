@@ -253,13 +253,14 @@ class StatsOutput(TypedDict):
 
 
 class StaleOutput(TypedDict):
-    """An unfinished run whose lease has expired."""
+    """A run that should go on; `reason` is crashed, mail or due. Only one that crashed has an owner and an expired lease."""
 
     thread_id: str
     agent_id: str | None
-    owner: str
-    expired_at: str
+    owner: str | None
+    expired_at: str | None
     takeovers: int
+    reason: str
 
 
 class CallOutput(TypedDict):

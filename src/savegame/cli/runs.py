@@ -59,7 +59,8 @@ def stale(store: Store = None, namespace: Namespace = "default", as_json: AsJson
 def _cells(run: StaleRun) -> tuple[str | Text, ...]:
     name = Text(clip(run.thread_id, 60), "bold")
     takeovers = str(run.takeovers) if run.damage is None else Text("✗ damaged", "bold red")
-    return name, clip(run.agent_id or "", 30), ago(run.expired_at), takeovers, clip(run.owner, 60)
+    expired = run.reason if run.expired_at is None else ago(run.expired_at)
+    return name, clip(run.agent_id or "", 30), expired, takeovers, clip(run.owner or "", 60)
 
 
 def calls(

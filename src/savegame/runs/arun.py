@@ -9,26 +9,33 @@ running in its thread, the lease is not released but expires. Touches run, core,
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from savegame.checkpoint import Checkpoint
 from savegame.errors import OutcomeError, SavegameError, Unknown
 from savegame.model import Kind, Status, checked_id
 from savegame.runs import tracing
+from savegame.runs.boundary import checked_moment, checked_pause
 from savegame.runs.conversation import NO_RESULT
-from savegame.runs.core import Go, KnownCall, RunCore
+from savegame.runs.core import Go, KnownCall, PendingCall, RunCore
 from savegame.runs.lease import Hold
-from savegame.runs.run import AT_ONCE, AnyRun, Outcome, TimedOut, Usage, in_thread, takes_long
+from savegame.runs.listener import Listener
+from savegame.runs.run import AT_ONCE, AnyRun, CutShort, Outcome, TimedOut, Usage, in_thread, takes_long
 from savegame.runs.toolbox import delays
 from savegame.store import Store
 from savegame.waiting.offload import Offload, run_call, undisturbed
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+GRACE_S: Final = 5.0
+"""For how long an asynchronous tool that must not run twice may come to its end once the run is asked to stop."""
 
 logger = logging.getLogger("savegame")
 
@@ -38,11 +45,16 @@ async def settled(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-async def called(function: Callable[..., Any], *given: Any) -> Any:
-    """Call a user's function: an asynchronous one on the loop, any other in its own thread."""
+async def begun(function: Callable[..., Any], *given: Any) -> Any:
+    """Call a user's function: an asynchronous one on the loop, any other in its own thread. May return an awaitable."""
     if inspect.iscoroutinefunction(function):
-        return await function(*given)
-    return await settled(await asyncio.wrap_future(in_thread(partial(run_call, partial(function, *given)))))
+        return function(*given)
+    return await asyncio.wrap_future(in_thread(partial(run_call, partial(function, *given))))
+
+
+async def called(function: Callable[..., Any], *given: Any) -> Any:
+    """The result of a user's function."""
+    return await settled(await begun(function, *given))
 
 
 class AsyncRun(AnyRun):
@@ -55,6 +67,7 @@ class AsyncRun(AnyRun):
         super().__init__(core, hold, store, thread_id)
         self._offload = offload
         self._turn = asyncio.Lock()
+        self._listener = Listener(self._ask_store)
         self._steps: dict[str, asyncio.Lock] = {}
 
     async def user(self, content: Any, key: str | None = None) -> bool:
@@ -67,9 +80,14 @@ class AsyncRun(AnyRun):
         known = self._unkept_reply()
         if known is not None:
             return await self._do(self._journal, *known)
+        await self._do(self._core.look)
         question = self._question(options)
         with tracing.chat(self._thread_id) as span:
-            reply = await self._called(llm, question)
+            try:
+                reply = await self._called(self._told(), llm, question)
+            except CutShort:
+                await self._do(self._core.look)
+                raise
             span.used(reply)
         return await self._do(self._journal, reply, usage)
 
@@ -77,19 +95,31 @@ class AsyncRun(AnyRun):
         """`Run.tools`. Cancelling it cancels asynchronous tools; others keep running, and their results are lost."""
         if at_once:
             await self._all_at_once()
-            return
-        for pending in await self._do(self._core.open_calls):
-            await self._settle(await self._do(self._core.prepare, pending))
+        else:
+            for pending in await self._do(self._core.open_calls):
+                found = await self._do(self._next, pending)
+                if found is None:
+                    break
+                await self._settle(found)
+        await self._do(self._core.look)
 
     async def step(self, name: str, work: Callable[[], T | Awaitable[T]]) -> T:
         """`Run.step`."""
         async with self._steps.setdefault(checked_id(name, "a step's name"), asyncio.Lock()):
             found = await self._do(self._core.step, name)
             if found is NO_RESULT:
-                found = await self._called(work)
+                found = await self._called(nullcontext(), work)
                 await self._do(self._core.keep_step, name, found)
             value: T = found
             return value
+
+    async def sleep(self, duration: dt.timedelta, *, name: str) -> None:
+        """`Run.sleep`."""
+        await self._do(self._core.sleep, checked_id(name, "a sleep's name"), checked_pause(duration))
+
+    async def sleep_until(self, when: dt.datetime, *, name: str) -> None:
+        """`Run.sleep_until`."""
+        await self._do(self._core.sleep, checked_id(name, "a sleep's name"), None, checked_moment(when))
 
     async def save(self, label: str | None = None) -> Checkpoint:
         """`Run.save`."""
@@ -104,7 +134,34 @@ class AsyncRun(AnyRun):
         async with self._turn:
             return await self._offload.write(lambda: work(*given, **named))
 
+    # -- being told ----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _told(self, grace: float = 0.0) -> AsyncIterator[None]:
+        """Cancel what the block awaits, after some seconds of grace, once the run is asked to stop. Then raises CutShort."""
+        try:
+            async with asyncio.timeout(None) as limit:
+                with self._listener.telling(limit, grace):
+                    yield
+        except TimeoutError as error:
+            if not limit.expired():  # the block's own
+                raise
+            raise CutShort from error
+
+    async def _ask_store(self) -> bool:
+        """Whether the run was asked to stop."""
+        self._stopped = self._stopped or await self._offload.read(self._core.is_stopped)
+        return self._stopped
+
+    def _still_on(self, go: Go) -> Callable[[], bool]:
+        """On the loop, what the listener knows has to do: reading would block it."""
+        return (lambda: self.alive and not self._stopped) if go.tool.is_async else self._goes_on
+
     # -- calling tools -----------------------------------------------------------------------------
+
+    def _next(self, pending: PendingCall) -> Go | KnownCall | None:
+        """What to do about a call; None if the run was asked to stop."""
+        return None if self._core.is_stopped() else self._core.prepare(pending)
 
     async def _all_at_once(self) -> None:
         waiting: list[asyncio.Task[Outcome]] = []
@@ -123,7 +180,9 @@ class AsyncRun(AnyRun):
             running = [task for task in waiting if not task.done()]
             if len(running) >= AT_ONCE:  # a call that is only queued is not recorded as started
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            found = await self._do(self._core.prepare, pending)
+            found = await self._do(self._next, pending)
+            if found is None:
+                break
             if takes_long(found):
                 waiting.append(asyncio.create_task(self._outcome(found)))
             else:
@@ -174,13 +233,19 @@ class AsyncRun(AnyRun):
 
     async def _outcome(self, go: Go) -> Outcome:
         waits = delays(go.tool)
+        grace = 0.0 if go.tool.may_run_again else GRACE_S
         with self._calling(go) as span:
             while True:
                 try:
-                    return Outcome(go, done=True, value=await self._invoked(go))
+                    if not go.tool.is_async:
+                        return Outcome(go, done=True, value=await self._invoked(go))
+                    async with self._told(grace):
+                        return Outcome(go, done=True, value=await self._invoked(go))
+                except CutShort as error:
+                    return Outcome(go, done=False, value=error)
                 except Exception as error:  # noqa: BLE001 - a tool may raise anything: it is saved, and the model gets it
                     pause = next(waits, None)
-                    if pause is None or not self.alive:
+                    if pause is None or not self.alive or self._stopped:
                         span.failed(error)
                         return Outcome(go, done=False, value=error)
                     await asyncio.sleep(pause.total_seconds())
@@ -204,10 +269,15 @@ class AsyncRun(AnyRun):
                 raise
             raise RuntimeError("the tool cancelled itself") from error
 
-    async def _called(self, function: Callable[..., Any], *given: Any) -> Any:
-        """Call a user's function. If it is cancelled in its thread, it keeps running: then the lease is left to expire."""
+    async def _called(self, told: AbstractAsyncContextManager[None], function: Callable[..., Any], *given: Any) -> Any:
+        """Call a user's function. If it is cancelled in its thread, it keeps running: then the lease is left to expire.
+
+        What it returns is awaited inside `told`.
+        """
         try:
-            return await called(function, *given)
+            found = await begun(function, *given)
         except asyncio.CancelledError:
             self._hold.left_running |= not inspect.iscoroutinefunction(function)
             raise
+        async with told:
+            return await settled(found)

@@ -18,12 +18,13 @@ from savegame.encoding import diff
 from savegame.encoding.delta import Op
 from savegame.encoding.tree import Node
 from savegame.errors import ClosedError, Fenced, InvalidInputError
-from savegame.messages.domain import Conversation, Message, Role, plain_messages
+from savegame.messages.domain import Conversation, Role, plain_messages
 from savegame.messages.states import ABOUT, about_conversation
 from savegame.model import Kind, Status
+from savegame.runs.inbox import time_of
 from savegame.runs.lease import Hold
-from savegame.runs.ledger import INPUT_KEY, TAKEOVERS
-from savegame.store import PutRecord
+from savegame.runs.ledger import TAKEOVERS
+from savegame.store import PutRecord, StoreChange
 from savegame.timeline.companions import RUN, STEP
 from savegame.timeline.lineage import CHOSEN
 from savegame.timeline.policy import Event, Strategy
@@ -90,42 +91,42 @@ class RunConversation:
 
     # -- saving ------------------------------------------------------------------------------------
 
-    def user(self, content: Any, key: str | None) -> bool:
-        """Add a user message. Returns False, and adds nothing, if its key is already in the conversation."""
-        message = content if isinstance(content, (Mapping, Message)) else {"role": "user", "content": content}
-        given = Message.of(message)
-        if given.role in (Role.ASSISTANT, Role.TOOL):
-            raise InvalidInputError(f"run.user() does not add {given.role} messages; run.model() and run.tools() do")
-        plain = given.to_dict()
-        if key is not None:
-            if any(one.get(INPUT_KEY) == key for one in self.messages):
-                return False
-            plain[INPUT_KEY] = key
-        self._append(plain, kind=Kind.MANUAL, status="in_progress")
-        return True
-
     def save(self, label: str | None, status: Status | None, resume_hint: str | None = None) -> Checkpoint:
         """Save a checkpoint of the current state."""
+        return self._save(Details(label=label, status=status or self.status, resume_hint=resume_hint))
+
+    def _save(self, details: Details, beside: Sequence[StoreChange] = ()) -> Checkpoint:
         if "messages" in self.state:
             raise InvalidInputError("run.state must not contain messages; add them with run.user() and run.model()")
         gone = sorted(self._names - self.state.keys())
-        details = Details(kind=Kind.MANUAL, status=status or self.status, label=label, resume_hint=resume_hint)
-        checkpoint = self._write_state(None, self.state, gone, **details)
+        details |= {"kind": Kind.MANUAL}
+        checkpoint = self._write_state([], self.state, gone, beside, **details)
         self._names = set(self.state)
         return checkpoint
 
     def _append(
         self,
         message: dict[str, Any],
-        records: Sequence[PutRecord] = (),
+        beside: Sequence[StoreChange] = (),
         *,
         id: str | None = None,  # noqa: A002 - one word per idea
         **details: Unpack[Details],
     ) -> Checkpoint:
-        message = {**message, "timestamp": message.get("timestamp") or self._now()}
-        newest = {"last_message_at": message["timestamp"]}
-        checkpoint = self._write_state(message, newest, [], records, id=id, **details)
-        self.messages.append(message)
+        return self._append_all([message], beside, id=id, **details)
+
+    def _append_all(
+        self,
+        messages: Sequence[dict[str, Any]],
+        beside: Sequence[StoreChange] = (),
+        *,
+        id: str | None = None,  # noqa: A002 - one word per idea
+        **details: Unpack[Details],
+    ) -> Checkpoint:
+        """Save messages, and other changes, in one commit and one checkpoint."""
+        messages = [{**message, "timestamp": message.get("timestamp") or self._now()} for message in messages]
+        newest = {"last_message_at": messages[-1]["timestamp"]} if messages else {}
+        checkpoint = self._write_state(messages, newest, [], beside, id=id, **details)
+        self.messages += messages
         self.state |= newest
         self._names |= newest.keys()
         self._replies += details["kind"] == Kind.LLM_RESPONSE
@@ -133,10 +134,10 @@ class RunConversation:
 
     def _write_state(
         self,
-        message: dict[str, Any] | None,
+        messages: Sequence[dict[str, Any]],
         new: Mapping[str, Any],
         gone: Sequence[str],
-        records: Sequence[PutRecord] = (),
+        beside: Sequence[StoreChange] = (),
         *,
         id: str | None = None,  # noqa: A002 - one word per idea
         **details: Unpack[Details],
@@ -146,14 +147,15 @@ class RunConversation:
         count = self._chosen + chosen
 
         def make(node: Node | None) -> tuple[list[Op], Node, Mapping[str, Any]]:
-            appended = {} if message is None else {"messages": [message]}
+            appended = {"messages": list(messages)} if messages else {}
             ops, after = diff.update(codec, node, append=appended, set=new, delete=list(gone))
             return ops, after, {ABOUT: about_conversation(codec, after), CHOSEN: [count, chosen]}
 
         with self._writing():
             expect = None if self.checkpoint is None else self.checkpoint.id
-            terms = Terms(expect, None, *self._hold.under, records)
-            checkpoint = self._thread.change(make, details, agent=self._agent, id=id, asked=message, terms=terms)
+            terms = Terms(expect, None, *self._hold.under, beside)
+            asked = messages[0] if len(messages) == 1 else list(messages)
+            checkpoint = self._thread.change(make, details, agent=self._agent, id=id, asked=asked, terms=terms)
         self.checkpoint, self.status = checkpoint, Status(details["status"])
         if chosen:
             self._chosen, self._chosen_at = count, self._now()
@@ -203,15 +205,12 @@ class RunConversation:
             self._hold.lost.set()
             raise
 
-    def _commit(self, records: list[PutRecord]) -> None:
+    def _commit(self, changes: Sequence[StoreChange]) -> None:
+        """Write changes, of which the last is to a record."""
         with self._writing():
-            first, *others = records
-            self._thread.commit([first._replace(renew_us=self._hold.under[1]), *others])
+            *others, last = changes
+            assert isinstance(last, PutRecord)
+            self._thread.commit([*others, last._replace(renew_us=self._hold.under[1])])
 
     def _record(self, kind: str, name: str, value: Any, *, absent: bool = False) -> PutRecord:
         return self._thread.put(kind, name, value, epoch=self._hold.epoch, absent=absent)
-
-
-def time_of(clock_us: int) -> dt.datetime:
-    """The time of a store's clock as a datetime."""
-    return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=clock_us)

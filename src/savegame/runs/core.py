@@ -26,8 +26,8 @@ from savegame.errors import (
 from savegame.messages import views
 from savegame.messages.domain import Message, Role
 from savegame.messages.states import messages_in
-from savegame.model import Frame, Kind
-from savegame.runs.conversation import RunConversation
+from savegame.model import Frame, Kind, Status
+from savegame.runs.boundary import RunBoundary
 from savegame.runs.effects import Effect, LeftEffects, facts, key_of, refuse_unfinished
 from savegame.runs.keys import CALL_KEY, KeyParts, digest_of, keys_for, parts_of, read_call, unanswered
 from savegame.runs.lease import Hold
@@ -45,11 +45,10 @@ from savegame.runs.ledger import (
 )
 from savegame.runs.replies import as_reply, number_twins, quoting, refuse_unread, storable_reply, storable_text
 from savegame.runs.toolbox import Repeat, Tool, Toolbox, ToolKind
+from savegame.store import StoreChange
 from savegame.timeline.companions import ANSWER, CALL, RUN
 from savegame.timeline.policy import Strategy
 from savegame.timeline.timeline import Timeline
-
-_FEW: Final = 16
 
 _NOTES: Final = {CallStatus.WAITING: "waiting for a person's answer"}
 
@@ -91,7 +90,7 @@ class KnownCall:
     entry: CallEntry
 
 
-class RunCore(RunConversation):
+class RunCore(RunBoundary):
     """The conversation of a thread under a lease, and the calls of its newest reply."""
 
     def __init__(
@@ -118,6 +117,8 @@ class RunCore(RunConversation):
         self._said_here: set[str] = set()
         """The replies of this run: no other run can have started their calls."""
         self._left = LeftEffects(thread, self.messages)
+        self._tried: dict[str, int] = {}
+        """Attempts of calls that may run again, of which nothing is recorded before they end."""
 
     # -- the conversation --------------------------------------------------------------------------
 
@@ -254,7 +255,8 @@ class RunCore(RunConversation):
     def _notice(self, reply: str) -> None:
         if reply not in self._noticed and reply not in self._said_here:
             self._noticed.add(reply)
-            found = {name: CallEntry.from_dict(name, value) for name, value in self._values(CALL, f"{reply}:")}
+            records = self._thread.beginning(CALL, f"{reply}:")
+            found = {record.name: CallEntry.from_dict(record.name, self._thread.read(record)) for record in records}
             self._ledger = found | self._ledger
 
     def _lost(self, place: int, reply: str) -> CallEntry | None:
@@ -322,18 +324,6 @@ class RunCore(RunConversation):
         done = self._new(pending, CallStatus.DONE, ended_at=self._now(), result=effect.entry.result, repeats=key_of(effect))
         return KnownCall(pending, done)
 
-    def _values(self, kind: str, beginning: str) -> Iterator[tuple[str, Any]]:
-        """Records whose names start with `beginning`, by name."""
-        thread, after = self._thread, beginning[:-1]
-        while True:
-            page = thread.store.records(thread.key, kind, after=after, limit=_FEW)
-            for record in page.items:
-                if record.name.startswith(beginning):
-                    yield record.name, thread.read(record)
-            if page.next is None or (page.next > beginning and not page.next.startswith(beginning)):
-                return
-            after = page.next
-
     def _wrong(self, pending: PendingCall, entry: CallEntry | None) -> str | None:
         if pending.wrong is not None:
             return pending.wrong
@@ -356,7 +346,8 @@ class RunCore(RunConversation):
         asks = tool.ask or (effect is not None and tool.repeat is not Repeat.RUN)
         if not asks and (entry is None or begun):
             return None
-        answer: dict[str, Any] | None = dict(self._values(ANSWER, pending.key)).get(pending.key)
+        given = self._thread.named(ANSWER, pending.key)
+        answer: dict[str, Any] | None = None if given is None else self._thread.read(given)
         if begun and (answer is not None or not tool.may_run_again):
             return None
         if answer is None and asks:
@@ -380,6 +371,7 @@ class RunCore(RunConversation):
         after = 0 if self.checkpoint is None else self.checkpoint.seq
         about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, "after": after}
         begun = self._new(pending, CallStatus.STARTED, **about, **more)
+        self._tried[pending.key] = attempt
         if not tool.may_run_again:
             self._write(begun)
         return Go(pending, tool, begun)
@@ -410,13 +402,16 @@ class RunCore(RunConversation):
         self._write(entry)
         raise Unknown(f"call {entry.key} of {entry.name!r}: {why}; find out, then resolve it", call=entry)
 
+    def cut_short(self, go: Go, why: str) -> None:
+        """Keep what is known of a call that was cancelled because the run is stopped: it may have taken effect."""
+        if go.tool.may_run_again:
+            self._tried[go.pending.key] = go.entry.attempt
+        else:
+            self._write(replace(go.entry, status=CallStatus.UNKNOWN, ended_at=self._now(), error=why, **go.spent))
+
     def settle(self, pending: PendingCall, entry: CallEntry) -> None:
         """Answer a call in the conversation and in the ledger, in one commit."""
-        failed = entry.status == CallStatus.FAILED
-        answer = Message.tool_result(pending.call_id, f"error: {entry.error}" if failed else entry.result)
-        if failed:
-            answer.metadata["is_error"] = True
-        message = answer.to_dict() | {CALL_KEY: pending.key}
+        message = _answer_message(pending, entry)
         known = self._ledger.get(pending.key)
         again = known is not None and known.settled  # its cost was counted when it was made
         details = Details(kind=Kind.TOOL_CALL, status="in_progress")
@@ -430,6 +425,34 @@ class RunCore(RunConversation):
             raise
         self._unkept.pop(pending.key, None)
         self._ledger[pending.key] = entry
+
+    def _waits_for_tools(self) -> bool:
+        return bool(self.pending())
+
+    def _save_stop(self, reason: str, beside: Sequence[StoreChange]) -> Checkpoint:
+        """Known results are kept, calls that were not begun fail, and those whose outcome is unknown stay so."""
+        found = [(pending, entry) for pending in self.pending() if (entry := self._at_stop(pending, reason)) is not None]
+        records = [self._record(CALL, entry.key, entry.to_dict()) for _, entry in found]
+        paid = [entry for _, entry in found if entry.key in self._unkept]
+        costs = [entry.cost for entry in paid if entry.cost is not None]
+        tokens = [entry.tokens_used for entry in paid if entry.tokens_used is not None]
+        details = Details(kind=Kind.MANUAL, status=Status.halted(reason))
+        details |= {"tokens_used": sum(tokens) if tokens else None, "cost": sum(costs) if costs else None}
+        answers = [_answer_message(pending, entry) for pending, entry in found]
+        checkpoint = self._append_all(answers, [*records, *beside], **details)
+        self._ledger |= {entry.key: entry for _, entry in found}
+        self._unkept.clear()
+        return checkpoint
+
+    def _at_stop(self, pending: PendingCall, reason: str) -> CallEntry | None:
+        """The entry with which a call ends because the run is stopped; None if it was begun and its outcome is unknown."""
+        entry = self._unkept.get(pending.key) or self._ledger.get(pending.key)
+        if entry is not None and (entry.settled or entry.begun):
+            return entry if entry.settled else None
+        crashed = entry is None and self._hold.taken_from is not None and parts_of(pending.key).reply not in self._said_here
+        attempt = self._tried.get(pending.key, int(crashed))  # a call that may run again leaves no entry in a crash
+        error = f"the run was stopped before this call had a result: {reason}"
+        return self._new(pending, CallStatus.FAILED, attempt=attempt, ended_at=self._now(), error=storable_text(error))
 
     def _new(self, pending: PendingCall, status: CallStatus, **more: Any) -> CallEntry:
         arguments = pending.arguments if isinstance(pending.arguments, dict) else {"": pending.arguments}
@@ -450,6 +473,15 @@ class RunCore(RunConversation):
             self.messages[:], self.state, self._ledger, self.checkpoint, self.status, self._unkept = before
             self._replies, self._chosen, self._chosen_at, self._names = counts
             raise
+
+
+def _answer_message(pending: PendingCall, entry: CallEntry) -> dict[str, Any]:
+    """The message that answers a settled call."""
+    failed = entry.status == CallStatus.FAILED
+    answer = Message.tool_result(pending.call_id, f"error: {entry.error}" if failed else entry.result)
+    if failed:
+        answer.metadata["is_error"] = True
+    return answer.to_dict() | {CALL_KEY: pending.key}
 
 
 def _is_open(entry: CallEntry, tool: Tool) -> bool:

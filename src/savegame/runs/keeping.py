@@ -42,7 +42,7 @@ from savegame.runs.ledger import (
 )
 from savegame.store import PutRecord, StoreChange
 from savegame.timeline import companions
-from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN, STEP
+from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN, SLEPT, STEP
 from savegame.timeline.engine import Ledger, Point, Records
 from savegame.timeline.lineage import CHOSEN, Lineage
 
@@ -68,7 +68,7 @@ class RunLedger(Ledger):
         line = view.line(at.seq, messages)
         _, reply = reply_of(messages, lambda: view.root, encode) or (-1, None)
         open_calls = {entry.key: Effect(entry, How.OPEN) for entry in view.open_calls(messages) if not entry.settled}
-        by_kind = {kind: source.values(kind) for kind in (CALL, ANSWER, STEP, RUN)}
+        by_kind = {kind: source.values(kind) for kind in (CALL, ANSWER, STEP, SLEPT, RUN)}
         wanted = for_fork(by_kind, source.id, reply, line.ids, open_calls.keys())
         left = {effect.entry.key: effect for effect in view.left(line)}
         wanted[EFFECT] = {
@@ -114,10 +114,10 @@ class RunLedger(Ledger):
         return [PutRecord(timeline.key, ANSWER, name, answers[name]) for name in known]
 
     def unneeded(self, timeline: Lineage, frames: list[Frame], drop: set[int], *, drop_newer: bool) -> list[PutRecord]:
-        """`Ledger.unneeded`: calls and answers whose reply is in no remaining checkpoint, and steps on removed lines."""
+        """`Ledger.unneeded`: calls and answers whose reply is in no remaining checkpoint; steps and sleeps on removed lines."""
         try:
             calls = [record for kind in (CALL, ANSWER) for record in timeline.records(kind)]
-            steps = [(step, timeline.read(step).get("at")) for step in timeline.records(STEP)]
+            steps = [(step, timeline.read(step).get("at")) for kind in (STEP, SLEPT) for step in timeline.records(kind)]
             dead = _dead(frames, drop) if steps else set()
             left = [frame for frame in frames if frame.seq not in drop]
             if (

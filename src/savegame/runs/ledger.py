@@ -20,14 +20,14 @@ import blake3
 
 from savegame.runs.keys import CALL_KEY, digest_of, keys_for, parts_of, read_call
 from savegame.runs.toolbox import ToolKind
-from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN, STEP
+from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN, SLEPT, STEP
 
-LEDGER: Final = (CALL, ANSWER, STEP, RUN, EFFECT)
+LEDGER: Final = (CALL, ANSWER, STEP, SLEPT, RUN, EFFECT)
 """The kinds of records that a run keeps."""
 
-GENERATION, ROOT, TAKEOVERS = "generation:", "root", "takeovers"
+GENERATION, ROOT, TAKEOVERS, IGNORED = "generation:", "root", "takeovers", "ignored"
 """Records of kind RUN: how often the calls of a reply, whose id follows, should be repeated; the name of the thread in keys;
-takeovers so far."""
+takeovers so far; the newest message that waited when the run was ended on purpose, and does not reopen it."""
 RERUN, PRUNED, UNDO = "rerun:", "pruned", "undo"
 """Records of kind RUN: the effects that may be repeated after a checkpoint, whose id follows; the largest number of a removed
 checkpoint that was not on the head's line; the undo that is under way."""
@@ -238,6 +238,8 @@ def _wrong_run(name: str, value: Any) -> str | None:
     if name == UNDO:
         fits = _is_named(value, "to", "skip") and isinstance(value["to"], str) and _are_texts(value["skip"])
         return None if fits else "an undo names a checkpoint, and keys"
+    if name == IGNORED:
+        return None if _is_count(value) else "the number of a message is a number"
     if name != TAKEOVERS:
         return None
     fits = _is_named(value, "count", "head") and _is_count(value["count"]) and _is_text(value["head"])
@@ -272,7 +274,14 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-_CHECKS: Final = {CALL: _wrong_call, ANSWER: _wrong_answer, STEP: _wrong_step, RUN: _wrong_run, EFFECT: _wrong_effect}
+_CHECKS: Final = {
+    CALL: _wrong_call,
+    ANSWER: _wrong_answer,
+    STEP: _wrong_step,
+    SLEPT: _wrong_step,
+    RUN: _wrong_run,
+    EFFECT: _wrong_effect,
+}
 
 _FITS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "name": lambda value: isinstance(value, str),
@@ -359,7 +368,7 @@ def reply_in(key: str) -> str:
 def for_fork(
     records: Records, source: str, reply: str | None, before: Collection[str], keys: Collection[str]
 ) -> dict[str, dict[str, Any]]:
-    """The part of a ledger that a run on a fork needs: steps, and the settled and waiting calls of the newest reply.
+    """The part of a ledger that a run on a fork needs: steps, sleeps, and the settled and waiting calls of the newest reply.
 
     `before` are the ids of the ancestors of the fork's point, `keys` those of its open calls.
     """
@@ -370,7 +379,10 @@ def for_fork(
     return {
         CALL: {name: {"made_in": source, **value, "after": None} for name, value in known.items()} | own,
         ANSWER: {name: value for name, value in records.get(ANSWER, {}).items() if name in known},  # else it is asked again
-        STEP: {name: value for name, value in records.get(STEP, {}).items() if value.get("at") in {None, *before}},
+        **{
+            kind: {name: value for name, value in records.get(kind, {}).items() if value.get("at") in {None, *before}}
+            for kind in (STEP, SLEPT)
+        },
         RUN: {name: value for name, value in records.get(RUN, {}).items() if name == ROOT}
         | ({GENERATION + reply: again} if reply and again else {}),
     }
@@ -395,7 +407,7 @@ def gives_way(kind: str, name: str, there: Any, given: Any, calls: Iterable[str]
     if kind == RUN and name.startswith(GENERATION):
         reply = name.removeprefix(GENERATION)
         return newest_generation({key: {} for key in calls if key.startswith(f"{reply}:")}) <= int(given or 0)
-    return kind == RUN and name == TAKEOVERS
+    return kind == RUN and name in (TAKEOVERS, IGNORED)
 
 
 def is_settled(call: Mapping[str, Any]) -> bool:

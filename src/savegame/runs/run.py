@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeGuard, TypeVar
@@ -23,6 +23,7 @@ from savegame.errors import InvalidInputError, TransactionFailed, UnavailableErr
 from savegame.messages import views
 from savegame.model import Kind, Status, checked_id, checked_number
 from savegame.runs import tracing
+from savegame.runs.boundary import checked_moment, checked_pause
 from savegame.runs.conversation import NO_RESULT
 from savegame.runs.core import Go, KnownCall, RunCore
 from savegame.runs.lease import Hold
@@ -35,6 +36,9 @@ T = TypeVar("T")
 
 AT_ONCE: Final = 8
 """Maximum number of calls of one reply that run at the same time."""
+
+LOOK_S: Final = 0.2
+"""For how many seconds `call.alive()` relies on what it read."""
 
 
 Usage = Callable[[Any], tuple[int | None, float | None]]
@@ -60,6 +64,13 @@ class TimedOut(TimeoutError):
         super().__init__(f"it did not return within {timeout.total_seconds():g} s")
 
 
+class CutShort(Exception):
+    """A call was cancelled because its run is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__("it was cancelled because the run was stopped")
+
+
 class AnyRun:
     """The common part of Run and AsyncRun: the state of a run, and saving the outcomes of calls."""
 
@@ -67,6 +78,9 @@ class AnyRun:
         self._core, self._hold, self._store, self._thread_id = core, hold, store, thread_id
         self._paid: tuple[Checkpoint | None, Any, Usage | None] | None = None
         """A reply that the store could not take yet: the model is not asked for it again."""
+        self._stopped = False
+        """Whether it is known that the run was asked to stop."""
+        self._looked = -LOOK_S
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -97,6 +111,19 @@ class AnyRun:
     def alive(self) -> bool:
         """False once the lease is known to be lost: nothing can be written any more."""
         return not self._hold.lost.is_set()
+
+    def _goes_on(self) -> bool:
+        """Whether a call should go on: the lease is not lost, and the run was not stopped. Asks the store now and then."""
+        now = time.monotonic()
+        if self.alive and not self._stopped and now - self._looked >= LOOK_S:
+            self._looked = now
+            with suppress(UnavailableError):  # it is asked again
+                self._stopped = self._core.is_stopped()
+        return self.alive and not self._stopped
+
+    def _still_on(self, go: Go) -> Callable[[], bool]:
+        """What `call.alive` of a call is."""
+        return self._goes_on
 
     def openai_messages(self, **options: Any) -> list[dict[str, Any]]:
         """The messages that `model` passes, in the form of OpenAI's chat completions; takes the options of `model`."""
@@ -136,6 +163,8 @@ class AnyRun:
         go, done, result = outcome
         if done:
             self._saving(Kind.TOOL_CALL, self._core.finish, go, result)
+        elif isinstance(result, CutShort):
+            self._core.cut_short(go, str(result))
         elif isinstance(result, TimedOut) and not go.tool.may_run_again:
             self._core.lose(go, str(result))
         else:
@@ -196,7 +225,7 @@ class AnyRun:
             db=db,
             deadline=None if timeout is None else dt.datetime.now(dt.UTC) + timeout,
             undoes=go.entry.undoes,
-            alive=lambda: self.alive,
+            alive=self._still_on(go),
             spent=go.spent,
         )
 
@@ -205,12 +234,17 @@ class Run(AnyRun):
     """What `vault.run` returns in its `with` block."""
 
     def user(self, content: Any, key: str | None = None) -> bool:
-        """Add a user message. Returns False if the `key` (a webhook's id, a click) was used before; then nothing is added."""
+        """Add a user message, after those that wait in the inbox.
+
+        Returns False if the `key` (a webhook's id, a click) was used before; then nothing is added. A message ends a sleep.
+        """
         checked = None if key is None else checked_id(key, "a key")
         return self._saving(Kind.MANUAL, self._core.user, content, checked)
 
     def model(self, llm: Callable[[list[dict[str, Any]]], Any], *, usage: Usage | None = None, **options: Any) -> Any:
         """Ask the model, and save its reply before any of its calls starts. Returns the content of the reply.
+
+        Takes in the inbox first. Raises Stopped if the run was stopped.
 
         `llm(messages)` returns text or an assistant message, `usage(reply)` its tokens and cost. The messages are limited to
         `budget` tokens, or the conversation's `max_context_tokens`; `strategy`, `keep_recent` and `summary` are those of
@@ -219,6 +253,7 @@ class Run(AnyRun):
         known = self._unkept_reply()
         if known is not None:
             return self._journal(*known)
+        self._core.look()
         question = self._question(options)
         with tracing.chat(self._thread_id) as span:
             reply = plain_result(llm(question), "the model's function")
@@ -228,13 +263,17 @@ class Run(AnyRun):
     def tools(self, *, at_once: bool = False) -> None:
         """Settle every call of the newest reply that has no answer, one by one or `at_once`; answers in the model's order.
 
-        Raises Paused if a call waits for a person, Unknown if the outcome of a call that must not run twice is unknown.
+        Then takes in the inbox. Raises Paused if a call waits for a person, Unknown if the outcome of a call that must not run
+        twice is unknown, Stopped if the run was stopped: then no further call is begun, and known results are kept.
         """
         if at_once:
             self._all_at_once()
-            return
-        for pending in self._core.open_calls():
-            self._settle(self._core.prepare(pending))
+        else:
+            for pending in self._core.open_calls():
+                if self._core.is_stopped():
+                    break
+                self._settle(self._core.prepare(pending))
+        self._core.look()
 
     def step(self, name: str, work: Callable[[], T]) -> T:
         """The result of `work()`, saved under a name: later runs return the saved result. A crash may repeat `work()`."""
@@ -244,6 +283,18 @@ class Run(AnyRun):
             self._core.keep_step(name, found)
         value: T = found
         return value
+
+    def sleep(self, duration: dt.timedelta, *, name: str) -> None:
+        """Sleep without a process: records the time, releases the lease and raises Paused with `until`.
+
+        Call the function again when it is due, or a message came: then, and from then on, the sleep with this `name` returns at
+        once. A duration that is not longer than zero returns too.
+        """
+        self._core.sleep(checked_id(name, "a sleep's name"), checked_pause(duration))
+
+    def sleep_until(self, when: dt.datetime, *, name: str) -> None:
+        """`sleep` until a time with a zone. A time in the past returns at once."""
+        self._core.sleep(checked_id(name, "a sleep's name"), None, checked_moment(when))
 
     def save(self, label: str | None = None) -> Checkpoint:
         """Save a checkpoint of the conversation and of `state`."""
@@ -261,6 +312,8 @@ class Run(AnyRun):
             try:
                 for pending in self._core.open_calls():
                     _wait_for_a_place(waiting)  # a call that is only queued is not recorded as started
+                    if self._core.is_stopped():
+                        break
                     found = self._core.prepare(pending)
                     if takes_long(found):
                         waiting.append(pool.submit(copy_context().run, self._outcome, found))
@@ -299,7 +352,7 @@ class Run(AnyRun):
                     return Outcome(go, done=True, value=_within(go.tool.timeout, partial(self._result, go)))
                 except Exception as error:  # noqa: BLE001 - a tool may raise anything: it is saved, and the model gets it
                     pause = next(waits, None)
-                    if pause is None or not self.alive:
+                    if pause is None or not self._goes_on():
                         span.failed(error)
                         return Outcome(go, done=False, value=error)
                     time.sleep(pause.total_seconds())

@@ -9,7 +9,7 @@ import datetime as dt
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
@@ -25,14 +25,16 @@ from savegame.errors import (
     SavegameError,
     UnavailableError,
 )
-from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, checked_id
-from savegame.runs import interrupts, tracing
-from savegame.runs.conversation import time_of
+from savegame.model import Status, ThreadKey, ThreadRow, checked_duration, checked_id, checked_text
+from savegame.runs import idle, inbox, interrupts, stopping, tracing
 from savegame.runs.core import RunCore
 from savegame.runs.effects import effects_after, has_kept_result
-from savegame.runs.lease import Hold, is_gone
+from savegame.runs.idle import Reason, is_held
+from savegame.runs.inbox import InboxMessage, time_of
+from savegame.runs.lease import Hold
 from savegame.runs.ledger import TAKEOVERS, CallEntry, CallStatus
 from savegame.runs.run import refuse_what_cannot_run
+from savegame.runs.stopping import MOMENT_US, briefly, leave
 from savegame.runs.toolbox import Toolbox
 from savegame.runs.undo import UndoCore, Undone, plan_undo, refuse_unsuitable, undo_records
 from savegame.store import Store
@@ -49,49 +51,50 @@ R = TypeVar("R")
 logger = logging.getLogger("savegame")
 
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-_MOMENT: Final = 30_000_000
-"""Microseconds for which a lease is taken to write a single record."""
 LONGEST_LEASE: Final = dt.timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
 class StaleRun:
-    """An unfinished run that no process holds any more. `takeovers` counts those since its last progress.
+    """A run that no process holds, and that should go on. `takeovers` counts those since its last progress.
 
-    If its records are damaged, `damage` says how: it cannot be resumed before a repair.
+    `reason`: its process "crashed", it has "mail" that came since it paused or ended, or a sleep is over: "due". Only of one
+    that crashed there is an owner, and when the lease expired. If its records are damaged, `damage` says how: it cannot be
+    resumed before a repair.
     """
 
     thread_id: str
     agent_id: str | None
-    owner: str
-    expired_at: dt.datetime
+    owner: str | None
+    expired_at: dt.datetime | None
     takeovers: int
     damage: str | None = None
+    reason: Reason = "crashed"
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
     """An unfinished run. `stale`: no process holds it, so it should be resumed. `takeovers` since its last progress.
 
-    If its records are damaged, `damage` says how: it cannot be resumed before a repair.
+    `reason` says why it is stale, as in StaleRun: only of one that is held or crashed there is an owner, and when its lease
+    expires. If its records are damaged, `damage` says how: it cannot be resumed before a repair.
     """
 
     thread_id: str
     agent_id: str | None
-    owner: str
-    expires_at: dt.datetime
+    owner: str | None
+    expires_at: dt.datetime | None
     stale: bool
     takeovers: int
     damage: str | None = None
+    reason: Reason | None = None
 
 
-class _Bare(NamedTuple):
-    """A run without user code."""
+class Work(NamedTuple):
+    """The runs to resume now, and in how many seconds the next sleep ends (None: there is none)."""
 
-    core: RunCore
-    hold: Hold
-    store: Store
-    thread_id: str
+    runs: list[StaleRun]
+    next_s: float | None
 
 
 class Runner:
@@ -131,6 +134,7 @@ class Runner:
             self._count_takeover(thread, hold)
             core = RunCore(thread, box, hold, policy, agent)
             to_resume = True  # unless it ends normally or with a question to a person
+            core.enter()
             # an asynchronous driver starts in a worker, but its span must start on the loop, which does that itself
             with nullcontext() if awaits else tracing.run(thread.id, agent):
                 yield driver(core, hold, self._engine.store, thread.id)
@@ -139,7 +143,7 @@ class Runner:
             to_resume = False
             raise
         finally:
-            hold.release(stale=to_resume)
+            leave(thread, hold, stale=to_resume)
 
     def _count_takeover(self, thread: Timeline, hold: Hold) -> None:
         """Record how often a run was taken over since its last progress."""
@@ -208,8 +212,7 @@ class Runner:
         thread = self._thread(thread_id)
         key = call.key if isinstance(call, CallEntry) else checked_id(call, "a call's key")
         self._call(thread, key)
-        hold = Hold(self._engine.store, thread.key, lease // _MICROSECOND)  # no run may be making it meanwhile
-        try:
+        with briefly(thread) as hold:  # no run may be making it meanwhile
             entry = self._call(thread, key)
             if entry.settled or entry.status == CallStatus.WAITING:
                 raise InvalidInputError(f"call {key!r} is {entry.status}: there is nothing to resolve")
@@ -217,8 +220,27 @@ class Runner:
             known = replace(entry, status=status, ended_at=self._now(), result=result, error=error)
             records = undo_records(thread, known)
             thread.commit([thread.put(CALL, name, value, epoch=hold.epoch) for name, value in records.items()])
-        finally:
-            hold.release(stale=hold.taken_from is not None)  # a stale run must still be resumed
+
+    # -- from outside ------------------------------------------------------------------------------
+
+    def send(self, thread_id: str, content: Any, key: str | None) -> bool:
+        """`Vault.send`."""
+        return inbox.send(self._thread(thread_id), content, None if key is None else checked_id(key, "a key"))
+
+    def inbox(self, thread_id: str) -> Iterator[InboxMessage]:
+        """`Vault.inbox`."""
+        return inbox.messages(self._thread(thread_id))
+
+    def unsend(self, thread_id: str, key: str) -> bool:
+        """`Vault.unsend`."""
+        return inbox.unsend(self._thread(thread_id), checked_id(key, "a key"))
+
+    def stop(self, thread_id: str, reason: str) -> bool:
+        """`Vault.stop`."""
+        thread = self._thread(thread_id)
+        if not checked_text(reason, "the reason"):
+            raise InvalidInputError('a stop needs a reason, for example vault.stop(thread_id, "the user pressed stop")')
+        return stopping.stop(thread, reason)
 
     @contextmanager
     def undo(
@@ -228,7 +250,7 @@ class Runner:
         refuse_unsuitable(tools, awaits=awaits)
         thread = self._thread(thread_id)
         frame = thread.resolve(to)
-        hold = Hold(self._engine.store, thread.key, _MOMENT)
+        hold = Hold(self._engine.store, thread.key, MOMENT_US)
         try:
             yield driver(UndoCore(thread, tools, hold, frame), hold, self._engine.store, thread.id)
         finally:
@@ -245,19 +267,40 @@ class Runner:
 
     def stale(self) -> Iterator[StaleRun]:
         """`Vault.stale`."""
-        for run in self.runs():
-            if run.stale:
-                yield StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers, run.damage)
+        return (_as_stale(run) for run in self.runs() if run.stale)
 
     def runs(self) -> Iterator[RunInfo]:
         """`Vault.runs`."""
+        return (run for run, _ in self._runs() if run is not None)
+
+    def _runs(self) -> Iterator[tuple[RunInfo | None, int | None]]:
+        """Every unfinished run, and threads that sleep, each with the end of its sleep."""
         now = self._engine.store.clock()
+        known = set()
         for row in self._unfinished():
             lease = row.lease
             if lease is not None and lease.expires:
-                stale = lease.expires <= now or is_gone(lease.owner)
+                known.add(row.key.id)
+                stale = not is_held(row, now)
                 takeovers, damage = self._counted(row.key.id)
-                yield RunInfo(row.key.id, row.agent, lease.owner, time_of(lease.expires), stale, takeovers, damage)
+                reason: Reason | None = "crashed" if stale else None
+                expires = time_of(lease.expires)
+                yield RunInfo(row.key.id, row.agent, lease.owner, expires, stale, takeovers, damage, reason), None
+        for key in idle.candidates(self._engine.store, self._namespace):
+            if key.id not in known:
+                yield self._idle(key, now)
+
+    def _idle(self, key: ThreadKey, now: int) -> tuple[RunInfo | None, int | None]:
+        """A thread with messages or a sleep: the run that should go on now, if any, and the end of its sleep."""
+        try:
+            row = self._engine.store.thread(key)
+            found = idle.NOTHING if row is None else idle.look(self._thread(key.id), row, now)
+        except CorruptionError as error:
+            self._log(key.id, error)
+            return RunInfo(key.id, None, None, None, stale=True, takeovers=0, damage=str(error), reason="mail"), None
+        if row is None or found.reason is None:
+            return None, found.until
+        return RunInfo(key.id, row.agent, None, None, stale=True, takeovers=0, reason=found.reason), found.until
 
     def _unfinished(self) -> Iterator[ThreadRow]:
         """Threads in progress, and those without a checkpoint: a run may have recorded steps there."""
@@ -295,62 +338,72 @@ class Runner:
         refuse_asynchronous(resume, "resume")
         resumed = 0
         while stop is None or not stop.is_set():
-            resumed += sum(self._resume(resume, run.thread_id) for run in self.due(give_up_after, patient=not once))
+            work = self.work(give_up_after, patient=not once)
+            resumed += sum(self._resume(resume, run) for run in work.runs)
             if once:
                 return resumed
-            (stop or threading.Event()).wait(poll.total_seconds())
+            (stop or threading.Event()).wait(pause_s(work, poll))
         return resumed
 
-    def due(self, give_up_after: int, *, patient: bool) -> list[StaleRun]:
+    def work(self, give_up_after: int, *, patient: bool) -> Work:
         """The runs to resume now, without damaged and stuck ones; stuck ones are marked as failed.
 
         `patient`: return nothing if the store is unavailable, instead of raising.
         """
         try:
-            found = list(self.stale())
+            found = list(self._runs())
         except UnavailableError as error:
             if not patient:
                 raise
             logger.warning("nothing can be resumed at the moment: %s", error)
-            return []
-        sound = [run for run in found if run.damage is None]
+            return Work([], None)
+        sound = [_as_stale(run) for run, _ in found if run is not None and run.stale and run.damage is None]
         for run in sound:
             if run.takeovers >= give_up_after:
                 self._give_up(run)
-        return [run for run in sound if run.takeovers < give_up_after]
+        now = self._engine.store.clock()
+        sleeping = [until for run, until in found if until is not None and run is None and until > now]
+        next_s = (min(sleeping) - now) / 1_000_000 if sleeping else None
+        return Work([run for run in sound if run.takeovers < give_up_after], next_s)
 
-    def _resume(self, resume: Callable[[str], Any], thread_id: str) -> bool:
-        before = self.epoch(thread_id)
+    def begin(self, run: StaleRun) -> int | None:
+        """The epoch of the newest lease, before a run is resumed; None if another process was quicker."""
+        if run.reason != "crashed" and self._idle(self._thread(run.thread_id).key, self._engine.store.clock())[0] is None:
+            return None
+        return self.epoch(run.thread_id)
+
+    def _resume(self, resume: Callable[[str], Any], run: StaleRun) -> bool:
+        before = self.begin(run)
+        if before is None:
+            return False
         try:
-            ended = resume(thread_id)
+            ended = resume(run.thread_id)
         except Exception as error:  # noqa: BLE001 - the caller's function: whatever it raises is logged
-            self.not_resumed(thread_id, before, error)
+            self.not_resumed(run, before, error)
             return False
         plain_result(ended, "resume")
         return True
 
-    def not_resumed(self, thread_id: str, before: int, error: Exception) -> None:
-        """Log why; if the epoch is still `before`, the run was not even started: count a takeover without progress."""
+    def not_resumed(self, run: StaleRun, before: int, error: Exception) -> None:
+        """Log why; if the epoch is still `before`, the run was not even started: count a takeover without progress.
+
+        Only of one that crashed: messages and the time are no fault of the run.
+        """
+        thread_id = run.thread_id
         if isinstance(error, (Busy, OutcomeError)):  # another process was quicker, or it waits for a person
             logger.info("resuming thread %r stopped before its end: %s", thread_id, error)
             return
         logger.error("thread %r could not be resumed", thread_id, exc_info=error)
         try:
-            if self.epoch(thread_id) == before:
+            if run.reason == "crashed" and self.epoch(thread_id) == before:
                 self._count_attempt(thread_id)
         except CorruptionError as damage:  # it is no longer due
             self._log(thread_id, damage)
 
     def _count_attempt(self, thread_id: str) -> None:
         thread = self._thread(thread_id)
-        try:
-            hold = Hold(self._engine.store, thread.key, _MOMENT)
-        except Busy:
-            return
-        try:
+        with suppress(Busy), briefly(thread) as hold:
             self._count_takeover(thread, hold)
-        finally:
-            hold.release(stale=True)
 
     def epoch(self, thread_id: str) -> int:
         """The epoch of the newest lease on a thread; 0 if there was none."""
@@ -359,12 +412,16 @@ class Runner:
 
     def _give_up(self, run: StaleRun) -> None:
         """Mark a run as stuck, so that it is not resumed automatically any more."""
+        thread = self._thread(run.thread_id)
         try:
-            with self.run(run.thread_id, None, None, dt.timedelta(seconds=30), _Bare) as held:
-                if held.core.done or self._takeovers(run.thread_id) <= run.takeovers:  # ours counts too; fewer means progress
-                    held.hold.release(stale=not held.core.done)
+            with briefly(thread) as hold:
+                self._count_takeover(thread, hold)
+                core = RunCore(thread, Toolbox(), hold, Strategy("after_tool_call"))
+                if core.done or self._takeovers(run.thread_id) <= run.takeovers:  # ours counts too; fewer means progress
+                    hold.release(stale=not core.done)
                     return
-                held.core.save(None, Status.failed(f"stuck: taken over {run.takeovers} times without progress"))
+                core.save(None, Status.failed(f"stuck: taken over {run.takeovers} times without progress"))
+                hold.release()
         except Busy:
             return
         except SavegameError:
@@ -394,3 +451,14 @@ class Runner:
 
     def _now(self) -> dt.datetime:
         return time_of(self._engine.store.clock())
+
+
+def pause_s(work: Work, poll: dt.timedelta) -> float:
+    """For how many seconds a supervisor waits before it looks for work again."""
+    longest = poll.total_seconds()
+    return longest if work.next_s is None else min(longest, work.next_s)
+
+
+def _as_stale(run: RunInfo) -> StaleRun:
+    assert run.reason is not None
+    return StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers, run.damage, run.reason)

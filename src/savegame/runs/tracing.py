@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from savegame.errors import Paused, needs_descriptors
+from savegame.errors import Paused, Stopped, needs_descriptors
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span as ApiSpan
@@ -101,7 +101,7 @@ def _traced(tracer: Tracer, title: str, known: Mapping[str, str]) -> Iterator[Sp
         span = Span(found)
         try:
             yield span
-        except Paused:  # it waits for a person, as it should
+        except (Paused, Stopped):  # it waits for a person or the time, or was ended by one, as it should
             raise
         except BaseException as error:  # an interrupt ends the span too
             span.failed(error)

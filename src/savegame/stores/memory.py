@@ -329,6 +329,12 @@ class MemoryStore(RuledStore):
         with self._locked() as tables:
             return sorted({kind for kind, _ in tables.look(key).records})
 
+    def threads_with(self, namespace: str, kind: str) -> list[str]:
+        """The ids of the threads that have records of a kind."""
+        with self._locked() as tables:
+            threads = [(key, thread) for key, thread in tables.threads.items() if key.namespace == namespace]
+            return sorted(key.id for key, thread in threads if any(its == kind for its, _ in thread.records))
+
     def blob(self, key: ThreadKey, digest: bytes) -> bytes | None:
         """The bytes of a blob of a thread."""
         with self._locked() as tables:

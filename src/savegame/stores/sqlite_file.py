@@ -318,13 +318,14 @@ def _lay_out(db: apsw.Connection) -> None:
 
 
 def _migrate(db: apsw.Connection) -> None:
-    """Bring the layout from whatever version it has to today's, whole or not at all."""
+    """Bring the layout and its indexes from whatever version they have to today's, whole or not at all."""
     db.execute("BEGIN EXCLUSIVE")
     version = int(db.pragma("user_version"))
     for number, text in MIGRATIONS:
         if number > version:
             db.execute(text)
             db.pragma("user_version", number)
+    db.execute(SQL["make_sought"])
     db.pragma("application_id", APPLICATION_ID)
     db.execute("COMMIT")
 
@@ -346,6 +347,8 @@ def _check_ours(path: str, *, read_only: bool) -> int:
         with contextlib.closing(apsw.Connection(path, flags=flags)) as db:
             db.set_busy_timeout(BUSY_MS)
             application, version = db.pragma("application_id"), db.pragma("user_version")
+            is_ours = application == APPLICATION_ID and version <= NEWEST_LAYOUT
+            is_whole = is_ours and version == NEWEST_LAYOUT and bool(db.execute(SQL["has_sought"]).fetchall()[0][0])
     except apsw.NotADBError as error:
         raise UnsupportedError(f"{path}: is not a savegame file (not an SQLite database); nothing was changed") from error
     except apsw.Error as error:
@@ -354,7 +357,7 @@ def _check_ours(path: str, *, read_only: bool) -> int:
         raise UnsupportedError(f"{path}: is an SQLite database of another program; nothing was changed, choose another path")
     if version > NEWEST_LAYOUT:
         raise newer_format(path, version, NEWEST_LAYOUT)
-    if version < NEWEST_LAYOUT and not read_only:
+    if not is_whole and not read_only:
         with translated(path), contextlib.closing(apsw.Connection(path)) as db:
             db.set_busy_timeout(BUSY_MS)
             _migrate(db)

@@ -39,9 +39,17 @@ VECTORS: Final = "memory vectors"
 CALL: Final = "call"
 ANSWER: Final = "answer"
 STEP: Final = "step"
+SLEPT: Final = "slept"
 RUN: Final = "run"
 EFFECT: Final = "effect"
-"""The kinds of records that runs keep: each tool call, a person's answers, steps, effects whose call is not here, the rest."""
+"""The kinds of records that runs keep: each tool call, a person's answers, steps, finished sleeps, the rest, and effects whose
+call is not here."""
+
+DUE: Final = "due"
+INBOX: Final = "inbox"
+SENT: Final = "sent"
+"""The kinds of records about what a run waits for: the end of its sleep, messages (and a request to stop), and the keys of all
+messages ever sent."""
 
 SUBJECT: Final = "subject"
 SOURCE: Final = "forked from"
@@ -101,8 +109,12 @@ _POLICIES: Final = {
     CALL: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
     ANSWER: Policy(fork=Way.LEDGER, copy=Way.SETTLED),
     STEP: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    SLEPT: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
     RUN: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
     EFFECT: Policy(fork=Way.LEDGER, copy=Way.LEDGER),
+    DUE: Policy(),
+    INBOX: Policy(),
+    SENT: Policy(copy=Way.ADD),
     SPENT: Policy(copy=Way.SUM),
     VECTORS: Policy(fork=Way.CARRY),
     COPIED: Policy(copy=Way.DROP),
@@ -196,10 +208,26 @@ def _are_vectors(value: Any) -> bool:
     return all(isinstance(path, str) and isinstance(vector, bytes) for path, vector in value[2].items())
 
 
+def _is_due(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str) and type(value.get("until")) is int
+
+
+def _is_mail(value: Any) -> bool:
+    """A message, or a request to stop the run with an epoch."""
+    if not isinstance(value, dict):
+        return False
+    if "epoch" in value:
+        kinds = {"epoch": int, "reason": str, "at": int, "mail": int}
+        return all(type(value.get(name)) is kind for name, kind in kinds.items())
+    return isinstance(value.get("key"), str) and type(value.get("sent_at")) is int and "content" in value
+
+
 _SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     COPIED: (_is_mark, "how far a thread was copied"),
     SPENT: (_is_spending, "what removed checkpoints cost"),
     WRITES: (_are_writes, "what a task wrote"),
     VECTORS: (_are_vectors, "the vectors of an item"),
+    DUE: (_is_due, "when a sleep ends"),
+    INBOX: (_is_mail, "a message"),
 }
 """What a record of a kind must look like, and its description."""

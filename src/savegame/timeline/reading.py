@@ -25,6 +25,9 @@ T = TypeVar("T")
 STRETCH: Final = 64
 """Maximum number of neighbouring frames in one read when states are read one after the other."""
 
+_FEW: Final = 16
+"""Records in one read of a few names."""
+
 STRETCH_BYTES: Final = 1 << 20
 """After a stretch with more than this, frames are read one by one again."""
 
@@ -85,6 +88,21 @@ class Reader:
     def values(self, kind: str) -> dict[str, Any]:
         """The values of the records of a kind, by name. Raises CorruptionError."""
         return {record.name: self.read(record) for record in self.records(kind)}
+
+    def beginning(self, kind: str, start: str) -> Iterator[Record]:
+        """The records of a kind whose names begin with a text, by name. Reads few others."""
+        after = _before(start)
+        while True:
+            page = self.store.records(self.key, kind, after=after, limit=_FEW)
+            yield from (record for record in page.items if record.name.startswith(start))
+            if page.next is None or (page.next > start and not page.next.startswith(start)):
+                return
+            after = page.next
+
+    def named(self, kind: str, name: str) -> Record | None:
+        """One record; None if it does not exist."""
+        first = next(self.beginning(kind, name), None)
+        return first if first is not None and first.name == name else None
 
     def large_value(self, name: bytes) -> bytes:
         """A large value by its digest."""
@@ -271,3 +289,11 @@ class Reader:
             place=error.place or f"state of frame {frame.seq}",
             seq=error.seq,
         )
+
+
+def _before(name: str) -> str:
+    """A name that few others lie between and this one."""
+    last = ord(name[-1]) - 1
+    if last < 1:
+        return name[:-1]
+    return name[:-1] + chr(0xD7FF if 0xD800 <= last <= 0xDFFF else last) + "\U0010ffff" * 4

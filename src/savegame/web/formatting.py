@@ -64,7 +64,7 @@ def full_text(value: Any) -> str:
     return plain_text(value, indent=2)
 
 
-def holder_name(owner: str) -> str:
-    """Machine and process, if known, of the owner of a lease."""
-    machine, *rest = owner.split("/")
+def holder_name(owner: str | None) -> str:
+    """Machine and process, if known, of the owner of a lease; empty for a run that no process held."""
+    machine, *rest = (owner or "").split("/")
     return f"{machine} process {rest[1]}" if len(rest) > 1 else machine

@@ -29,6 +29,8 @@ class Summary(NamedTuple):
     row: ThreadRow
     sizes: dict[str, int]
     sound: bool = True
+    sought: frozenset[str] | None = None
+    """The kinds of SOUGHT of which it has records; None if an earlier version kept the listing."""
 
 
 def read_listing(space: str) -> dict[str, Summary]:
@@ -43,7 +45,7 @@ def read_listing(space: str) -> dict[str, Summary]:
 def write_listing(space: str, summaries: Iterable[tuple[str, Summary]]) -> None:
     """Keep what is known; failing to do so costs time at the next listing, nothing else."""
     rows = [
-        [os.path.basename(directory), found.signature, *found.row.key, *found.row[1:7], found.row.lease, found.sizes]
+        [os.path.basename(directory), _stamp(found), *found.row.key, *found.row[1:7], found.row.lease, found.sizes]
         for directory, found in summaries
         if found.sound
     ]
@@ -55,10 +57,16 @@ def write_listing(space: str, summaries: Iterable[tuple[str, Summary]]) -> None:
         logger.warning("%s: the listing could not be written: %s", space, error)
 
 
-def _summary(signature: list[int], namespace: str, name: str, *rest: Any) -> Summary:
+def _summary(signature: list[Any], namespace: str, name: str, *rest: Any) -> Summary:
     *columns, lease, sizes = rest
     row = ThreadRow._make([ThreadKey(namespace, name), *columns, Lease(*lease) if lease else None])
-    return Summary((signature[0], signature[1], signature[2]), row, sizes)
+    first, second, third, *more = signature
+    return Summary((first, second, third), row, sizes, sought=frozenset(more[0]) if more else None)
+
+
+def _stamp(found: Summary) -> list[Any]:
+    """The signature, followed by what earlier versions pass over."""
+    return [*(found.signature or ()), *([] if found.sought is None else [sorted(found.sought)])]
 
 
 def _sum(text: bytes) -> bytes:

@@ -19,7 +19,7 @@ from typing import ClassVar, Final
 from savegame.encoding.json_form import from_text
 from savegame.errors import CorruptionError, InvalidInputError, SavegameError, UnavailableError
 from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Capability, line_start
+from savegame.store import SOUGHT, Capability, line_start
 from savegame.stores.file import upkeep
 from savegame.stores.file.changes import FileTransaction
 from savegame.stores.file.copy import backup
@@ -174,6 +174,14 @@ class FileStore(RuledStore):
     def kinds(self, key: ThreadKey) -> list[str]:
         with self._bodies(key) as (journal, _):
             return sorted({kind for kind, _ in journal.records})
+
+    def threads_with(self, namespace: str, kind: str) -> list[str]:
+        if kind not in SOUGHT:
+            return super().threads_with(namespace, kind)
+        with self._reading():
+            found = list(self._threads.sought(namespace, kind))
+            self._keep_listings()
+            return found
 
     def blob(self, key: ThreadKey, digest: bytes) -> bytes | None:
         with self._bodies(key) as (journal, reader):

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Final
 
 from savegame.model import ThreadKey, ThreadRow
+from savegame.store import SOUGHT
 from savegame.stores.directory import SETTLED_NS
 from savegame.stores.file.disk import JOURNAL, Disk, directory_in, hashed, hashed_in, names_in, thread_directory
 from savegame.stores.file.ids import IdIndex, prefix_in
@@ -77,7 +78,8 @@ class Threads:
         known = self._summaries.get(journal.directory)
         if known is None or known.signature != journal.signature:
             self._news[os.path.dirname(journal.directory)] += 1
-            found = Summary(journal.signature, journal.row, dict(journal.sizes), sound=not journal.damage)
+            sought = frozenset(kind for kind, _ in journal.records if kind in SOUGHT)
+            found = Summary(journal.signature, journal.row, dict(journal.sizes), sound=not journal.damage, sought=sought)
             self._summaries[journal.directory] = found
         while self._weight > MOST_THINGS and len(self._journals) > 1:
             self._weight -= self._journals.popitem(last=False)[1][1]
@@ -105,6 +107,18 @@ class Threads:
             if checked and not summary.sound:
                 self.look(summary.row.key)
             yield summary.row
+
+    def sought(self, namespace: str, kind: str) -> Iterator[str]:
+        """The ids of the threads with records of a kind of SOUGHT, in order. Damaged ones count by what can be read."""
+        space = self._space(self.space(namespace))
+        for thread_id, name in self._ordered(space):
+            directory = os.path.join(space.directory, name)
+            summary = self.summary(directory)
+            if summary is not None and summary.sought is None:
+                self.forget(directory)
+                summary = self.summary(directory)
+            if summary is not None and kind in (summary.sought or ()):
+                yield thread_id
 
     def summary(self, directory: str) -> Summary | None:
         """What listings need of the thread in a directory; None if it is gone."""

@@ -23,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from savegame.errors import CorruptionError, InvalidInputError
 from savegame.index import Index
 from savegame.model import Chain, Frame, Lease, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Capability, Store, StoreChange
+from savegame.store import SOUGHT, Capability, Store, StoreChange
 from savegame.stores.fts import FtsIndex
 from savegame.stores.postgres import upkeep
 from savegame.stores.postgres.link import Link, Rows
@@ -221,6 +221,9 @@ class PostgresStore(Store):
 
     def kinds(self, key: ThreadKey) -> list[str]:
         return [kind for (kind,) in self._ask("kinds", *key)]
+
+    def threads_with(self, namespace: str, kind: str) -> list[str]:
+        return [thread for (thread,) in self._ask("threads_sought" if kind in SOUGHT else "threads_with", namespace, kind)]
 
     def blob(self, key: ThreadKey, digest: bytes) -> bytes | None:
         found = self._ask("blob", *key, digest)

@@ -22,7 +22,7 @@ import apsw
 from savegame.encoding.frames import pack_id, unpack_id
 from savegame.errors import CorruptionError, InvalidInputError, OutOfSpace, SavegameError, UnavailableError
 from savegame.model import Chain, Frame, Page, Problem, Record, ThreadKey, ThreadRow
-from savegame.store import Append, Capability, Rewrite, StoreChange
+from savegame.store import SOUGHT, Append, Capability, Rewrite, StoreChange
 from savegame.stores import sqlite_file as file
 from savegame.stores.fts import FtsIndex
 from savegame.stores.refusals import no_checkpoint, read_only, unknown_outcome, write_inside
@@ -345,6 +345,11 @@ class SQLiteStore(RuledStore):
         with self._reading() as db:
             row = self._committed.row(db, key)
             return [] if row is None else [kind for (kind,) in all_rows(db, "kinds", row.no)]
+
+    def threads_with(self, namespace: str, kind: str) -> list[str]:
+        name = "threads_sought" if kind in SOUGHT else "threads_with"
+        with self._reading() as db:
+            return [thread_id for (thread_id,) in all_rows(db, name, kind, self._committed.space(db, namespace))]
 
     def blob(self, key: ThreadKey, digest: bytes) -> bytes | None:
         with self._reading() as db:

@@ -101,6 +101,7 @@ VERBS: Final[dict[str, Callable[[Store], object]]] = {
     "chain": lambda store: store.chain(A, 1),
     "records": lambda store: store.records(A, "kind"),
     "kinds": lambda store: store.kinds(A),
+    "threads_with": lambda store: store.threads_with(SPACE, "kind"),
     "blob": lambda store: store.blob(A, b"x"),
     "clock": lambda store: store.clock(),
     "sizes": lambda store: store.sizes(),

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
+
 from savegame.errors import AlreadyExistsError
-from savegame.model import Page, Record
-from savegame.store import DeleteThread, PutKeyframe, PutRecord, Store
-from savegame.testing.contract.helpers import SPACE, A, B, Contract, appended, at_once, everything, grown, pages, row_of
+from savegame.model import Page, Record, ThreadKey
+from savegame.store import SOUGHT, DeleteThread, PutKeyframe, PutRecord, Store
+from savegame.testing.contract.helpers import SPACE, A, B, C, Contract, D, appended, at_once, everything, grown, pages, row_of
 
 
 class Records(Contract):
@@ -31,6 +33,21 @@ class Records(Contract):
         assert (store.kinds(A), store.kinds(B)) == (["a", "b"], [])
         store.commit([PutRecord(A, "a", "y", None)])
         assert store.kinds(A) == ["b"]
+
+    @pytest.mark.parametrize("kind", ["kind", *SOUGHT])
+    def test_threads_are_found_by_the_kinds_of_their_records(self, store: Store, kind: str) -> None:
+        """By id, each once, with a head or without; those of this namespace, as long as they have such a record."""
+        for key, name in ((B, "x"), (B, "y"), (A, "x"), (ThreadKey("other", "z"), "x")):
+            store.commit([PutRecord(key, kind, name, b"1")])
+        store.commit([appended(A, 1), appended(C, 1), PutRecord(C, "another", kind, b"1")])
+        assert (store.threads_with(SPACE, kind), store.threads_with("other", kind)) == (["a", "b"], ["z"])
+        store.commit([PutRecord(B, kind, "x", None), DeleteThread(A)])
+        assert store.threads_with(SPACE, kind) == ["b"]
+        store.commit([PutRecord(B, kind, "y", None)])
+        assert store.threads_with(SPACE, kind) == store.threads_with("nowhere", kind) == []
+        store.commit([PutRecord(D, kind, "x", b"1")])
+        again = self.reopen(store)
+        assert again is None or again.threads_with(SPACE, kind) == ["d"]
 
     def test_records_come_in_pages(self, store: Store) -> None:
         """Each once; only a page that others follow says where they begin."""

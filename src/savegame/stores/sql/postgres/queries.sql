@@ -6,6 +6,9 @@ SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1), pg_is_
     EXISTS (
         SELECT 1 FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
         WHERE nspname = $1 AND relname = 'layout'
+    ), EXISTS (
+        SELECT 1 FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE nspname = $1 AND relname = 'record_sought'
     )
 -- name: make_schema
 CREATE SCHEMA :schema
@@ -201,6 +204,14 @@ WHERE namespace = $1 AND thread = $2 AND kind = $3 AND name > $4 ORDER BY name L
 SELECT name FROM :schema.record WHERE namespace = $1 AND thread = $2 AND kind = $3
 -- name: kinds
 SELECT DISTINCT kind FROM :schema.record WHERE namespace = $1 AND thread = $2 ORDER BY kind
+-- No step of the layout: earlier versions can do with it, and the statements below without it. Its condition has to stand in
+-- a statement that uses it.
+-- name: make_sought
+CREATE INDEX IF NOT EXISTS record_sought ON :schema.record (namespace, kind, thread) WHERE kind IN ('due', 'inbox')
+-- name: threads_sought
+SELECT DISTINCT thread FROM :schema.record WHERE namespace = $1 AND kind = $2 AND kind IN ('due', 'inbox') ORDER BY thread
+-- name: threads_with
+SELECT DISTINCT thread FROM :schema.record WHERE namespace = $1 AND kind = $2 ORDER BY thread
 -- name: put_record
 INSERT INTO :schema.record (namespace, thread, kind, name, value, sum) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (namespace, thread, kind, name) DO UPDATE SET value = excluded.value, sum = excluded.sum

@@ -113,6 +113,17 @@ SELECT name FROM record WHERE thread = ? AND kind = ?
 SELECT kind, name, sum FROM record WHERE thread = ? ORDER BY kind, name
 -- name: kinds
 SELECT DISTINCT kind FROM record WHERE thread = ? ORDER BY kind
+-- name: has_sought
+SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = 'record_sought')
+-- name: make_sought
+-- No step of the layout: earlier versions can do with it, and the statements below without it. Its condition has to stand in
+-- a statement that uses it.
+CREATE INDEX IF NOT EXISTS record_sought ON record (kind, thread) WHERE kind = 'due' OR kind = 'inbox'
+-- name: threads_sought
+SELECT DISTINCT thread.id FROM record JOIN thread ON thread.no = record.thread
+WHERE record.kind = ?1 AND (record.kind = 'due' OR record.kind = 'inbox') AND thread.space = ?2 ORDER BY thread.id
+-- name: threads_with
+SELECT DISTINCT thread.id FROM record JOIN thread ON thread.no = record.thread WHERE record.kind = ?1 AND thread.space = ?2 ORDER BY thread.id
 -- name: all_records
 SELECT kind, name, value, sum FROM record WHERE thread = ?
 -- name: put_record
