@@ -93,6 +93,8 @@ class Player:
                 self.look(one)
             self.check()
         for place in self.places:
+            if place in self.undoing:
+                self.finish_undo(place)
             self.check_effects(place)
         for label in {label for label, _ in self.places}:
             self.world.wrong += [str(problem) for problem in self.vault(label).verify().problems]
@@ -350,7 +352,7 @@ class Player:
         if c % 2:
             self.stopping = True
             self.run(place, b, c)
-        elif self.checkpoints(place):
+        elif self.thread(place).latest() is not None:
             self.vault(place[0]).stop(place[1], "enough")
 
     def send(self, place: Place, b: int, c: int) -> None:

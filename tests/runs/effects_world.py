@@ -82,7 +82,7 @@ class Story:
 
     def left(self, same: Same) -> int:
         """How many effects of another line may be there for an intention on this one to stand for."""
-        gone = {base(key) for key in self.undone}
+        gone = {base(token) for token in self.undone} - {base(token) for token in self.known if token not in self.undone}
         elsewhere = {key for key, one in self.asked.items() if one == same and key not in self.line and key not in gone}
         again = {token for token, one in self.known.items() if one == same and token not in self.undone}
         return len(elsewhere) + len(self.presumed) + (len(again) > sum(one == same for one in self.line.values()))

@@ -95,6 +95,13 @@ def mailing(*script: Script | list[Script], **kind: Any) -> Desk:
     return Desk(*(script or (("mail", {"n": 1}),))).add("mail", **kind)
 
 
+def prune(vault: Vault) -> None:
+    """Keep the head only, which is the newest then."""
+    with vault.run("t") as run:
+        run.save()
+    vault.thread("t").prune(keep=1)
+
+
 # -- what is asked, and how ------------------------------------------------------------------------
 
 
@@ -230,7 +237,7 @@ def test_removing_what_was_left_removes_no_memory_of_it(vault: Vault, how: str) 
     thread, first = vault.thread("t"), desk.first(vault)
     thread.rewind(first, discard=how == "discard")
     if how == "prune":
-        thread.prune(keep=1)
+        prune(vault)
     if how == "remove":
         for entry in list(thread.history(branches=True)):
             if entry.id != first:
@@ -255,7 +262,7 @@ def test_a_kept_reply_is_evidence_for_an_idempotent_call(vault: Vault, how: str)
         desk.work(vault)
     vault.thread("t").rewind(desk.first(vault), discard=how == "discard")
     if how == "prune":
-        vault.thread("t").prune(keep=1)
+        prune(vault)
     call = desk.asked(vault)
     with pytest.raises(InvalidInputError):
         vault.answer("t", call, True, reuse=True)
@@ -311,7 +318,7 @@ def test_a_fork_knows_of_what_its_source_discarded(vault: Vault, how: str) -> No
     desk.work(vault)
     vault.thread("t").rewind(desk.first(vault), discard=how == "discard")
     if how == "prune":
-        vault.thread("t").prune(keep=1)
+        prune(vault)
     vault.thread("t").fork("f")
     desk.asked(vault, "f")
 
@@ -360,6 +367,35 @@ def test_read_only_calls_and_own_keys_are_made_by_a_fork_without_a_question(vaul
     assert desk.work(vault, "f") == desk.work(vault) == "Done."
     vault.thread("t").rewind(desk.first(vault))
     assert desk.work(vault) == "Done."
+
+
+# -- after rerun_tools -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["delete", "restore", "rewind"])
+def test_what_may_be_repeated_after_a_point_is_not_repeated_before_it(vault: Vault, how: str) -> None:
+    """A reply with two calls; the second may be repeated. Then the head moves back to before the answer of the first."""
+    desk = mailing([("mail", {"n": 1}), ("mail", {"n": 2})])
+    vault.save_agent(AgentState("helper", "Helper", "scripted"))
+    with vault.run("t", tools=desk.box, agent="helper") as run:
+        run.user("Go.")
+        run.model(desk.llm)
+    moment = vault.checkpoint_agent("helper", "before")
+    desk.work(vault)
+    line = list(vault.thread("t").history(newest_first=False))
+    vault.thread("t").rewind(line[2].id, rerun_tools=True)
+    if how == "delete":
+        vault.delete_checkpoint(line[2].id)
+    if how == "restore":
+        vault.restore_agent(moment.id)
+    if how == "rewind":
+        vault.thread("t").rewind(line[1].id)
+    latest = vault.thread("t").latest()
+    assert latest is not None
+    assert latest.id == line[1].id
+    with contextlib.suppress(Paused):
+        desk.work(vault)
+    assert desk.made.count(("mail", 1)) == 1
 
 
 # -- agents ----------------------------------------------------------------------------------------
@@ -484,6 +520,19 @@ def test_the_newest_is_undone_first_whatever_the_clock_says(home: Home) -> None:
     undone = vault.undo("t", to=desk.first(vault), tools=desk.box)
     assert desk.back == [3, 2, 1]
     assert [call.arguments["n"] for call in undone.undone] == [3, 2, 1]
+
+
+def test_a_call_that_was_repeated_right_after_going_back_is_the_newest(vault: Vault) -> None:
+    """No checkpoint lies between the rewind and the repetition."""
+    desk = undoing(("ship", {"n": 1}), ("ship", {"n": 2}))
+    desk.work(vault)
+    line = list(vault.thread("t").history(newest_first=False))
+    vault.thread("t").rewind(line[1].id, rerun_tools=True)
+    with vault.run("t", tools=desk.box) as run:
+        run.tools()
+    vault.undo("t", to=line[0].id, tools=desk.box)
+    assert desk.made == [("ship", 1), ("ship", 2), ("ship", 1)]
+    assert desk.back == [1, 2, 1]
 
 
 def test_left_lines_and_the_head_s_line_are_undone_together(vault: Vault) -> None:
