@@ -316,11 +316,11 @@ class Thread:
             row = timeline.existing()
             frame = timeline.resolve(ref, row=row)
             found = timeline.load_frame(frame)  # a checkpoint that does not load must not become the head
+            records = ledger.for_rewind(timeline, frame, rerun_tools=rerun_tools)
             beside = frameworks.going_back(timeline, frame) if frame.seq != row.head else []
             moved = discard and pruning.discard_all_but(timeline, frame, expect=wanted, beside=beside)
             head = row.head_id if discard and wanted == ANY else wanted  # saves made meanwhile must be discarded too
             move = MoveHead(timeline.key, frame.seq, head, agent=found.agent_id)
-            records = ledger.for_rewind(timeline, frame, rerun_tools=rerun_tools)
             timeline.commit([*([] if moved else [move, *beside]), *timeline.put_all(records)])
             if discard:
                 pruning.discard_children(timeline, frame)
