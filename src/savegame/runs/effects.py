@@ -153,7 +153,7 @@ class LedgerView:
     def left(self, line: Line) -> list[Effect]:
         """The effects off a line that nothing on it stands for yet, in order."""
         others = [entry for entry in self.calls.values() if line.has(entry)]
-        others += [effect.entry for effect in self.records.values() if effect.how is How.TRACE and line.has(effect.entry)]
+        others += [effect.entry for effect in self.records.values() if effect.how is How.TRACE and line.has_effect(effect)]
         settled = [entry for entry in others if entry.settled or entry.begun]
         done = {entry.repeats for entry in settled} | {entry.key for entry in settled}
         allowed = {key for name, keys in self.markers.items() if line.allows(name) for key in keys}
