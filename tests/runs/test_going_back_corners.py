@@ -626,6 +626,23 @@ def test_a_dry_run_changes_nothing_and_lists_what_the_undo_does(vault: Vault) ->
         assert [call.key for call in one] == [call.key for call in other]
 
 
+def test_so_it_does_for_a_call_of_which_only_its_reply_tells(vault: Vault) -> None:
+    desk = undoing(("mail", {"n": 1}), ("pay", {"n": 1})).add("mail").add("pay", idempotent=True)
+    desk.crash = None
+    with vault.run("t", tools=desk.box) as run:
+        run.user("Go.")
+        run.model(desk.llm)
+        run.tools()
+        run.model(desk.llm)
+        desk.crash = "after"
+        with pytest.raises(KeyboardInterrupt):
+            run.tools()
+    first = desk.first(vault)
+    listed = vault.undo("t", to=first, tools=desk.box, dry_run=True)
+    undone = vault.undo("t", to=first, tools=desk.box)
+    assert [call.name for call in listed.left] == [call.name for call in undone.left] == ["pay", "mail"]
+
+
 def test_what_has_no_tool_any_more_is_left(vault: Vault) -> None:
     desk = undoing()
     desk.work(vault)
