@@ -86,9 +86,8 @@ class Player:
                 move(place, b, c)
             self.world.fuse = self.world.undo_fails = 0
             self.stopping = False
-            if self.world.has_transactions:
-                for label in {label for label, _ in self.places}:
-                    self.world.compare(self.vault(label), label)
+            for label in sorted(self.world.unsure):
+                self.world.compare(self.vault(label), label)
             for one in self.places if name == "restore" else [place]:
                 self.look(one)
             self.check()
@@ -216,8 +215,7 @@ class Player:
     def find_out(self, place: Place, call: CallEntry) -> None:
         """Say what really happened."""
         vault = self.vault(place[0])
-        if self.world.has_transactions:
-            self.world.compare(vault, place[0])
+        self.world.compare(vault, place[0])
         made = [one.serial for one in self.world.effects if one.key == call.key and one.same[0] == call.name]
         taken = any(key == call.key for _, _, key in self.world.taken)
         if made or taken:
@@ -437,8 +435,7 @@ class Player:
 
     def check_order(self, place: Place, begin: int) -> list[int]:
         """The effects that were taken back there since, newest first."""
-        if self.world.has_transactions:
-            self.world.compare(self.vault(place[0]), place[0])
+        self.world.compare(self.vault(place[0]), place[0])
         taken = list(dict.fromkeys(serial for where, serial, _ in self.world.taken[begin:] if where == place))
         order = [max(index for index, one in enumerate(self.world.begun) if one == serial) for serial in taken]
         if order != sorted(order, reverse=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +50,12 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """One store for all sequences: each has namespaces of its own in it."""
     kind = type("MortalStore", (Mortal, STORES[request.param]), {})
     path = tmp_path_factory.mktemp(request.param)
-    if request.param == "memory":
-        with kind() as store:
-            yield Stage(store, path)
-    elif request.param == "postgres":
-        with request.getfixturevalue("postgres_server").fresh_database() as url, kind(url, durability="process") as store:
-            yield Stage(store, path)
-    else:
-        with kind(str(path / "vault"), durability="process") as store:
-            yield Stage(store, path)
+    with ExitStack() as stack:
+        where = [str(path / "vault")]
+        if request.param == "postgres":
+            where = [stack.enter_context(request.getfixturevalue("postgres_server").fresh_database())]
+        store = kind() if request.param == "memory" else kind(*where, durability="process")
+        yield Stage(stack.enter_context(closing(store)), path)
 
 
 class Stage:
