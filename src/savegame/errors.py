@@ -148,7 +148,7 @@ class UndoUnfinished(OutcomeError):
 
     kind = "undo-unfinished"
 
-    def __init__(self, message: str, *, to: str) -> None:
+    def __init__(self, message: str, *, to: str = "") -> None:
         super().__init__(message)
         self.to = to
 

@@ -219,7 +219,8 @@ class World:
             return
         self.unsure.discard(label)
         done, taken = rows(vault)
-        self.wrong += [f"effect {serial} has {times} rows" for serial, times in (done + taken).items() if done[serial] != 1]
+        self.wrong += [f"effect {serial} has {times} rows" for serial, times in done.items() if times > 1]
+        self.wrong += [f"effect {serial} was taken back {times} times" for serial, times in taken.items() if times > 1]
         for effect in [one for one in self.effects if one.same[0] == "note" and one.place[0] == label]:
             if effect.serial not in done:
                 self.effects[effect.serial - 1] = replace(effect, same=("", 0), token=effect.serial)

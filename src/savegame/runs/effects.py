@@ -139,18 +139,18 @@ class LedgerView:
     def _approved(self) -> frozenset[str]:
         return frozenset(name for name, answer in self.thread.values(ANSWER).items() if answer["value"] is True)
 
-    def line(self, seq: int, messages: Sequence[Any] | None = None) -> Line:
+    def line(self, seq: int, messages: Sequence[Any] | None = None) -> LineView:
         """The line of a checkpoint, by its number (0: none), with its messages if they are known."""
-        return Line(self, seq, messages)
+        return LineView(self, seq, messages)
 
-    def effects(self, line: Line) -> list[Effect]:
+    def effects(self, line: LineView) -> list[Effect]:
         """All effects that the thread knows of, in order; those without a ledger entry only where they are off this line."""
         here = {key: Effect(entry) for key, entry in self.calls.items() if entry.is_effect}
         beside = {key: effect for key, effect in self.records.items() if effect.how is not How.TRACE or effect.entry.is_effect}
         maybe = {effect.entry.key: effect for effect in self.kept_replies(line.leaves()) if not line.has(effect.entry)}
         return sorted({**maybe, **beside, **here}.values(), key=lambda effect: effect.order)
 
-    def left(self, line: Line) -> list[Effect]:
+    def left(self, line: LineView) -> list[Effect]:
         """The effects off a line that nothing on it stands for yet, in order."""
         others = [entry for entry in self.calls.values() if line.has(entry)]
         others += [effect.entry for effect in self.records.values() if effect.how is How.TRACE and line.has_effect(effect)]
@@ -218,7 +218,7 @@ class LedgerView:
         ]
 
 
-class Line:
+class LineView:
     """A checkpoint and its ancestors: which calls lie on it."""
 
     def __init__(self, view: LedgerView, seq: int, messages: Sequence[Any] | None) -> None:

@@ -413,8 +413,8 @@ def _checked_repeat(repeat: str | None) -> Repeat:
 
 
 def _checked_undo(undo: Callable[..., Any], kind: ToolKind) -> Callable[..., Any]:
-    if not inspect.isfunction(undo) and not inspect.ismethod(undo):
-        raise InvalidInputError(f"undo must be a function, not {undo!r}; wrap it in one")
+    if not callable(undo):
+        raise InvalidInputError(f"undo must be a function, not {undo!r}")
     try:
         inspect.signature(undo).bind("call", "result")
     except TypeError as error:
