@@ -164,7 +164,7 @@ class Player:
         return self.world.model(place, messages)
 
     def entered(self, place: Place, messages: list[dict[str, Any]]) -> None:
-        self.world.story(place).see(messages)
+        self.world.story(place).enter(messages)
 
     def fresh(self, what: str) -> str:
         self.numbers += 1
@@ -287,8 +287,9 @@ class Player:
             return
         with suppress(CheckpointNotFound):
             vault.restore_agent(found[b % len(found)].id, skip_missing=True)
-        gone = [one for one in self.world.stories if one[0] == "first" and one not in self.places]
-        self.places += [one for one in gone if self.checkpoints(one)]
+        known = [place for place in self.world.stories if place[0] == "first"]  # deleted ones come back, and go again
+        others = [place for place in self.places if place not in known]
+        self.places = others + [place for place in known if self.checkpoints(place) or not self.world.stories[place].known]
 
     def carry(self, place: Place, b: int, c: int) -> None:
         """Everything goes to a second vault too, as a copy or in a file; again only if nothing happened there meanwhile."""

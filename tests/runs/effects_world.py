@@ -80,6 +80,11 @@ class Story:
         self.asked |= self.line
         self.answered |= answered(messages)
 
+    def enter(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Look at it as a model does, to whom a call without an answer is shown with one."""
+        self.line = dict(intentions(messages))
+        self.asked |= self.line
+
     def left(self, same: Same) -> int:
         """How many effects of another line may be there for an intention on this one to stand for."""
         gone = {base(token) for token in self.undone} - {base(token) for token in self.known if token not in self.undone}
