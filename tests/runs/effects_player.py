@@ -139,7 +139,7 @@ class Player:
 
     def crash(self, place: Place, b: int, c: int) -> None:
         """A run that ends at some moment."""
-        self.world.fuse = 1 + c
+        self.world.fuse = 1 + c % 24
         self.run(place, b, b)
 
     def work(self, place: Place, replies: int) -> None:
@@ -254,10 +254,10 @@ class Player:
         found = self.checkpoints(place)
         if not found or len(self.places) >= THREADS:
             return
-        chosen, new = found[b % len(found)], (place[0], self.fresh("fork"))
+        chosen, new = "head" if c % 2 else found[b % len(found)].id, (place[0], self.fresh("fork"))
         try:
             with suppress(CheckpointNotFound):
-                self.thread(place).fork(new[1], at=chosen.id)
+                self.thread(place).fork(new[1], at=chosen)
         finally:
             if self.checkpoints(new):
                 self.begin_fork(place, new)
@@ -265,11 +265,11 @@ class Player:
     def begin_fork(self, place: Place, new: Place) -> None:
         story = self.world.stories[new] = self.world.story(place).born()
         story.see(messages := self.messages(new))
-        story.inherited = {token for token in story.known if base(token) in story.line}
         story.presumed |= self.open_at(messages)
         for key in story.presumed:
             if not any(base(token) == key for token in story.known):
                 story.known["open", key] = story.line[key]
+        story.inherited = set(story.known)
         self.places.append(new)
 
     def open_at(self, messages: list[dict[str, Any]]) -> set[str]:

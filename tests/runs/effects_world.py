@@ -6,7 +6,7 @@ saved. The *line* of a thread is its conversation at the head. A thread *knows* 
 thread that knew of it by then. A *permission* is an answer True, or a rewind with rerun_tools.
 
     Of equal effects that a thread knows of, not undone and made without permission, there are never more
-    than intentions on its line, at the moment when one of them is made there.
+    than intentions on its line, at the moment when one of them is made there. What was undone may be made again.
 
 Because each effect on a line that was left stands for one intention on this one, k left effects and n intentions make
 max(k, n) effects if nobody says anything.
@@ -66,7 +66,7 @@ class Story:
     presumed: set[str] = field(default_factory=set)
     """Keys of calls that were open where this was forked."""
     inherited: set[Hashable] = field(default_factory=set)
-    """Effects of the source on the line to where this was forked. Nobody can go back to before that."""
+    """Effects that it knew of when it was forked: a new conversation in it, after a restore, is not about them."""
 
     def born(self) -> Story:
         """The story of a fork or copy: it knows the same, and nobody has said anything there."""
@@ -84,6 +84,12 @@ class Story:
         """Look at it as a model does, to whom a call without an answer is shown with one."""
         self.line = dict(intentions(messages))
         self.asked |= self.line
+
+    def counts(self, token: Hashable) -> bool:
+        """Whether an effect is one that nobody has agreed to: of an open call, until somebody has said something about it."""
+        if isinstance(token, tuple) and token[0] == "open":
+            return token[1] not in self.allowed | self.closed
+        return token not in self.undone and token not in self.permitted
 
     def left(self, same: Same) -> int:
         """How many effects of another line may be there for an intention on this one to stand for."""
@@ -209,13 +215,10 @@ class World:
             return
         if effect.same[0] == "wire":
             self.wrong.append(f"{effect}: nobody agreed")
-        silent = [
-            token
-            for token, same in story.known.items()
-            if same == effect.same and token not in story.undone and token not in story.permitted
-        ]
+        silent = [token for token, same in story.known.items() if same == effect.same and story.counts(token)]
         wanted = sum(same == effect.same for same in story.line.values())
-        if len(silent) > wanted + story.excused[effect.same]:
+        again = sum(story.known.get(token) == effect.same for token in story.permitted & story.undone)
+        if len(silent) > wanted + again + story.excused[effect.same]:
             self.wrong.append(f"{effect}: made {len(silent)} times ({silent}) for {wanted} intentions on its line")
 
     def compare(self, vault: Vault, label: str) -> None:
