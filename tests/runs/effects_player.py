@@ -359,6 +359,10 @@ class Player:
         assert self.vault(place[0]).send(place[1], "And this?", key=key)
         assert not self.vault(place[0]).send(place[1], "And this?", key=key)
 
+    def begin(self, place: Place, b: int, c: int) -> None:
+        """What the model is after."""
+        self.world.aim = 64 * b + c
+
     def differ(self, place: Place, b: int, c: int) -> None:
         """The model changes its mind about what comes next."""
         self.world.variant = b % 3

@@ -151,7 +151,7 @@ class World:
         """How often the next functions that take back raise."""
         self.unsure: set[str] = set()
         """Vaults in which transactions may have been rolled back."""
-        self.variant = 0
+        self.aim = self.variant = 0
         self._fresh = itertools.count(1)
 
     def moment(self, name: str = "") -> None:
@@ -171,7 +171,7 @@ class World:
         check_messages(messages)
         self.moment("in the model")
         said = sum(message["role"] == "assistant" for message in messages)
-        script = random.Random(f"{self.variant} {said}")
+        script = random.Random(f"{self.aim} {self.variant} {said}")
         if said % 4 == 3:
             return f"That was part {said}."
         names = [name for name in TOOLS if name != "note" or self.has_transactions]

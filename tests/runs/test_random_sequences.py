@@ -38,8 +38,8 @@ SHORT, LONG = 9, 20
 def random_plan(seed: Any, length: int) -> list[Move]:
     """A first run, then anything."""
     chance = random.Random(seed)
-    begin: Move = ("run", 0, 3, 1)
-    return [begin, *((chance.choice(NAMES), *(chance.choice(NUMBERS) for _ in range(3))) for _ in range(length))]
+    begin: list[Move] = [("begin", 0, chance.choice(NUMBERS), chance.choice(NUMBERS)), ("run", 0, 3, 1)]
+    return [*begin, *((chance.choice(NAMES), *(chance.choice(NUMBERS) for _ in range(3))) for _ in range(length))]
 
 
 class Stage:
