@@ -149,3 +149,24 @@ def test_pickles_of_checkpoints_are_read() -> None:
     with pytest.raises(savegame.InvalidInputError, match="without its state"):
         _ = listed.state
     assert pickle.loads(pickle.dumps(whole)).state == {"a": (1, 2)}
+
+
+@pytest.mark.parametrize(("format_name", "store"), KEPT)
+def test_what_earlier_versions_did_is_not_repeated_silently(format_name: str, store: str, place: Place) -> None:
+    """Their entries do not tell the kind of tool, and no head that they moved left a mark."""
+    tools = savegame.Toolbox()
+    made = []
+
+    @tools.tool
+    def wire(cents: int) -> None:
+        made.append(cents)
+
+    asks = {"id": "new", "name": "wire", "arguments": {"cents": 5}}
+    with savegame.open(place(format_name, store)) as vault:
+        assert ("wire", "done", False) in [(one.name, one.status, one.left) for one in vault.effects("run")]
+        vault.thread("run").rewind(1)
+        with pytest.raises(savegame.Paused, match="was done on a line that was left"), vault.run("run", tools=tools) as run:
+            run.model(lambda _: {"role": "assistant", "content": "", "tool_calls": [asks]})
+            run.tools()
+        assert made == []
+        assert vault.verify().ok

@@ -71,6 +71,10 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "tokens that are a text": changed(status="done", tokens_used="many"),
     "a cost that is a text": changed(status="done", cost="much"),
     "a question that is a number": changed(asked=5),
+    "a kind that is a number": changed(kind=5),
+    "the time of an undo that is a text": changed(undone_at="yesterday"),
+    "a number of a checkpoint below zero": changed(after=-1),
+    "an effect before it without a status": changed(before={}),
 }
 OTHERS: dict[str, tuple[str, str | None, Any]] = {
     "a call that only has a name": ("call", "x", {"name": "wire"}),
@@ -85,6 +89,13 @@ OTHERS: dict[str, tuple[str, str | None, Any]] = {
     "takeovers that are counted in words": ("run", "takeovers", {"count": "one", "head": None}),
     "a generation that is a text": ("run", "generation:{reply}", "1"),
     "a generation below zero": ("run", "generation:{reply}", -1),
+    "an undo without a checkpoint": ("run", "undo", {"to": None, "skip": []}),
+    "an undo of numbers": ("run", "undo", {"to": "x", "skip": [1]}),
+    "effects to repeat that are a text": ("run", "rerun:x", "x:0"),
+    "a removed checkpoint that is a text": ("run", "pruned", "1"),
+    "an effect that is a number": ("effect", "x:0", 5),
+    "an effect of which nobody knows how it is known": ("effect", "x:0", {"name": "wire", "status": "done"}),
+    "an effect that is known in a new way": ("effect", "x:0", {"name": "wire", "status": "done", "how": "hearsay"}),
 }
 
 
@@ -112,7 +123,7 @@ def everything_that_reads(vault: Vault, tmp_path: Path) -> list[Callable[[], Any
         lambda: list(vault.stale()),
         lambda: vault.supervise(lambda thread_id: play(vault, thread_id), once=True),
         lambda: vault.export(tmp_path / "e.jsonl"),
-        lambda: [vault.thread("t").records(kind) for kind in ("call", "answer", "step", "run")],
+        lambda: [vault.thread("t").records(kind) for kind in ("call", "answer", "step", "run", "effect")],
     ]
 
 

@@ -194,6 +194,18 @@ def test_rerun_tools_at_a_reply_gives_its_calls_new_keys_and_forgives_what_follo
     assert len(set(world.keys_of())) == 5
 
 
+def test_rerun_tools_forgives_nothing_that_was_done_before(vault: Vault) -> None:
+    world = World(PAY, PAY).add()
+    world.play(vault)
+    vault.thread("t").rewind(1)
+    world.wanted = [[("pay", {"order": 8})], [PAY]]
+    held = world.held_back_after(vault, "pay")
+    vault.answer("t", held, value=False)
+    world.play(vault)
+    vault.thread("t").rewind(3, rerun_tools=True)
+    assert world.held_back(vault).repeats == held.repeats
+
+
 def test_a_parent_of_ones_own_is_going_back_too(vault: Vault) -> None:
     world = World().add()
     world.play(vault)
@@ -319,6 +331,15 @@ def test_a_kept_reply_is_evidence_for_an_idempotent_call(vault: Vault) -> None:
     assert "whether it took effect is unknown" in asked
 
 
+def test_a_fork_carries_that_evidence(vault: Vault) -> None:
+    world = World().add(idempotent=True)
+    world.fails = [Stop()]  # type: ignore[list-item]
+    with pytest.raises(Stop):
+        world.play(vault)
+    vault.thread("t").fork("f", at=1)
+    assert world.held_back(vault, "f").repeats == world.keys_of()[0]
+
+
 @pytest.mark.parametrize("goes", ["discarded", "removed"])
 def test_also_when_the_reply_is_gone(vault: Vault, goes: str) -> None:
     world = World().add(idempotent=True, same=lambda order, **_: order)
@@ -381,6 +402,15 @@ def test_a_fork_of_a_fork_knows_it_too(vault: Vault) -> None:
     assert [(effect.made_in, effect.key) for effect in vault.effects("h")] == [
         ("t", world.keys_of()[0]), ("f", world.keys_of()[1]),
     ]  # fmt: skip
+
+
+def test_a_fork_knows_of_what_its_source_has_only_a_trace(vault: Vault) -> None:
+    world = World().add()
+    world.play(vault)
+    vault.thread("t").rewind(1, discard=True)
+    vault.thread("t").fork("f").fork("g")
+    for thread_id in ("f", "g"):
+        assert world.held_back(vault, thread_id).repeats == world.keys_of()[0]
 
 
 def test_effects_made_later_on_the_other_thread_are_unknown_to_a_fork(vault: Vault) -> None:
@@ -556,8 +586,8 @@ def test_effects_are_listed_in_order_after_a_point(vault: Vault) -> None:
         return [(effect.arguments["order"], effect.left) for effect in vault.effects("t", after=after)]
 
     assert found() == found(1) == [(7, True), (8, True), (9, False)]
-    assert found("head") == [(7, True), (8, True)]
-    assert found(3) == [(7, True), (8, True)]  # after the result of the newest line
+    assert found(2) == [(9, False)]  # what was done on the other line was done before
+    assert found(3) == found("head") == []
     left = next(one for one in vault.thread("t").history(branches=True, newest_first=False) if one.step == 3)
     assert found(left.id) == [(8, True), (9, False)]
     assert list(vault.effects("none")) == []

@@ -58,7 +58,8 @@ class Effects(RuleBasedStateMachine):
         self.approved: set[tuple[str, str]] = set()
         self.crashes = 0
         self.said = 0
-        self.taken_back: list[str] = []
+        self.taken_back: list[tuple[str, str]] = []
+        self.wrong: list[str] = []
         self.tools = Toolbox()
         self.tools.tool(name="pay", undo=self._back)(self._pay)
         self.tools.tool(name="mail", idempotent=True, undo=self._back, retries=0)(self._mail)
@@ -74,11 +75,12 @@ class Effects(RuleBasedStateMachine):
         before = next((one for one in life.own if one.key == call.key and not one.undone), None)
         if before is None:
             key = (call.thread_id, call.key)
-            assert key in self.approved or not self.left(call.thread_id, order), "it was repeated silently"
+            if key not in self.approved and self.left(call.thread_id, order):
+                self.wrong.append(f"it was repeated silently: {call}, {life}")  # an error would become the tool's
             before = Done(call.key, order, call.thread_id)
             life.own.append(before)
-        else:
-            assert order > 10, "an unmarked tool ran twice for one call"
+        elif order < 10:
+            self.wrong.append(f"an unmarked tool ran twice for one call: {call}")
         if self.crashes:
             self.crashes -= 1
             raise Crash
@@ -86,8 +88,9 @@ class Effects(RuleBasedStateMachine):
         return f"did {order}"
 
     def _back(self, call: Any, result: Any) -> None:
-        assert call.key not in self.taken_back
-        self.taken_back.append(call.key)
+        if (call.thread_id, call.key) in self.taken_back:
+            self.wrong.append(f"it was taken back twice: {call}")
+        self.taken_back.append((call.thread_id, call.key))
 
     # -- the model ---------------------------------------------------------------------------------
 
@@ -105,8 +108,9 @@ class Effects(RuleBasedStateMachine):
     def open_calls(self, thread_id: str, ref: str) -> list[Done]:
         """The calls without an outcome at a checkpoint: whether they are made there is the business of this thread."""
         messages = self.vault.thread(thread_id).load(ref).state["messages"]
-        reply = next((one for one in reversed(messages) if one["role"] == "assistant"), {})
-        answered = {one.get("tool_call_id") for one in messages}
+        last = max((at for at, one in enumerate(messages) if one["role"] == "assistant"), default=-1)
+        reply = messages[last] if last >= 0 else {}
+        answered = {one.get("tool_call_id") for one in messages[last + 1 :]}
         outcomes = {call.key: call for call in self.vault.calls(thread_id) if call.settled}
         found = []
         for place, call in enumerate(reply.get("tool_calls", ())):
@@ -218,6 +222,7 @@ class Effects(RuleBasedStateMachine):
 
     @invariant()
     def what_is_listed_is_what_was_done(self) -> None:
+        assert not self.wrong, self.wrong
         for thread_id in self.threads:
             effects = {entry.key: entry for entry in self.vault.effects(thread_id)}
             line = self.line(thread_id)

@@ -108,6 +108,21 @@ def test_it_covers_lines_that_were_left(vault: Vault) -> None:
     assert len(world.made) == 3
 
 
+def test_what_was_done_before_the_point_stays_also_on_other_lines(vault: Vault) -> None:
+    """The kept result of the first payment stands for the call of the line that one goes back to."""
+    world = World(PAY).add(undo=True, repeat="reuse")
+    world.play(vault)
+    vault.thread("t").rewind(1)
+    world.play(vault)
+    point = vault.thread("t").load("head")
+    world.wanted.append([("pay", {"order": 8})])
+    with vault.run("t", tools=world.box) as run:
+        run.user("again")
+    world.wanted.append([("pay", {"order": 8})])
+    world.play(vault)
+    assert named(vault.undo("t", to=point, tools=world.box).undone) == [("pay", 8)]
+
+
 def test_only_what_came_after_the_point(vault: Vault) -> None:
     world = with_three(vault)
     assert named(vault.undo("t", to=5, tools=world.box).undone) == [("pay", 8)]

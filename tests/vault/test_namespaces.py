@@ -159,6 +159,8 @@ VAULT: dict[str, tuple[Act, Any]] = {
     "run": (own_run, MENTIONS),
     "calls": (lambda vault: [call.arguments for call in vault.calls("asked")], [{"cents": 3}]),
     "answer": (lambda vault: vault.answer("asked", call_of(vault, "asked"), value=True), CHANGES),
+    "effects": (lambda vault: [effect.name for effect in vault.effects("sent")], ["send"]),
+    "undo": (lambda vault: vault.undo("sent", to=1, tools=Toolbox()), CHANGES),
     "resolve": (lambda vault: vault.resolve("sent", call_of(vault, "sent"), "done"), CHANGES),
     "stale": (lambda vault: vault.stale(), MENTIONS),
     "runs": (lambda vault: vault.runs(), MENTIONS),

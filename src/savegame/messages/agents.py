@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import blake3
@@ -46,15 +46,7 @@ from savegame.messages.states import (
     own_thread,
     stored_agent,
 )
-from savegame.model import (
-    CheckpointId,
-    Frame,
-    Kind,
-    ThreadKey,
-    ThreadRow,
-    checked_id,
-    checked_limit,
-)
+from savegame.model import CheckpointId, Frame, Kind, ThreadKey, ThreadRow, checked_id, checked_limit
 from savegame.store import MoveHead, PutRecord, StoreChange
 from savegame.timeline import deleting, derived, graveyard, pruning
 from savegame.timeline.autosave import Loop, Reporting, claim, prune_automatic
@@ -357,7 +349,9 @@ class Agents:
         staying = {thread_id: head for thread_id, head in heads.items() if thread_id not in gone}
         moves = [MoveHead(key, frame.seq, undo), *self._moves(staying, wanted, targets)]
         details = Details(kind=Kind.RECOVERY, description=f"before the restore of {found.id}")
-        terms = Terms(before, beside=[*moves, *back])
+        note = self.engine.above.ledger.for_restore
+        noted = (note(Timeline(self.engine, move.key), targets.get(move.key)) for move in moves[1:])
+        terms = Terms(before, beside=[*moves, *back, *chain(*noted)])
         self._change(agent_id, partial(self._with_heads, agent_id, heads | gone), details, id=undo, terms=terms)
         return [*{move.key for move in moves}, *{change.key for change in back}]
 

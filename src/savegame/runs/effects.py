@@ -128,7 +128,7 @@ class LedgerView:
             for name, value in thread.values(EFFECT).items()
         }
         self.frames = {frame.seq: frame for frame in thread.everything()}
-        self.ids = {frame.id for frame in self.frames.values()}
+        self.seqs = {frame.id: seq for seq, frame in self.frames.items()}
 
     @property
     def root(self) -> str:
@@ -153,7 +153,7 @@ class LedgerView:
     def left(self, line: LineView) -> list[Effect]:
         """The effects off a line that nothing on it stands for yet, in order."""
         others = [entry for entry in self.calls.values() if line.has(entry)]
-        others += [effect.entry for effect in self.records.values() if effect.how is How.TRACE and line.has_effect(effect)]
+        others += [one.entry for one in self.records.values() if one.how is How.TRACE and line.has_effect(one)]
         settled = [entry for entry in others if entry.settled or entry.begun]
         done = {entry.repeats for entry in settled} | {entry.key for entry in settled}
         allowed = {key for name, keys in self.markers.items() if line.allows(name) for key in keys}
@@ -177,7 +177,9 @@ class LedgerView:
                         "thread %r: what was called at checkpoint %s is unknown: %s", self.thread.id, frame.id, error
                     )
                     continue
-                yield from (Effect(entry, How.MAYBE) for entry in self.open_calls(messages) if self._may_be_begun(entry.key))
+                for entry in self.open_calls(messages):
+                    if self._may_be_begun(entry.key):
+                        yield Effect(replace(entry, after=frame.seq), How.MAYBE)
 
     def _may_be_begun(self, key: str) -> bool:
         entry = self.calls.get(key)
@@ -200,13 +202,6 @@ class LedgerView:
             if asked[index].wrong is None:
                 key = made_again(keys[index], self.calls.get)
                 yield self.calls.get(key) or _unnoted(key, asked[index], messages[place].get("timestamp"))
-
-    def descends(self, effect: Effect, frame: Frame) -> bool:
-        """Whether an effect was made after a checkpoint, going by where its reply was saved."""
-        if effect.entry.made_in is not None:
-            return not frame.base
-        seqs = [seq for seq, other in self.frames.items() if other.id == reply_in(effect.entry.key)]
-        return any(frame.id in self.line(seq).ids for seq in seqs)
 
     def plausible(self, effects: Sequence[Effect]) -> list[Effect]:
         """Effects without those calls of kept replies whose tool, by its other calls, would have left a note."""
@@ -262,17 +257,21 @@ class LineView:
         reply = reply_in(entry.key)
         if reply in self.ids or reply in self._replies:
             return True
-        return reply not in self._view.ids and self._last_off < (entry.after or 1) <= self._top
+        return reply not in self._view.seqs and self._last_off < (entry.after or 1) <= self._top
 
     def has_effect(self, effect: Effect) -> bool:
         """Whether an effect was made on this line; what a fork only knows of its source was not."""
         return (effect.how is None or effect.entry.made_in is None) and self.has(effect.entry)
 
     def is_after(self, effect: Effect) -> bool:
-        """Whether an effect was begun after the last checkpoint of this line, or off it."""
-        if not self.has_effect(effect):
-            return True
-        return effect.entry.key not in self._answered and reply_in(effect.entry.key) in self._replies
+        """Whether an effect was begun after the last checkpoint of this line was saved, on whichever line."""
+        entry, reply = effect.entry, reply_in(effect.entry.key)
+        if self.has_effect(effect):
+            return entry.key not in self._answered and reply in self._replies
+        if effect.how is not None and entry.made_in is not None:  # before the fork did anything
+            return self._top == min(self._view.frames, default=0)
+        begun = self._view.seqs.get(reply, entry.after)
+        return begun is None or begun >= self._top
 
     def allows(self, marker: str) -> bool:
         """Whether a record says, by its name, which effects may be repeated after a checkpoint of this line."""
@@ -333,8 +332,8 @@ class LeftEffects:
             if self._claimed.get(effect.entry.key, key) == key and effect.entry.key not in others
             if effect.entry.key == key or (effect.counts(tool) and is_same(effect, tool, whole, encode))
         ]
-        before = {key, None if entry is None else entry.repeats}  # what the call stood for when a person was asked
-        first = [effect for effect in fitting if effect.entry.key in before]
+        asked_about = key if entry is None else entry.repeats or key  # an open call of a fork stands for itself
+        first = [effect for effect in fitting if effect.entry.key == asked_about]
         effect = next(iter(first or fitting), None)
         if effect is not None:
             self._claimed[effect.entry.key] = key
@@ -364,6 +363,19 @@ def effects_after(thread: Lineage, frame: Frame | None, *, open_too: bool = Fals
         before = view.line(frame.seq)
         found = [effect for effect in found if before.is_after(effect)]
     return [effect._replace(entry=replace(effect.entry, left=not line.has_effect(effect))) for effect in view.plausible(found)]
+
+
+def left_open(thread: Lineage, frame: Frame | None) -> list[Effect]:
+    """The calls without a note that are left if the head moves to a checkpoint, and that nothing would tell of afterwards.
+
+    That is so where others build on the head: later, nobody can see that it was the head again. Else `leaves` tells.
+    """
+    row = thread.row()
+    if row is None or row.head in (0, row.last) or all(one.base != row.head for one in thread.everything(low=row.head + 1)):
+        return []
+    view = LedgerView(thread)
+    line = view.line(0 if frame is None else frame.seq)
+    return [effect for effect in view.kept_replies([view.frames[row.head]]) if not line.has(effect.entry)]
 
 
 def has_kept_result(thread: Lineage, key: str | None) -> bool:

@@ -19,7 +19,7 @@ from savegame.errors import CorruptionError
 from savegame.messages.states import ABOUT, messages_in
 from savegame.model import Frame, Record
 from savegame.runs import ledger
-from savegame.runs.effects import Effect, LedgerView, refuse_unfinished
+from savegame.runs.effects import Effect, LedgerView, left_open, refuse_unfinished
 from savegame.runs.keys import digest_of
 from savegame.runs.ledger import (
     GENERATION,
@@ -62,7 +62,8 @@ class RunLedger(Ledger):
         """`Ledger.for_fork`: also the effects off the line of the fork's point. An open call stays the source's."""
         fork_policy = companions.Way.LEDGER
         messages = _messages(source, at.node)
-        if not any(companions.policy_of(kind).fork is fork_policy for kind in source.kinds()) and not _may_be_open(messages):
+        has_ledger = any(companions.policy_of(kind).fork is fork_policy for kind in source.kinds())
+        if not has_ledger and ABOUT not in source.about(load_meta(at.meta)) and not _may_be_open(messages):
             return {}
         view, encode = LedgerView(source), source.engine.codec.encode
         line = view.line(at.seq, messages)
@@ -82,11 +83,15 @@ class RunLedger(Ledger):
 
         If not, their newest outcomes are used, even if a repetition was once requested but never made.
         """
-        if RUN not in timeline.kinds() and not rerun_tools:
-            return {}
         markers = timeline.values(RUN)
         refuse_unfinished(timeline.id, markers)
         return records_for_rewind(timeline, frame, markers, rerun_tools=rerun_tools)
+
+    def for_restore(self, timeline: Lineage, frame: Frame | None) -> list[PutRecord]:
+        """`Ledger.for_restore`."""
+        wrap = timeline.engine.wrap_record
+        keys = ((effect.entry.key, effect.record()) for effect in left_open(timeline, frame))
+        return [PutRecord(timeline.key, EFFECT, key, wrap(value, EFFECT, key)) for key, value in keys]
 
     def yields(self, timeline: Lineage, record: Record, given: bytes | None) -> bool:
         """`Ledger.yields`."""
@@ -149,7 +154,9 @@ class RunLedger(Ledger):
             head = bases[head]
         off = drop - line
         kinds = timeline.kinds() if off else []
-        leaves = [frame for frame in frames if frame.seq in off and frame.seq not in bases.values()]
+        row = timeline.row()
+        ends = {seq for seq in bases if seq not in bases.values()} | ({row.head} if row is not None else set())
+        leaves = [frame for frame in frames if frame.seq in off & ends]
         if not off or not (set(kinds) & {CALL, EFFECT} or any(ABOUT in timeline.about(load_meta(one.meta)) for one in leaves)):
             return []
         view = LedgerView(timeline)
@@ -197,7 +204,9 @@ class RunLedger(Ledger):
 
 def records_for_rewind(timeline: Lineage, frame: Frame, markers: Mapping[str, Any], *, rerun_tools: bool) -> Records:
     """`Ledger.for_rewind`, given the records of kind RUN, whatever undo is under way."""
-    new: dict[tuple[str, str], Any] = {}
+    new: dict[tuple[str, str], Any] = {(EFFECT, effect.entry.key): effect.record() for effect in left_open(timeline, frame)}
+    if not markers and not rerun_tools:
+        return new
     allowed = _allowed(timeline, frame) if rerun_tools else None
     if allowed or RERUN + frame.id in markers:
         new[RUN, RERUN + frame.id] = allowed or None
@@ -230,8 +239,8 @@ def _role(message: Any) -> Any:
 def _allowed(timeline: Lineage, frame: Frame) -> list[str]:
     """The effects after a checkpoint, by key, which may be repeated from there."""
     view = LedgerView(timeline)
-    left = view.left(view.line(frame.seq))
-    return sorted(effect.entry.key for effect in left if view.descends(effect, frame))
+    line = view.line(frame.seq)
+    return sorted(effect.entry.key for effect in view.left(line) if line.is_after(effect))
 
 
 def _entries(timeline: Lineage, records: list[Record]) -> Iterator[CallEntry]:

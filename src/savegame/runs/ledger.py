@@ -375,7 +375,12 @@ def for_fork(
     calls = {name: value for name, value in records.get(CALL, {}).items() if reply and name.startswith(f"{reply}:")}
     again = newest_generation(calls)
     known = {name: value for name, value in calls.items() if is_settled(value)}
-    own = {name: value for name, value in calls.items() if name in keys and value["status"] == CallStatus.WAITING}
+    before = {"status": CallStatus.WAITING.value, "made_in": source}
+    own = {
+        name: {**value, "repeats": name, "before": before}
+        for name, value in calls.items()
+        if name in keys and value["status"] == CallStatus.WAITING
+    }
     return {
         CALL: {name: {"made_in": source, **value, "after": None} for name, value in known.items()} | own,
         ANSWER: {name: value for name, value in records.get(ANSWER, {}).items() if name in known},  # else it is asked again

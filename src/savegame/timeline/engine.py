@@ -140,6 +140,10 @@ class Ledger:
         """The records that change when a checkpoint becomes the head."""
         return {}
 
+    def for_restore(self, timeline: Lineage, frame: Frame | None) -> list[PutRecord]:
+        """Changes for the commit that makes a checkpoint the head (None: none), where runs go on as they find it."""
+        return []
+
     def yields(self, timeline: Lineage, record: Record, given: bytes | None) -> bool:
         """Whether a record may be replaced by that of a copy of its thread (None: removed)."""
         return True
