@@ -457,9 +457,10 @@ class Player:
         if head is None or head.id != to:
             self.world.wrong.append(f"after the undo of {place} to {to} the head is {head}")
         story, there = self.world.story(place), answered(self.messages(place, to))
-        remaining = {call.key for call in undone.left}
+        remaining, since = {call.key for call in undone.left}, self.thread(place).load(to).created_at
         for effect in self.listed(place):
-            if effect.token not in story.undone and base(effect.token) not in there and effect.key not in remaining:
+            is_after = effect.at > since and base(effect.token) not in there
+            if is_after and effect.token not in story.undone and effect.key not in remaining:
                 self.world.wrong.append(f"{effect} is after {to} in {place}, and neither undone nor left: {undone}")
 
     def listed(self, place: Place) -> Iterator[Any]:

@@ -15,6 +15,7 @@ max(k, n) effects if nobody says anything.
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import itertools
 import random
 from collections import Counter
@@ -129,6 +130,7 @@ class Effect:
     key: str
     same: Same
     token: Hashable
+    at: dt.datetime
 
 
 class World:
@@ -197,7 +199,7 @@ class World:
         token: Hashable = call.key if call.name == "pay" else (place, call.key)
         known = next((one for one in self.effects if one.token == token), None)
         if known is None or call.name != "pay":
-            known = Effect(len(self.effects) + 1, place, call.key, same, token)
+            known = Effect(len(self.effects) + 1, place, call.key, same, token, dt.datetime.now(dt.UTC))
             self.effects.append(known)
         self.begun.append(known.serial)
         self._check(story, known)

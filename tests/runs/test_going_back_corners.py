@@ -565,6 +565,17 @@ def test_an_undone_call_of_the_reply_at_the_point_is_made_again_and_its_neighbou
     assert len(set(desk.keys)) == len(desk.keys)
 
 
+def test_an_undone_call_that_was_open_at_the_head_is_not_asked_about(vault: Vault) -> None:
+    """The head lies between the reply and the answer, after a rewind. The call was made once, and taken back."""
+    desk = Desk(("pay", {"n": 1}))
+    desk.add("pay", idempotent=True, undo=desk.take_back)
+    desk.work(vault)
+    vault.thread("t").rewind(list(vault.thread("t").history(newest_first=False))[1].id)
+    vault.undo("t", to=desk.first(vault), tools=desk.box)
+    assert desk.back == [1]
+    assert desk.work(vault) == "Done."
+
+
 @pytest.mark.parametrize("where", ["undo before", "undo after"])
 @pytest.mark.parametrize("kind", [{}, {"idempotent": True}], ids=["plain", "idempotent"])
 def test_an_undo_that_was_cut_off_goes_on(vault: Vault, where: str, kind: dict[str, Any]) -> None:
