@@ -17,6 +17,7 @@ from bench.many import many
 from bench.measure import Call, disk_bytes, marks, rss_bytes, settle, summarise, summary, timed
 from bench.runs import resume, step
 from bench.sizes import Sizes
+from bench.work import work
 
 PADDED_FLUSH_S = 0.002
 
@@ -200,7 +201,7 @@ def memory_uncached(directory: Path, sizes: Sizes) -> dict[str, Any]:
 TASKS = {
     task.__name__: task
     for task in (update, flat, grow, grow_save, load, older, history, save, step, resume, disk, edits, threads, padded_threads)
-} | {"memory": memory, "memory_uncached": memory_uncached, "many": partial(many, "sqlite"), "pages": pages.sqlite}
+} | {"memory": memory, "memory_uncached": memory_uncached, "many": partial(many, "sqlite"), "pages": pages.sqlite, "work": work}
 
 
 def _run(calls: Iterable[Call]) -> None:

@@ -62,6 +62,7 @@ PLAN = (
     Task("saver_dicts", ("saver_savegame", "saver_sqlite"), once=True),
     Task("saver_messages", ("saver_savegame", "saver_sqlite"), once=True),
     Task("many", ("savegame", "savegame_file"), once=True),
+    Task("work", once=True),
     Task("pages", ("savegame", "pg_savegame"), once=True),
     Task("chat", ("saver_savegame", "saver_sqlite", "saver_delta"), once=True, turn=5),
     Task("short_chats", ("saver_savegame", "saver_sqlite", "saver_memory"), turn=1),

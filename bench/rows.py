@@ -30,8 +30,8 @@ class Row:
 def rows(results: Results) -> list[Row]:
     """All rows whose contestants took part."""
     makers: tuple[Callable[[Results], list[Row]], ...] = (
-        _update, _flat, _save, _load, _older, _history, _runs, _disk, _edits, _threads, _memory, _many, _savers, _postgres,
-        _pages,
+        _update, _flat, _save, _load, _older, _history, _runs, _disk, _edits, _threads, _memory, _many, _work, _savers,
+        _postgres, _pages,
     )  # fmt: skip
     return [row for maker in makers for row in maker(results)]
 
@@ -243,6 +243,17 @@ def _many(results: Results) -> list[Row]:
                 other = f"with a tenth of them {time_text(few_us)}"
                 text = f"10,000 conversations, {store}: {what}"
                 found.append(Row(f"many_{store.lower()}_{key}", text, time_text(all_us), other, all_us / few_us))
+    return found
+
+
+def _work(results: Results) -> list[Row]:
+    """A supervisor's look for work with 100 idle threads, and with very many."""
+    found: list[Row] = []
+    for entry in results.get("savegame", "work"):
+        for key, what in (("look", "look for work"), ("find", "look for mail and sleeps alone")):
+            many_us, few_us = (entry[f"{size}_{key}"]["median_us"] for size in ("many", "few"))
+            text = f"100,000 idle threads: {what}"
+            found.append(Row(f"work_{key}", text, time_text(many_us), f"with 100 {time_text(few_us)}", many_us / few_us))
     return found
 
 

@@ -42,6 +42,7 @@ class Sizes:
     conversations: int = 10_000
     per_agent: int = 100
     said: int = 50  # messages of each conversation
+    idle: int = 100_000  # threads that a supervisor finds nothing to do in
     listed: int = 10_000  # threads that the web page lists, and checkpoints of its longest thread
     looked_at: int | None = None  # pages of it that are opened; all
 
@@ -84,6 +85,7 @@ QUICK = Sizes(
     conversations=200,
     per_agent=10,
     said=10,
+    idle=200,
     listed=200,
     looked_at=2,
 )

@@ -372,6 +372,30 @@ def test_the_order_survives_clocks_that_jump(store: str, tmp_path: Path) -> None
     assert isinstance(vault.thread("t").state()["messages"][0]["timestamp"], dt.datetime)
 
 
+def test_an_inbox_that_is_written_to_all_the_time_stops_no_run(tmp_path: Path) -> None:
+    """What cannot be taken in now waits for the next look; nothing is lost."""
+
+    class Flooded(SQLiteStore):
+        flood: Any = None
+
+        def commit(self, changes: list[StoreChange]) -> list[int]:  # type: ignore[override]
+            if self.flood is not None:
+                self.flood()
+            return super().commit(changes)
+
+    store = Flooded(str(tmp_path / "v.db"))
+    with Vault(store) as vault, savegame.open(tmp_path / "v.db") as other, vault.run("t") as run:
+        numbers = iter(range(1000))
+        other.send("t", "first")
+        store.flood = lambda: other.send("t", str(next(numbers)))
+        assert run.user("hi", key="k")
+        run.model(lambda _: "hello")
+        store.flood = None
+        run.tools()
+        heard = [message["content"] for message in run.messages]
+    assert heard == ["hi", "hello", "first", *map(str, range(next(numbers)))]
+
+
 def test_a_message_taken_back_at_the_moment_it_is_taken_in_is_one_or_the_other(tmp_path: Path) -> None:
     """Every way that the two commits can follow each other: `unsend` tells the truth about what the conversation has."""
 

@@ -25,7 +25,7 @@ from savegame.runs.boundary import checked_moment, checked_pause
 from savegame.runs.conversation import NO_RESULT
 from savegame.runs.core import Go, KnownCall, PendingCall, RunCore
 from savegame.runs.lease import Hold
-from savegame.runs.listener import Listener
+from savegame.runs.listener import StopListener
 from savegame.runs.run import AT_ONCE, AnyRun, CutShort, Outcome, TimedOut, Usage, in_thread, takes_long
 from savegame.runs.toolbox import delays
 from savegame.store import Store
@@ -67,7 +67,7 @@ class AsyncRun(AnyRun):
         super().__init__(core, hold, store, thread_id)
         self._offload = offload
         self._turn = asyncio.Lock()
-        self._listener = Listener(self._ask_store)
+        self._listener = StopListener(self._ask_store)
         self._steps: dict[str, asyncio.Lock] = {}
 
     async def user(self, content: Any, key: str | None = None) -> bool:
@@ -84,7 +84,7 @@ class AsyncRun(AnyRun):
         question = self._question(options)
         with tracing.chat(self._thread_id) as span:
             try:
-                reply = await self._called(self._told(), llm, question)
+                reply = await self._called(llm, question, within=self._until_stopped())
             except CutShort:
                 await self._do(self._core.look)
                 raise
@@ -108,7 +108,7 @@ class AsyncRun(AnyRun):
         async with self._steps.setdefault(checked_id(name, "a step's name"), asyncio.Lock()):
             found = await self._do(self._core.step, name)
             if found is NO_RESULT:
-                found = await self._called(nullcontext(), work)
+                found = await self._called(work)
                 await self._do(self._core.keep_step, name, found)
             value: T = found
             return value
@@ -134,10 +134,10 @@ class AsyncRun(AnyRun):
         async with self._turn:
             return await self._offload.write(lambda: work(*given, **named))
 
-    # -- being told ----------------------------------------------------------------------------------
+    # -- being stopped ----------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _told(self, grace: float = 0.0) -> AsyncIterator[None]:
+    async def _until_stopped(self, grace: float = 0.0) -> AsyncIterator[None]:
         """Cancel what the block awaits, after some seconds of grace, once the run is asked to stop. Then raises CutShort."""
         try:
             async with asyncio.timeout(None) as limit:
@@ -239,7 +239,7 @@ class AsyncRun(AnyRun):
                 try:
                     if not go.tool.is_async:
                         return Outcome(go, done=True, value=await self._invoked(go))
-                    async with self._told(grace):
+                    async with self._until_stopped(grace):
                         return Outcome(go, done=True, value=await self._invoked(go))
                 except CutShort as error:
                     return Outcome(go, done=False, value=error)
@@ -269,15 +269,17 @@ class AsyncRun(AnyRun):
                 raise
             raise RuntimeError("the tool cancelled itself") from error
 
-    async def _called(self, told: AbstractAsyncContextManager[None], function: Callable[..., Any], *given: Any) -> Any:
+    async def _called(
+        self, function: Callable[..., Any], *given: Any, within: AbstractAsyncContextManager[None] | None = None
+    ) -> Any:
         """Call a user's function. If it is cancelled in its thread, it keeps running: then the lease is left to expire.
 
-        What it returns is awaited inside `told`.
+        An awaitable that it returns is awaited inside `within`.
         """
         try:
             found = await begun(function, *given)
         except asyncio.CancelledError:
             self._hold.left_running |= not inspect.iscoroutinefunction(function)
             raise
-        async with told:
+        async with within or nullcontext():
             return await settled(found)

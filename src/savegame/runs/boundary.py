@@ -8,22 +8,27 @@ ledger, timeline and what is below them.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from savegame.checkpoint import Checkpoint
 from savegame.details import Details
-from savegame.errors import InvalidInputError, Paused, Stopped
+from savegame.errors import ConflictError, InvalidInputError, Paused, Stopped
 from savegame.model import Kind, Status
 from savegame.runs import inbox
 from savegame.runs.conversation import RunConversation
-from savegame.runs.inbox import Mail, StopRequest, Waiting, number_name, time_of, user_message
+from savegame.runs.inbox import Inbox, Mail, StopRequest, number_name, time_of, user_message
 from savegame.runs.ledger import IGNORED, INPUT_KEY
 from savegame.store import Expect, PutRecord, StoreChange
 from savegame.timeline.companions import DUE, INBOX, RUN, SLEPT
 from savegame.waiting.retrying import PLANS, retried
+
+logger = logging.getLogger("savegame")
+
+T = TypeVar("T")
 
 OVER: Final = ("completed", "halted", "failed")
 """The statuses of threads that nothing is left to do in."""
@@ -67,7 +72,17 @@ class RunBoundary(RunConversation):
     def look(self) -> int:
         """Take in what waits in the inbox; returns the number of messages. Raises Stopped if this run was stopped."""
         self.check()
-        return retried(self._take_in, tries=PLANS)  # retried if something came meanwhile
+        return self._if_quiet(self._take_in) or 0
+
+    def _if_quiet(self, work: Callable[[], T]) -> T | None:
+        """The result of something that expects the inbox as it was read; None if others keep writing to it."""
+        try:
+            return retried(work, tries=PLANS)
+        except ConflictError as error:
+            if type(error) is not ConflictError:
+                raise
+            logger.info("thread %r: messages come too quickly to be taken in now: %s", self._thread.id, error)
+            return None
 
     def _take_in(self, *, falls_asleep: str | None = None) -> int:
         found = inbox.read(self._thread)
@@ -80,13 +95,20 @@ class RunBoundary(RunConversation):
         new = self._unknown_messages(mail)
         changes = self._out_of_inbox(found, [*old, *(number_name(one.number) for one in mail)])
         if new:
-            self._append_all(new, [*changes, *self._waking(falls_asleep)], kind=Kind.MANUAL, status="in_progress")
-            self._asleep = None
+            self._append_user(new, changes, falls_asleep)
         else:
             self._commit(changes)
         return len(new)
 
-    def _ready(self, found: Waiting) -> list[Mail]:
+    def _append_user(
+        self, messages: Sequence[dict[str, Any]], beside: Sequence[StoreChange] = (), falls_asleep: str | None = None
+    ) -> None:
+        """Add messages of users, which end a sleep."""
+        changes = [*beside, *self._waking(falls_asleep)]
+        self._append_all(messages, changes, kind=Kind.MANUAL, status="in_progress")
+        self._asleep = None
+
+    def _ready(self, found: Inbox) -> list[Mail]:
         """The messages to take in now: none while calls have no answer, or if all are older than the end of the run."""
         if not found.mail or self._waits_for_tools():
             return []
@@ -99,11 +121,11 @@ class RunBoundary(RunConversation):
         new: dict[str, dict[str, Any]] = {}
         for one in mail:
             if one.key not in known and one.key not in new:
-                said = {} if isinstance(one.content, Mapping) else {"timestamp": time_of(one.sent_at)}
-                new[one.key] = user_message(one.content) | said | {INPUT_KEY: one.key}
+                sent = {} if isinstance(one.content, Mapping) else {"timestamp": time_of(one.sent_at)}
+                new[one.key] = user_message(one.content) | sent | {INPUT_KEY: one.key}
         return list(new.values())
 
-    def _out_of_inbox(self, found: Waiting, names: Sequence[str]) -> list[StoreChange]:
+    def _out_of_inbox(self, found: Inbox, names: Sequence[str]) -> list[StoreChange]:
         """Remove records from the inbox if it is still as it was found: a message may have been taken back."""
         return [
             Expect(self._thread.key, kind=INBOX, names=found.names),
@@ -117,7 +139,10 @@ class RunBoundary(RunConversation):
             if any(one.get(INPUT_KEY) == key for one in self.messages):
                 return False
             message[INPUT_KEY] = key
-        return retried(partial(self._add, message, key), tries=PLANS)
+        added = self._if_quiet(partial(self._add, message, key))
+        if added is None:
+            self._append_user([message])
+        return added is not False
 
     def _add(self, message: dict[str, Any], key: str | None) -> bool:
         found = inbox.read(self._thread)
@@ -126,9 +151,7 @@ class RunBoundary(RunConversation):
             return False
         mail = [] if self._waits_for_tools() else found.mail  # this message reopens the thread for all of them
         changes = self._out_of_inbox(found, [number_name(one.number) for one in mail]) if mail else []
-        new = [*self._unknown_messages(mail), message]
-        self._append_all(new, [*changes, *self._waking()], kind=Kind.MANUAL, status="in_progress")
-        self._asleep = None
+        self._append_user([*self._unknown_messages(mail), message], changes)
         return True
 
     # -- stopping ----------------------------------------------------------------------------------
@@ -140,7 +163,7 @@ class RunBoundary(RunConversation):
     def _is_mine(self, stop: StopRequest | None) -> bool:
         return stop is not None and stop.epoch == self._hold.epoch
 
-    def obey(self, found: Waiting) -> NoReturn:
+    def obey(self, found: Inbox) -> NoReturn:
         """Halt the thread, unless it has ended by itself, and raise Stopped."""
         assert found.stop is not None
         reason = found.stop.reason
@@ -150,7 +173,7 @@ class RunBoundary(RunConversation):
             self.stop(reason, found)
         raise Stopped(f"thread {self._thread.id!r}: the run was stopped: {reason}", reason=reason)
 
-    def stop(self, reason: str, found: Waiting | None = None) -> None:
+    def stop(self, reason: str, found: Inbox | None = None) -> None:
         """Halt the thread: in one commit with the answers to calls that were not begun."""
         found = found or inbox.read(self._thread)
         old = [] if found.stop is None else [self._record(INBOX, inbox.STOP, None)]
@@ -166,12 +189,12 @@ class RunBoundary(RunConversation):
         self._ended(found)
         return checkpoint
 
-    def _ending(self, found: Waiting) -> list[PutRecord]:
+    def _ending(self, found: Inbox) -> list[PutRecord]:
         """What goes along with the end of a run: it is remembered which messages waited, and there is no sleep any more."""
         ignored = [self._record(RUN, IGNORED, found.newest)] if found.mail else []
         return [*ignored, *([] if self._asleep is None else [self._record(DUE, SLEEP, None)])]
 
-    def _ended(self, found: Waiting) -> None:
+    def _ended(self, found: Inbox) -> None:
         self._asleep = None
         if found.mail:
             self._noted[IGNORED] = found.newest
@@ -183,8 +206,7 @@ class RunBoundary(RunConversation):
         self.check()
         if self._thread.named(SLEPT, name) is not None:
             return
-        came = retried(partial(self._take_in, falls_asleep=name), tries=PLANS)
-        if came or self._is_over(name):
+        if self._if_quiet(partial(self._take_in, falls_asleep=name)) or self._is_over(name):
             return
         now = self._thread.store.clock()
         due = self._asleep

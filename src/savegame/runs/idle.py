@@ -71,7 +71,7 @@ def until_of(thread: Timeline) -> int | None:
     return None if record is None else int(thread.read(record)["until"])
 
 
-def _ignored(thread: Timeline, status: str, waiting: inbox.Waiting) -> int:
+def _ignored(thread: Timeline, status: str, waiting: inbox.Inbox) -> int:
     """The newest message that does not reopen a thread: those that waited when it was ended on purpose."""
     if status in CLOSED:
         record = thread.named(RUN, IGNORED)

@@ -53,7 +53,7 @@ class StopRequest(NamedTuple):
     mail: int
 
 
-class Waiting(NamedTuple):
+class Inbox(NamedTuple):
     """What is in an inbox, and the names of all its records."""
 
     mail: list[Mail]
@@ -80,7 +80,7 @@ def user_message(content: Any) -> dict[str, Any]:
     return given.to_dict()
 
 
-def read(thread: Timeline) -> Waiting:
+def read(thread: Timeline) -> Inbox:
     """What waits in the inbox of a thread, in order."""
     mail: list[Mail] = []
     stop: StopRequest | None = None
@@ -92,7 +92,7 @@ def read(thread: Timeline) -> Waiting:
             stop = StopRequest(value["epoch"], value["reason"], value["mail"])
         elif record.name.isdecimal():
             mail.append(Mail(int(record.name), value["key"], value["content"], value["sent_at"]))
-    return Waiting(mail, stop, frozenset(names))
+    return Inbox(mail, stop, frozenset(names))
 
 
 def read_stop(thread: Timeline) -> StopRequest | None:

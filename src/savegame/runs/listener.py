@@ -20,7 +20,7 @@ EVERY_S: Final = 0.5
 """Seconds between two looks."""
 
 
-class Listener:
+class StopListener:
     """Asks `is_stopped` as long as there is a block to tell."""
 
     def __init__(self, is_stopped: Callable[[], Awaitable[bool]]) -> None:

@@ -90,7 +90,7 @@ class RunInfo:
     reason: Reason | None = None
 
 
-class Work(NamedTuple):
+class Resumable(NamedTuple):
     """The runs to resume now, and in how many seconds the next sleep ends (None: there is none)."""
 
     runs: list[StaleRun]
@@ -345,7 +345,7 @@ class Runner:
             (stop or threading.Event()).wait(pause_s(work, poll))
         return resumed
 
-    def work(self, give_up_after: int, *, patient: bool) -> Work:
+    def work(self, give_up_after: int, *, patient: bool) -> Resumable:
         """The runs to resume now, without damaged and stuck ones; stuck ones are marked as failed.
 
         `patient`: return nothing if the store is unavailable, instead of raising.
@@ -356,7 +356,7 @@ class Runner:
             if not patient:
                 raise
             logger.warning("nothing can be resumed at the moment: %s", error)
-            return Work([], None)
+            return Resumable([], None)
         sound = [_as_stale(run) for run, _ in found if run is not None and run.stale and run.damage is None]
         for run in sound:
             if run.takeovers >= give_up_after:
@@ -364,7 +364,7 @@ class Runner:
         now = self._engine.store.clock()
         sleeping = [until for run, until in found if until is not None and run is None and until > now]
         next_s = (min(sleeping) - now) / 1_000_000 if sleeping else None
-        return Work([run for run in sound if run.takeovers < give_up_after], next_s)
+        return Resumable([run for run in sound if run.takeovers < give_up_after], next_s)
 
     def begin(self, run: StaleRun) -> int | None:
         """The epoch of the newest lease, before a run is resumed; None if another process was quicker."""
@@ -453,7 +453,7 @@ class Runner:
         return time_of(self._engine.store.clock())
 
 
-def pause_s(work: Work, poll: dt.timedelta) -> float:
+def pause_s(work: Resumable, poll: dt.timedelta) -> float:
     """For how many seconds a supervisor waits before it looks for work again."""
     longest = poll.total_seconds()
     return longest if work.next_s is None else min(longest, work.next_s)

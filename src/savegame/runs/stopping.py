@@ -47,6 +47,8 @@ def leave(thread: Timeline, hold: Hold, *, stale: bool) -> None:
         request = None if hold.left_running else inbox.read_stop(thread)
         if request is not None and request.epoch == hold.epoch:
             stop_now(thread, request.reason)
+    except Busy:  # the caller of `stop`, who finds the lease released, or the next run
+        return
     except SavegameError as error:  # it must not hide how the run ended
         logger.warning("thread %r: whether it was asked to stop is unknown: %s", thread.id, error)
 
@@ -54,15 +56,18 @@ def leave(thread: Timeline, hold: Hold, *, stale: bool) -> None:
 def stop(thread: Timeline, reason: str) -> bool:
     """`Vault.stop`."""
     last = ConflictError(f"thread {thread.id!r}: its runs change too quickly to stop one")
+    asked = False
     for _ in range(TRIES):
         row = thread.row()
         if row is None or not (row.head or row.lease):
             raise ThreadNotFound(f"thread not found: {thread.id!r} has no checkpoints and no run")
         try:
             if not is_held(row, thread.store.clock()):
-                return stop_now(thread, reason)
+                before = stop_now(thread, reason)
+                return before not in OVER or (asked and before == "halted")  # a holder that we asked obeyed meanwhile
             if row.lease is not None and _ask(thread, row.lease.epoch, reason):
                 return True
+            asked = True
         except (Busy, Fenced) as error:  # the lease changed hands
             last = error
     raise gave_up(last, TRIES) from last
@@ -76,16 +81,16 @@ def _ask(thread: Timeline, epoch: int, reason: str) -> bool:
     return row is not None and row.lease is not None and row.lease.epoch == epoch
 
 
-def stop_now(thread: Timeline, reason: str) -> bool:
-    """Halt a thread that no run holds. Returns False if it had ended. Raises Busy."""
+def stop_now(thread: Timeline, reason: str) -> str:
+    """Halt a thread that no run holds, unless it has ended. Returns the status that it had. Raises Busy."""
     hold = Hold(thread.store, thread.key, MOMENT_US)
     done = False
     try:
         core = RunCore(thread, Toolbox(), hold, Strategy("after_tool_call"))
-        is_over = str.__str__(core.status) in OVER
-        if not is_over:
+        before = str.__str__(core.status)
+        if before not in OVER:
             core.stop(reason)
         done = True
-        return not is_over
+        return before
     finally:
         hold.release(stale=hold.taken_from is not None and not done)
