@@ -262,6 +262,15 @@ class Player:
             if self.checkpoints(new):
                 self.begin_fork(place, new)
 
+    def split(self, place: Place, b: int, c: int) -> None:
+        """A run ends in the middle, a fork is made right there, and both go on."""
+        with suppress(Crash):
+            self.crash(place, b, c)
+        self.world.fuse = 0
+        self.fork(place, b, 1)
+        self.run(self.places[-1], 0, c)
+        self.run(place, 0, c)
+
     def begin_fork(self, place: Place, new: Place) -> None:
         story = self.world.stories[new] = self.world.story(place).born()
         story.see(messages := self.messages(new))

@@ -26,8 +26,8 @@ from savegame.stores.postgres import PostgresStore
 from savegame.stores.sqlite import SQLiteStore
 
 WEIGHTS = {
-    "run": 6, "crash": 4, "rewind": 6, "fork": 2, "restore": 2, "carry": 1, "prune": 1, "remove": 1, "delete": 1, "retain": 1,
-    "answer": 2, "resolve": 2, "stop": 1, "send": 1, "differ": 1, "undo": 3,
+    "run": 6, "crash": 4, "rewind": 6, "fork": 2, "split": 2, "restore": 2, "carry": 1, "undo": 3,
+    "prune": 1, "remove": 1, "delete": 1, "retain": 1, "answer": 2, "resolve": 2, "stop": 1, "send": 1, "differ": 1,
 }  # fmt: skip
 NAMES = tuple(name for name, weight in WEIGHTS.items() for _ in range(weight))
 STORES: dict[str, Any] = {"memory": MemoryStore, "file": FileStore, "sqlite": SQLiteStore, "postgres": PostgresStore}
