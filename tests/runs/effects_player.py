@@ -86,8 +86,7 @@ class Player:
                 move(place, b, c)
             self.world.fuse = self.world.undo_fails = 0
             self.stopping = False
-            for label in sorted(self.world.unsure):
-                self.world.compare(self.vault(label), label)
+            self.look_into_tables()
             for one in self.places if name == "restore" else [place]:
                 self.look(one)
             self.check()
@@ -98,6 +97,10 @@ class Player:
         for label in {label for label, _ in self.places}:
             self.world.wrong += [str(problem) for problem in self.vault(label).verify().problems]
         self.check()
+
+    def look_into_tables(self) -> None:
+        for label in sorted(self.world.unsure):
+            self.world.compare(self.vault(label), label)
 
     def check(self) -> None:
         if self.world.wrong:
@@ -267,6 +270,7 @@ class Player:
         with suppress(Crash):
             self.crash(place, b, c)
         self.world.fuse = 0
+        self.look_into_tables()
         self.fork(place, b, 1)
         self.run(self.places[-1], 0, c)
         self.run(place, 0, c)
