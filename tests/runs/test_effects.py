@@ -446,6 +446,19 @@ def test_a_call_that_is_open_at_the_fork_stays_the_sources(vault: Vault, mark: d
     assert waiting.key in world.keys_of()
 
 
+def test_an_open_call_stays_the_sources_when_the_fork_discards(vault: Vault) -> None:
+    world = World().add()
+    world.wanted = [[PAY, ("pay", {"order": 8})]]
+    with vault.run("t", tools=world.box) as run:
+        run.user("hi", key="first")
+        run.model(world.llm)
+    vault.thread("t").fork("f")
+    vault.answer("f", world.held_back(vault, "f"), value=True)
+    held = world.held_back_after(vault, "pay", thread_id="f")
+    vault.thread("f").rewind(1, discard=True)
+    assert world.held_back(vault, "f") == held
+
+
 def test_an_open_read_is_made_by_both(vault: Vault) -> None:
     world = World().add(read_only=True)
     with vault.run("t", tools=world.box) as run:

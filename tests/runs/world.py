@@ -85,11 +85,11 @@ class World:
             except Paused as paused:
                 vault.answer(thread_id, paused.call, True, **answer)
 
-    def held_back_after(self, vault: Vault, *names: str) -> CallEntry:
+    def held_back_after(self, vault: Vault, *names: str, thread_id: str = "t") -> CallEntry:
         """Play until a person is asked, after these tools were called; the call that waits."""
         made = len(self.made)
         try:
-            self.play(vault)
+            self.play(vault, thread_id)
         except Paused as paused:
             entry: CallEntry = paused.call
             assert [name for name, _ in self.made[made:]] == list(names)

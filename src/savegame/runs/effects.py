@@ -181,6 +181,11 @@ class LedgerView:
                     if self._may_be_begun(entry.key):
                         yield Effect(replace(entry, after=frame.seq), How.MAYBE)
 
+    def unnoted(self, leaves: Collection[Frame], line: LineView) -> list[Effect]:
+        """Those of kept replies that lie off a line, and that no record of kind EFFECT tells of."""
+        found = (effect for effect in self.kept_replies(leaves) if effect.entry.key not in self.records)
+        return [effect for effect in found if not line.has(effect.entry)]
+
     def _may_be_begun(self, key: str) -> bool:
         entry = self.calls.get(key)
         return entry is None or (entry.status == CallStatus.WAITING and key in self._approved)
@@ -375,7 +380,7 @@ def left_open(thread: Lineage, frame: Frame | None) -> list[Effect]:
         return []
     view = LedgerView(thread)
     line = view.line(0 if frame is None else frame.seq)
-    return [effect for effect in view.kept_replies([view.frames[row.head]]) if not line.has(effect.entry)]
+    return view.unnoted([view.frames[row.head]], line)
 
 
 def has_kept_result(thread: Lineage, key: str | None) -> bool:

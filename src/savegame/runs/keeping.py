@@ -148,10 +148,10 @@ class RunLedger(Ledger):
     def evidence(self, timeline: Lineage, frames: list[Frame], drop: set[int], head: int) -> list[PutRecord]:
         """`Ledger.evidence`: how far lines that were left are removed, and the calls that only their replies tell of."""
         bases = {frame.seq: frame.base for frame in frames}
-        line = set()
-        while head in bases:
-            line.add(head)
-            head = bases[head]
+        line, seq = set(), head
+        while seq in bases:
+            line.add(seq)
+            seq = bases[seq]
         off = drop - line
         kinds = timeline.kinds() if off else []
         row = timeline.row()
@@ -162,7 +162,7 @@ class RunLedger(Ledger):
         view = LedgerView(timeline)
         newest = max(max(off), int(view.markers.get(PRUNED, 0)))
         body = timeline.engine.wrap_record(newest, RUN, PRUNED)
-        return [*_traces(timeline, list(view.kept_replies(leaves))), PutRecord(timeline.key, RUN, PRUNED, body)]
+        return [*_traces(timeline, view.unnoted(leaves, view.line(head))), PutRecord(timeline.key, RUN, PRUNED, body)]
 
     def mend(self, timeline: Lineage) -> list[str]:
         """`Ledger.mend`."""

@@ -375,9 +375,9 @@ def for_fork(
     calls = {name: value for name, value in records.get(CALL, {}).items() if reply and name.startswith(f"{reply}:")}
     again = newest_generation(calls)
     known = {name: value for name, value in calls.items() if is_settled(value)}
-    before = {"status": CallStatus.WAITING.value, "made_in": source}
+    known_of = {"status": CallStatus.WAITING.value, "made_in": source}
     own = {
-        name: {**value, "repeats": name, "before": before}
+        name: {**value, "repeats": name, "before": known_of}
         for name, value in calls.items()
         if name in keys and value["status"] == CallStatus.WAITING
     }
