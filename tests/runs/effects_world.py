@@ -64,6 +64,8 @@ class Story:
     """Keys of calls that a person let run."""
     closed: set[str] = field(default_factory=set)
     """Keys of calls that a person refused, or answered with the kept result."""
+    spoken: set[str] = field(default_factory=set)
+    """Keys of calls that a person let run, or not, where this came from."""
     presumed: set[str] = field(default_factory=set)
     """Keys of calls that were open where this was forked."""
     inherited: set[Hashable] = field(default_factory=set)
@@ -71,7 +73,8 @@ class Story:
 
     def born(self) -> Story:
         """The story of a fork or copy: it knows the same, and nobody has said anything there."""
-        return replace(copy.deepcopy(self), allowed=set(), closed=set())
+        spoken = self.spoken | self.allowed | self.closed
+        return replace(copy.deepcopy(self), allowed=set(), closed=set(), spoken=spoken)
 
     def see(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Look at the conversation of the head; empty, it is another one than the source's."""
@@ -89,7 +92,7 @@ class Story:
     def counts(self, token: Hashable) -> bool:
         """Whether an effect is one that nobody has agreed to: of an open call, until somebody has said something about it."""
         if isinstance(token, tuple) and token[0] == "open":
-            return token[1] not in self.allowed | self.closed
+            return token[1] not in self.allowed | self.closed | self.spoken
         return token not in self.undone and token not in self.permitted
 
     def left(self, same: Same) -> int:
