@@ -231,7 +231,7 @@ class Player:
         if call.name in self.world.free:
             self.world.wrong.append(f"a person was asked about {call.name} in {place}: {call.asked}")
         story = self.world.story(place)
-        if call.name != "wire" and not story.left((call.name, call.arguments["item"])):
+        if call.name != "wire" and not story.unsure and not story.left((call.name, call.arguments["item"])):
             self.world.wrong.append(f"a person was asked in {place} with nothing left elsewhere: {call.asked}")
 
     # -- going back --------------------------------------------------------------------------------
@@ -278,11 +278,13 @@ class Player:
     def begin_fork(self, place: Place, new: Place) -> None:
         story = self.world.stories[new] = self.world.story(place).born()
         story.see(messages := self.messages(new))
-        story.presumed |= self.open_at(messages)
-        for key in story.presumed:
+        here = self.open_at(messages)
+        story.presumed |= here
+        for key in here:
             if not any(base(token) == key for token in story.known):
                 story.known["open", key] = story.line[key]
         story.inherited = set(story.known)
+        story.unsure |= place in self.undoing
         self.places.append(new)
 
     def open_at(self, messages: list[dict[str, Any]]) -> set[str]:

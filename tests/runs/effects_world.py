@@ -66,6 +66,8 @@ class Story:
     """Keys of calls that a person refused, or answered with the kept result."""
     spoken: set[str] = field(default_factory=set)
     """Keys of calls that a person let run, or not, where this came from."""
+    unsure: bool = False
+    """Whether it was forked while an undo of the source was not at its end: what that has done is not written down yet."""
     presumed: set[str] = field(default_factory=set)
     """Keys of calls that were open where this was forked."""
     inherited: set[Hashable] = field(default_factory=set)
