@@ -87,6 +87,6 @@ QUICK = Sizes(
     said=10,
     idle=200,
     listed=200,
-    looked_at=2,
+    looked_at=1,
 )
 """For a smoke test: the figures mean little, and no limit applies."""

@@ -4,6 +4,7 @@ random examples. The default run draws the same every time, so that it says some
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
 import sys
@@ -25,6 +26,8 @@ __all__ = ["postgres_server", "postgres_url"]
 hypothesis.settings.register_profile("steady", derandomize=True, database=None, deadline=None)
 hypothesis.settings.register_profile("campaign", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("campaign" if "--campaign" in sys.argv else "steady")
+
+gc.disable()  # until all tests are collected: nothing of those is garbage, and half of the time would go into looking
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script: what tests start must hear Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -62,12 +65,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.requirement(line))
     if config.getoption("--quick"):
         items[:] = [item for item in items if is_quick(item)]
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # first, so that none of them is left alone at the end
     if config.getoption("--campaign"):
         return
     skip = pytest.mark.skip(reason="a long campaign: run with --campaign")
     for item in items:
         if item.get_closest_marker("campaign"):
             item.add_marker(skip)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """What is there now stays to the end: the collector looks at what tests make, not at all of them each time."""
+    hypothesis.given(hypothesis.strategies.none())(lambda _: None)()  # makes what it later looks for among what is not frozen
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ from savegame.opening import open_async
 from savegame.opening import open_vault as open  # noqa: A004 - the public name
 from savegame.present.diffs import Diff
 from savegame.runs.arun import AsyncRun
+from savegame.runs.budget import Budget
 from savegame.runs.inbox import InboxMessage
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.run import Run
@@ -78,6 +79,7 @@ __all__ = [
     "Attachment",
     "AttachmentType",
     "Autosave",
+    "Budget",
     "Busy",
     "Call",
     "CallEntry",

@@ -28,6 +28,7 @@ from savegame.messages.agents import Agents, AgentSaves
 from savegame.model import NEW_ID, checked_duration
 from savegame.runs import tracing
 from savegame.runs.arun import AsyncRun, called, settled
+from savegame.runs.budget import Budget
 from savegame.runs.run import in_thread
 from savegame.runs.runner import StaleRun, pause_s
 from savegame.runs.toolbox import Toolbox
@@ -552,13 +553,14 @@ class AsyncVault(_Face[Vault]):
         tools: Toolbox | None = None,
         strategy: Strategy | str | None = None,
         lease: dt.timedelta = dt.timedelta(seconds=30),
+        budget: Budget | None = None,
     ) -> AbstractAsyncContextManager[AsyncRun]:
         """`Vault.run`, entered with `async with`, which takes the lease; its end releases it, even if cancelled.
 
         Tools may be asynchronous, except transactions.
         """
-        driver, runner = partial(AsyncRun, self._offload), self._sync.rooms.runner
-        run = runner.run(thread_id, agent, tools, lease, driver, strategy=strategy, awaits=True)
+        driver = self._sync.rooms.driver(partial(AsyncRun, self._offload), agent, budget)
+        run = self._sync.rooms.runner.run(thread_id, agent, tools, lease, driver, strategy=strategy, awaits=True)
         return _Running(self._offload, run, tracing.run(thread_id, agent))
 
     async def supervise(

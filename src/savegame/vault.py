@@ -12,9 +12,10 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from inspect import isclass
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from savegame.checkpoint import Checkpoint
 from savegame.encoding.classes import Upcast
@@ -50,6 +51,7 @@ from savegame.model import (
     checked_text,
 )
 from savegame.present.diffs import Diff, changes_between
+from savegame.runs.budget import Budget
 from savegame.runs.inbox import InboxMessage
 from savegame.runs.interrupts import graph_status
 from savegame.runs.keeping import RunLedger
@@ -110,6 +112,9 @@ def check_options(namespace: str, retention: Retention | None, cache_bytes: int)
     checked_number(cache_bytes, "cache_bytes")
 
 
+R = TypeVar("R")
+
+
 class Rooms(NamedTuple):
     """The working parts of a vault."""
 
@@ -117,6 +122,17 @@ class Rooms(NamedTuple):
     conversations: Conversations
     agents: Agents
     runner: Runner
+
+    def driver(self, make: Callable[..., R], agent: str | None, budget: Budget | None) -> Callable[..., R]:
+        """Makes a run with this budget that shows the model the agent's system prompt."""
+        if budget is not None and not isinstance(budget, Budget):
+            raise InvalidInputError(f"budget must be a Budget(tokens=…, cost=…), not {type(budget).__name__}")
+        load = None if agent is None else partial(self.agents.load, agent)
+
+        def driver(*given: Any) -> R:
+            return make(*given, budget=budget, load_agent=load)
+
+        return driver
 
 
 class _Above(Above):
@@ -469,14 +485,17 @@ class Vault:
         tools: Toolbox | None = None,
         strategy: Strategy | str | None = None,
         lease: dt.timedelta = dt.timedelta(seconds=30),
+        budget: Budget | None = None,
     ) -> AbstractContextManager[Run]:
         """Work on a thread under a lease: `with vault.run("support-42", tools=tools) as run:`. Call it again to resume.
 
         Raises Busy if another process or thread holds the lease. A holder whose process on this machine has ended is replaced
         at once, others after their lease expired. While it is held, other writers cannot move the head. Every reply and result
         is saved at once; `strategy` chooses those that the vault's retention keeps longest (default: those after tool calls).
+        With a `budget` the run halts once that much is spent. The model is shown the system prompt of the `agent`.
         """
-        return self.rooms.runner.run(thread_id, agent, tools, lease, Run, strategy=strategy)
+        driver = self.rooms.driver(Run, agent, budget)
+        return self.rooms.runner.run(thread_id, agent, tools, lease, driver, strategy=strategy)
 
     def calls(self, thread_id: str) -> Iterator[CallEntry]:
         """The ledger of a thread: the status and outcome of each tool call, then the interrupts of its LangGraph graph.

@@ -153,6 +153,38 @@ def test_copies_that_early_versions_made_are_said_to_be_out_of_reach(vault: Vaul
     assert {name.partition("␟")[0] for name in everything_in(vault)} == {"other"}
 
 
+def test_erasing_only_what_was_made_from_a_thread_suspects_neither_that_nor_its_other_copies(
+    vault: Vault, saver: SavegameSaver
+) -> None:
+    told(saver)
+    for name in ("one", "other"):
+        saver.copy_thread("u7", name)
+    vault.thread("u7").fork("fork")
+    saver.copy_thread("one", "copy of one")
+    for name in ("copy of one", "fork", "other"):
+        vault.thread(name).attach_subject(name)
+        assert vault.erase(name, dry_run=True).unreached == ()
+        assert vault.erase(name) == Erased((name, f"{name}␟sub", f"{name}␟sub|deep"), ())
+    assert {name.partition("␟")[0] for name in everything_in(vault)} == {"u7", "one"}
+    assert len(nested(saver).get_state(config("u7")).values["messages"]) == 3
+
+
+def test_a_copy_without_a_link_is_still_suspected_beside_those_with_one(vault: Vault, saver: SavegameSaver) -> None:
+    told(saver)
+    for name in ("early", "late"):
+        saver.copy_thread("u7", name)
+    vault.store.commit(
+        [
+            PutRecord(ThreadKey(vault.namespace, found), SOURCE, origin, None)
+            for found in everything_in(vault)
+            if found.startswith("early")
+            for origin in vault.thread(found).records(SOURCE)
+        ]
+    )
+    vault.thread("late").attach_subject("ann")
+    assert [what.split("'")[1] for what in vault.erase("ann").unreached] == ["early", "early␟sub", "early␟sub|deep"]
+
+
 def test_a_graph_that_goes_on_links_what_early_versions_wrote(vault: Vault, saver: SavegameSaver) -> None:
     told(saver)
     as_early_versions_wrote_it(vault)

@@ -79,7 +79,7 @@ LONG = settings(STEADY, max_examples=1000, stateful_step_count=30)
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = STEADY
 TestSQLite = SQLiteMachine.TestCase
-TestSQLite.settings = STEADY
+TestSQLite.settings = FEW
 TestFile = FileMachine.TestCase
 TestFile.settings = FEW
 TestPostgres = PostgresMachine.TestCase

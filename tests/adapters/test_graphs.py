@@ -438,29 +438,25 @@ def turns(graph: Any, start: int, end: int) -> None:
         graph.invoke(person("weather" if number % 10 == 0 else "hi", number), config())
 
 
-@pytest.fixture(scope="module")
-def after_200_turns() -> list[dict[str, Any]]:
-    """What LangGraph's own saver tells of 200 turns."""
-    graph = tool_loop(InMemorySaver())
-    turns(graph, 0, 200)
-    return told(graph)
-
-
-def test_200_turns(saver: SavegameSaver, after_200_turns: list[dict[str, Any]]) -> None:
-    graph = tool_loop(saver)
-    turns(graph, 0, 200)
-    assert told(graph) == after_200_turns
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.campaign)])
+def test_many_turns(saver: SavegameSaver, count: int) -> None:
+    graph, stock = tool_loop(saver), tool_loop(InMemorySaver())
+    turns(graph, 0, count)
+    turns(stock, 0, count)
+    assert told(graph) == told(stock)
     messages = graph.get_state(config()).values["messages"]
-    assert len(messages) == 200 * 2 + 20 * 3
+    assert len(messages) == count * 2 + count // 10 * 3
     assert saver.vault.thread("t").state()["channel_values"]["messages"][0]["content"] == "weather"
     assert saver.vault.verify().ok
 
 
-def test_200_turns_with_a_new_start_every_50(on_disk: Opener, after_200_turns: list[dict[str, Any]]) -> None:
+def test_200_turns_with_a_new_start_every_50(on_disk: Opener) -> None:
+    stock = tool_loop(InMemorySaver())
+    turns(stock, 0, 200)
     for start in range(0, 200, 50):
         graph = tool_loop(SavegameSaver(on_disk()))
         turns(graph, start, start + 50)
-    assert told(graph) == after_200_turns
+    assert told(graph) == told(stock)
 
 
 # -- both colours ----------------------------------------------------------------------------------

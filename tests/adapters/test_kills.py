@@ -160,8 +160,8 @@ def kill_over_and_over(where: Path, kills: int, *, lies: bool = False) -> Figure
     return figures
 
 
-def test_20_kills_and_no_finished_task_runs_again(tmp_path: Path) -> None:
-    figures = kill_over_and_over(tmp_path, 20)
+def test_10_kills_and_no_finished_task_runs_again(tmp_path: Path) -> None:
+    figures = kill_over_and_over(tmp_path, 10)
     assert figures.wrong == []
     assert figures.again <= 2 * figures.kills  # two run side by side
 

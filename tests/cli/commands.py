@@ -40,6 +40,7 @@ class Done(NamedTuple):
 WARM = """
 import gc, importlib, json, os, pkgutil, socket, sys
 import pydantic.type_adapter, savegame.cli, savegame.stores.file, savegame.stores.postgres, savegame.stores.sqlite
+import savegame.adapters.langgraph_import
 for module in pkgutil.iter_modules(savegame.cli.__path__, "savegame.cli."):
     importlib.import_module(module.name)
 gc.freeze()
@@ -79,17 +80,18 @@ def warm() -> socket.socket:
     return ours
 
 
-def run(*arguments: object, **environment: str) -> Done:
+def run(*arguments: object, cwd: Path | None = None, **environment: str) -> Done:
     """The command to its end, its output to files. With an environment of its own it is started afresh."""
     command = [ENTRY, *map(str, arguments)]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         if environment:
-            started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=PLAIN | environment)
+            started = subprocess.Popen(
+                command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=PLAIN | environment
+            )
             code = started.wait(120)
         else:
-            socket.send_fds(
-                warm(), [json.dumps([os.getcwd(), *map(str, command)]).encode() + b"\n"], [out.fileno(), err.fileno()]
-            )
+            asked = json.dumps([str(cwd or Path.cwd()), *map(str, command)]).encode()
+            socket.send_fds(warm(), [asked + b"\n"], [out.fileno(), err.fileno()])
             code = int(warm().recv(16))
         shown = [(stream.seek(0), stream.read().decode())[1] for stream in (out, err)]
     assert "Traceback" not in shown[1], shown[1]

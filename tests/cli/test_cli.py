@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 import savegame
+from bench.rounds import PLAN
 from savegame.cli import demo
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,10 +101,19 @@ def test_the_demo_says_where_it_cannot_be_kept(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_benchmark_runs(tmp_path: Path) -> None:
+LIKE_ANOTHER = {"memory_uncached", "padded_threads", "pg_size", "saver_dicts", "short_chats"}
+"""Tasks of the benchmark that do with other sizes or settings what others do."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left_out", [LIKE_ANOTHER, pytest.param(set(), marks=pytest.mark.campaign)], ids=["most", "all"])
+def test_the_benchmark_runs(left_out: set[str], tmp_path: Path) -> None:
     """A small run with whatever contestants are installed: figures, a picture where it can be drawn, no judgement."""
-    results = tmp_path / "results.json"
-    done = run("bench", "--quick", "--rounds", "1", "--json", str(results), "--plot", str(tmp_path / "growth.png"), cwd=ROOT)
+    results, names = tmp_path / "results.json", {task.name for task in PLAN}
+    assert left_out < names
+    only = ["--only", *sorted(names - left_out)]
+    where = ["--json", str(results), "--plot", str(tmp_path / "growth.png")]
+    done = run("bench", "--quick", "--rounds", "1", *only, *where, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(results.read_text())
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import run
 
 import savegame
 from savegame.cli.printing import plural
 from savegame.present.text import size_text
-
-
-def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "savegame", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd, check=False)
 
 
 @pytest.fixture
@@ -34,12 +28,12 @@ def test_out_and_in_again(old: Path) -> None:
     before = (old / "old.db").read_bytes()
     done = run("export", "all.jsonl", "-s", "old.db", cwd=old)
     shown = size_text((old / "all.jsonl").stat().st_size)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"all.jsonl: 4 checkpoints exported, {shown}\n", "")
+    assert (done.code, done.out, done.err) == (0, f"all.jsonl: 4 checkpoints exported, {shown}\n", "")
     assert (old / "old.db").read_bytes() == before
     done = run("import", "file", "all.jsonl", "--store", "new.db", "--namespace", "there", cwd=old)
-    assert (done.returncode, done.stdout) == (0, "all.jsonl: 4 checkpoints imported\n")
+    assert (done.code, done.out) == (0, "all.jsonl: 4 checkpoints imported\n")
     done = run("import", "file", "all.jsonl", "-s", "new.db", "--namespace", "there", cwd=old)
-    assert (done.returncode, done.stdout) == (0, "all.jsonl: 0 checkpoints imported, all were imported before\n")
+    assert (done.code, done.out) == (0, "all.jsonl: 0 checkpoints imported, all were imported before\n")
     with savegame.open(old / "new.db", namespace="there") as vault:
         assert [(info.id, info.checkpoints) for info in vault.threads()] == [("a", 2), ("b", 1), ("c", 1)]
         assert vault.thread("a").state() == {"name": "again"}
@@ -53,12 +47,12 @@ def test_some_threads_only(old: Path) -> None:
         (["--namespace", "other"], 1),
     ):
         done = run("export", f"{count}.jsonl", "-s", "old.db", *options, cwd=old)
-        assert done.stdout.startswith(f"{count}.jsonl: {plural(count, 'checkpoint')} exported"), done.stderr
+        assert done.out.startswith(f"{count}.jsonl: {plural(count, 'checkpoint')} exported"), done.err
 
 
 def test_errors_are_one_line_and_their_exit_code(old: Path) -> None:
     (old / "mine").write_text("mine")
-    assert run("export", "all.jsonl", "-s", "old.db", cwd=old).returncode == 0
+    assert run("export", "all.jsonl", "-s", "old.db", cwd=old).code == 0
     lines = (old / "all.jsonl").read_bytes().splitlines(keepends=True)
     (old / "cut.jsonl").write_bytes(b"".join(lines[:-1]))
     with savegame.open(old / "other.db") as vault:
@@ -74,8 +68,8 @@ def test_errors_are_one_line_and_their_exit_code(old: Path) -> None:
         (("import", "file", "all.jsonl", "-s", "other.db"), savegame.ConflictError),
     ):
         done = run(*arguments, cwd=old)
-        assert done.returncode == error.exit_code, done.stdout + done.stderr
-        assert done.stderr.startswith("savegame: ")
-        assert done.stderr.count("\n") == 1
+        assert done.code == error.exit_code, done.out + done.err
+        assert done.err.startswith("savegame: ")
+        assert done.err.count("\n") == 1
     assert (old / "mine").read_text() == "mine"
     assert not {"missing.db", "new.db", "e.jsonl"} & {path.name for path in old.iterdir()}

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import commands
 import ormsgpack
 import pytest
-from commands import fits
+from commands import Done, fits
 
 import savegame
 from savegame.cli.json_output import OUTPUTS
@@ -126,9 +127,8 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "savegame", "import", "langgraph", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, check=False)
+def run(*arguments: str | Path, cwd: Path) -> Done:
+    return commands.run("import", "langgraph", *arguments, cwd=cwd)
 
 
 @contextmanager
@@ -160,11 +160,11 @@ def test_everything_comes_over_and_the_old_file_stays_as_it_is(old: Path, tmp_pa
     bytes_before = old.read_bytes()
     new = tmp_path / "new.db"
     done = run(old, "--store", new, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "thread 'chat': 16 checkpoints, 16 imported" in done.stdout
-    assert "namespace 'inner:" in done.stdout
-    assert "all were read back and equal" in done.stdout
-    again = json.loads(run(old, "-s", new, "--json", cwd=tmp_path).stdout)
+    assert done.code == 0, done.out + done.err
+    assert "thread 'chat': 16 checkpoints, 16 imported" in done.out
+    assert "namespace 'inner:" in done.out
+    assert "all were read back and equal" in done.out
+    again = json.loads(run(old, "-s", new, "--json", cwd=tmp_path).out)
     assert fits(again, OUTPUTS["import langgraph"].of)
     assert (again["imported"], again["failed"]) == (0, [])
     assert old.read_bytes() == bytes_before
@@ -179,7 +179,7 @@ def test_everything_comes_over_and_the_old_file_stays_as_it_is(old: Path, tmp_pa
 
 def test_graphs_carry_on_where_they_were(old: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
-    assert run(old, "-s", new, cwd=tmp_path).returncode == 0
+    assert run(old, "-s", new, cwd=tmp_path).code == 0
     with both(old, new) as (stock, ours):
         assert outer_graph(ours).invoke(Command(resume="yes"), config("asked")) == outer_graph(stock).invoke(
             Command(resume="yes"), config("asked")
@@ -194,18 +194,18 @@ def test_graphs_carry_on_where_they_were(old: Path, tmp_path: Path) -> None:
 
 def test_a_second_run_imports_nothing_also_after_the_graph_went_on(old: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
-    assert run(old, "-s", new, cwd=tmp_path).returncode == 0
+    assert run(old, "-s", new, cwd=tmp_path).code == 0
     again = run(old, "-s", new, cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert ": 0 imported" in again.stdout
+    assert again.code == 0, again.err
+    assert ": 0 imported" in again.out
     assert_equal(old, new)
     with savegame.open(new) as vault:
         outer_graph(SavegameSaver(vault)).invoke(Command(resume="yes"), config("asked"))
         ended = outer_graph(SavegameSaver(vault)).get_state(config("asked"))
         count = vault.stats().checkpoints
     once_more = run(old, "-s", new, cwd=tmp_path)
-    assert once_more.returncode == 0, once_more.stderr
-    assert ": 0 imported" in once_more.stdout
+    assert once_more.code == 0, once_more.err
+    assert ": 0 imported" in once_more.out
     with savegame.open(new) as vault:
         assert vault.stats().checkpoints == count
         assert outer_graph(SavegameSaver(vault)).get_state(config("asked")) == ended
@@ -213,26 +213,26 @@ def test_a_second_run_imports_nothing_also_after_the_graph_went_on(old: Path, tm
 
 def test_an_old_file_that_went_on_is_brought_up_to_date(old: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
-    assert run(old, "-s", new, cwd=tmp_path).returncode == 0
+    assert run(old, "-s", new, cwd=tmp_path).code == 0
     with SqliteSaver.from_conn_string(str(old)) as saver:
         talk(saver, "chat", 1)
     done = run(old, "-s", new, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "thread 'chat': 21 checkpoints, 5 imported" in done.stdout
+    assert done.code == 0, done.err
+    assert "thread 'chat': 21 checkpoints, 5 imported" in done.out
     assert_equal(old, new)
 
 
 def test_two_that_went_different_ways_are_not_mixed(old: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
-    assert run(old, "-s", new, cwd=tmp_path).returncode == 0
+    assert run(old, "-s", new, cwd=tmp_path).code == 0
     with savegame.open(new) as vault:
         talk(SavegameSaver(vault, allow=[Order]), "chat", 1)
         head = vault.thread("chat").latest()
     with SqliteSaver.from_conn_string(str(old)) as saver:
         talk(saver, "chat", 1)
     done = run(old, "-s", new, cwd=tmp_path)
-    assert done.returncode == savegame.ConflictError.exit_code
-    assert "thread 'chat'" in done.stderr
+    assert done.code == savegame.ConflictError.exit_code
+    assert "thread 'chat'" in done.err
     with savegame.open(new) as vault:
         assert vault.thread("chat").latest() == head
 
@@ -260,7 +260,7 @@ def test_writes_of_every_form_keep_their_order_and_their_numbers(tmp_path: Path)
     assert there.pending_writes is not None
     assert len(there.pending_writes) == 10
     done = run(old, "-s", new, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     with savegame.open(new) as vault:
         ours = SavegameSaver(vault, allow=[Order])
         assert ours.get_tuple(config("chat")) == there
@@ -273,7 +273,7 @@ def test_killed_half_way_and_run_again_gives_the_same(tmp_path: Path) -> None:
     with SqliteSaver.from_conn_string(str(old)) as saver:
         talk(saver, "chat", 60)
         total = len(list(saver.list(config("chat"))))
-    assert run(old, "-s", whole, cwd=tmp_path).returncode == 0
+    assert run(old, "-s", whole, cwd=tmp_path).code == 0
     for attempt in range(20):
         new = tmp_path / f"new-{attempt}.db"
         there = kill_when_begun(old, new, tmp_path)
@@ -282,8 +282,8 @@ def test_killed_half_way_and_run_again_gives_the_same(tmp_path: Path) -> None:
     else:
         pytest.fail("no kill hit the middle")
     done = run(old, "-s", new, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"thread 'chat': {total} checkpoints, {total - there} imported" in done.stdout
+    assert done.code == 0, done.out + done.err
+    assert f"thread 'chat': {total} checkpoints, {total - there} imported" in done.out
     with savegame.open(new) as vault, savegame.open(whole) as other:
         assert vault.verify().ok
         assert list(SavegameSaver(vault).list(config("chat"))) == list(SavegameSaver(other).list(config("chat")))
@@ -342,13 +342,13 @@ def test_a_bad_row_is_named_and_its_thread_not_begun(old: Path, tmp_path: Path, 
     new = tmp_path / "new.db"
     for _ in range(2):  # the second run is no kinder
         done = run(old, "-s", new, cwd=tmp_path)
-        assert done.returncode == error.exit_code, done.stdout + done.stderr
-        assert "'chat'" in done.stderr
-        assert row in done.stderr
-        assert "Traceback" not in done.stderr
-        assert "NOT imported" in done.stdout
-        assert "thread 'chat'" not in done.stdout
-        assert "equal their source" not in done.stdout
+        assert done.code == error.exit_code, done.out + done.err
+        assert "'chat'" in done.err
+        assert row in done.err
+        assert "Traceback" not in done.err
+        assert "NOT imported" in done.out
+        assert "thread 'chat'" not in done.out
+        assert "equal their source" not in done.out
     with savegame.open(new) as vault:
         assert vault.thread("chat").latest() is None
         assert vault.thread("../odd 'id'").latest() is not None  # the others came over
@@ -360,16 +360,16 @@ def test_a_bad_write_is_named(old: Path, tmp_path: Path) -> None:
     )
     change(old, statement)
     done = run(old, "-s", tmp_path / "new.db", cwd=tmp_path)
-    assert done.returncode == savegame.UnsupportedError.exit_code
-    assert "'asked'" in done.stderr
-    assert "write -3 of task" in done.stderr
-    assert "stock SqliteSaver" in done.stderr  # what to do
+    assert done.code == savegame.UnsupportedError.exit_code
+    assert "'asked'" in done.err
+    assert "write -3 of task" in done.err
+    assert "stock SqliteSaver" in done.err  # what to do
 
 
 def test_what_differs_from_the_old_file_is_found(old: Path, tmp_path: Path) -> None:
     """The negative control of the comparison: each part is changed in the old file after the import."""
     new = tmp_path / "new.db"
-    assert run(old, "-s", new, cwd=tmp_path).returncode == 0
+    assert run(old, "-s", new, cwd=tmp_path).code == 0
     row = newest(old, "chat")
     with closing(sqlite3.connect(old)) as db:
         data = db.execute("SELECT checkpoint FROM checkpoints WHERE checkpoint_id = ?", (row,)).fetchone()[0]
@@ -404,9 +404,9 @@ def test_what_differs_from_the_old_file_is_found(old: Path, tmp_path: Path) -> N
     change(damaged, statement, ormsgpack.packb(["another"]), row, task)
     assert_differs(damaged, new, row, "the pending writes")
     done = run(damaged, "-s", new, cwd=tmp_path)
-    assert done.returncode == savegame.CorruptionError.exit_code, done.stdout + done.stderr
-    assert "the pending writes" in done.stderr
-    assert "equal their source" not in done.stdout
+    assert done.code == savegame.CorruptionError.exit_code, done.out + done.err
+    assert "the pending writes" in done.err
+    assert "equal their source" not in done.out
 
 
 def assert_differs(old: Path, new: Path, row: str, what: str) -> None:
@@ -427,7 +427,7 @@ def test_no_class_is_constructed_because_the_old_file_names_it(old: Path, tmp_pa
     change(old, "UPDATE checkpoints SET checkpoint = ? WHERE checkpoint_id = ?", data, row)
     new = tmp_path / "new.db"
     done = run(old, "-s", new, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     with savegame.open(new) as vault:
         found = SavegameSaver(vault, allow=[Order]).get_tuple(config("chat"))
         assert found is not None
@@ -441,7 +441,7 @@ def test_a_file_of_before_task_paths(old: Path, tmp_path: Path) -> None:
     bytes_before = old.read_bytes()
     new = tmp_path / "new.db"
     done = run(old, "-s", new, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert old.read_bytes() == bytes_before
     assert_equal(old, new)
 
@@ -454,7 +454,7 @@ def test_a_file_that_somebody_has_open_is_read_as_it_is_now(tmp_path: Path) -> N
         assert wal.stat().st_size > 0
         before = old.read_bytes(), wal.read_bytes()
         done = run(old, "-s", new, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        assert done.code == 0, done.err
         assert (old.read_bytes(), wal.read_bytes()) == before
         with savegame.open(new) as vault:
             ours = SavegameSaver(vault, allow=[Order])
@@ -498,13 +498,13 @@ def test_what_is_no_such_file_is_refused_and_no_store_is_made(old: Path, tmp_pat
         (other, savegame.UnsupportedError),
     ):
         done = run(path, "-s", new, cwd=tmp_path)
-        assert done.returncode == error.exit_code, done.stdout + done.stderr
-        assert done.stderr.startswith(f"savegame: {path}")
-        assert "Traceback" not in done.stderr
+        assert done.code == error.exit_code, done.out + done.err
+        assert done.err.startswith(f"savegame: {path}")
+        assert "Traceback" not in done.err
         assert not new.exists()
     before = old.read_bytes()
     done = run(old, "-s", old, cwd=tmp_path)  # into itself
-    assert done.returncode == savegame.UnsupportedError.exit_code
+    assert done.code == savegame.UnsupportedError.exit_code
     assert old.read_bytes() == before
 
 

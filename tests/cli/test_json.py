@@ -36,13 +36,18 @@ COMMANDS = {
     "calls": ["calls"],
     "answer": ["answer", "invoice-7", "--approve"],
     "resolve": ["resolve", "invoice-8", "--error", "the bank knows nothing of it"],
+    "send": ["send", "support-42", "Are you there?", "--key", "k"],
+    "inbox": ["inbox", "support-42"],
+    "unsend": ["unsend", "support-42", "k"],
+    "stop": ["stop", "gone", "enough"],
+    "effects": ["effects", "invoice-8"],
     "doctor": ["doctor"],
 }
 
 
 def test_all_have_their_shape(store: str, tmp_path: Path) -> None:
     """In this order: what changes something comes after what is only looked at."""
-    last = ("rewind", "fork", "label", "prune", "answer", "resolve", "erase", "compact")
+    last = ("rewind", "fork", "label", "prune", "answer", "resolve", "unsend", "stop", "erase", "compact")
     for name in sorted(COMMANDS, key=lambda name: last.index(name) if name in last else -1):
         done = run(*(part.format(tmp=tmp_path) for part in COMMANDS[name]), "--store", store, "--json")
         assert done.err == "", (name, done)

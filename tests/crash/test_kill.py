@@ -64,10 +64,10 @@ def kill_over_and_over(path: str, rounds: int, *, mode: str = "power", only: str
 
 
 @pytest.mark.requirement("A42", "E13", "Z02")
-def test_100_kills_lose_nothing(address: str) -> None:
-    oracle = kill_over_and_over(address, 100)
+def test_40_kills_lose_nothing(address: str) -> None:
+    oracle = kill_over_and_over(address, 40)
     assert not oracle.lost
-    assert oracle.acked > 500
+    assert oracle.acked > 200
 
 
 @pytest.mark.campaign
@@ -83,11 +83,12 @@ def test_a_writer_that_lies_is_caught(address: str) -> None:
     assert kill_over_and_over(address, 60, mode="liar").lost
 
 
+@pytest.mark.parametrize("kills", [8, pytest.param(100, marks=[pytest.mark.campaign, pytest.mark.timeout(3600)])])
 @pytest.mark.parametrize("what", ["compact", "backup", "prune", "delete"])
-def test_kills_in_the_middle_of(what: str, address: str, tmp_path: Path) -> None:
+def test_kills_in_the_middle_of(what: str, kills: int, address: str, tmp_path: Path) -> None:
     if what == "backup" and address.startswith("postgresql:"):
         pytest.skip("PostgreSQL has backups of its own")
-    oracle = kill_over_and_over(address, 20, only=what)
+    oracle = kill_over_and_over(address, kills, only=what)
     assert not oracle.lost
     backups = sorted(tmp_path.glob("*.backup-*-*"))
     for backup in backups:

@@ -174,6 +174,51 @@ def test_many_appends_replay_as_they_were_made(data: st.DataObject) -> None:
     assert to_bytes(node) == CODEC.encode(state)
 
 
+def sizes(node: Node) -> int:
+    """The size of a tree, counted anew."""
+    if not isinstance(node, Dict):
+        return size_of(node)
+    assert node.size == len(node.tag) + 5 + sum(len(key) + sizes(child) for key, child in node.children.items())
+    return node.size
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_updates_of_entries_and_of_entries_of_entries(data: st.DataObject) -> None:
+    """The tree, its size, the delta and the tree before: whether the inner dicts are opened already or not."""
+    names = st.sampled_from(("a", "b", "c"))
+    value = st.one_of(st.integers(), st.text(max_size=200), st.dictionaries(names, st.text(max_size=90), max_size=3))
+    state: dict[str, Any] = data.draw(st.dictionaries(names, value))
+    node = begun(copy.deepcopy(state))
+    for _ in range(data.draw(st.integers(1, 6))):
+        before = to_bytes(node)
+        inner = [(outer, name) for outer, found in state.items() if type(found) is dict for name in "abc"]
+        places = [*state, *(path for path in inner if path[1] in state[path[0]])]
+        gone = data.draw(st.lists(st.sampled_from(places), unique=True, max_size=2)) if places else []
+        gone = [one for one in gone if type(one) is str or one[0] not in gone]
+        outside = [one for one in ["a", "b", "c", *inner] if not {one, one[0]} & {*gone, *(path[0] for path in gone)}]
+        sets = {
+            path: data.draw(value) for path in (data.draw(st.lists(st.sampled_from(outside), unique=True)) if outside else [])
+        }
+        sets = {path: found for path, found in sets.items() if type(path) is str or path[0] not in sets}
+        ops, after = diff.update(CODEC, node, append={}, set=sets, delete=gone)
+        for path, found in sets.items():
+            if type(path) is str:
+                state[path] = found
+            else:
+                state[path[0]][path[1]] = found
+        for path in gone:
+            if type(path) is str:
+                del state[path]
+            else:
+                del state[path[0]][path[1]]
+        assert value_of(CODEC, after) == state
+        assert to_bytes(node) == before, "the old tree was changed"
+        assert to_bytes(delta.apply(node, delta.parse(delta.dump(ops))) or b"") == to_bytes(after)
+        assert sizes(after) > 0
+        node = after
+
+
 def test_empty_appends_leave_no_hole() -> None:
     deltas = []
     node = begun({"items": [{"x": 0}]})

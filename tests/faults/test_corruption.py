@@ -413,7 +413,7 @@ def flip_the_file(sample: Sample, directory: Path, flips: int, seed: int) -> dic
 
 
 def test_random_bit_flips_of_the_file(sample: Sample, tmp_path: Path) -> None:
-    figures = flip_the_file(sample, tmp_path, 1000, 1)
+    figures = flip_the_file(sample, tmp_path, 400, 1)
     print(figures)
     assert figures["verify_not_ok"]
 

@@ -81,16 +81,19 @@ HURRIED = settings(
 )
 LONG = settings(HURRIED, max_examples=2000, stateful_step_count=60)
 
+FEWER = settings(HURRIED, max_examples=15)
+"""For where each step waits for a disk or a server: what does not depend on the store is tried in memory."""
+
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = HURRIED
 TestSQLite = SQLiteMachine.TestCase
-TestSQLite.settings = HURRIED
+TestSQLite.settings = FEWER
 TestFile = FileMachine.TestCase
-TestFile.settings = HURRIED
+TestFile.settings = FEWER
 TestPostgres = PostgresMachine.TestCase
-TestPostgres.settings = settings(HURRIED, max_examples=20)  # each step is a few round trips
+TestPostgres.settings = FEWER
 TestSmallCache = SmallCacheMachine.TestCase
-TestSmallCache.settings = settings(HURRIED, max_examples=20)
+TestSmallCache.settings = FEWER
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -49,7 +49,7 @@ def test_standard_output_holds_nothing_but_the_protocol(tmp_path: Path) -> None:
     assert answers[1]["result"]["serverInfo"]["name"] == "savegame"
     assert answers[2]["result"]["isError"]
     assert answers[3]["error"]["code"] == types.INVALID_PARAMS
-    assert len(answers[4]["result"]["tools"]) == 21
+    assert len(answers[4]["result"]["tools"]) == 24
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])

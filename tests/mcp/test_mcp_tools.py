@@ -17,6 +17,7 @@ OF_D65 = (
 )  # fmt: skip
 TIME_TRAVEL = ("thread_history", "thread_diff", "thread_fork", "thread_rewind", "checkpoint_label")
 TO_LOOK = ("thread_list", "thread_load")
+AT_WORK = ("thread_effects", "message_send", "thread_stop")
 
 
 def said(*texts: str) -> list[dict[str, Any]]:
@@ -176,6 +177,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("thread_list", {"status": "tired"}, "invalid-input: status 'tired' is unknown"),
     ("thread_load", {"thread_id": "talk", "path": "messages"}, "invalid-input: path 'messages' must begin with '/'"),
     ("thread_load", {"thread_id": "talk", "path": "/messages/5"}, "invalid-input: path '/messages/5': '5' does not exist"),
+    ("thread_effects", {"thread_id": "talk", "since": "nowhere"}, "checkpoint-not-found: "),
+    ("thread_effects", {"thread_id": "talk", "after": "x"}, "invalid-input: after: 'x' is not the next of"),
+    ("message_send", {"thread_id": "talk", "content": "x"}, "invalid-input: key: Missing"),
+    ("message_send", {"thread_id": "", "content": "x", "key": "k"}, "invalid-input: a thread's id must not be empty"),
+    ("thread_stop", {"thread_id": "nothing", "reason": "x"}, "thread-not-found: "),
 ]  # fmt: skip
 
 
@@ -193,12 +199,12 @@ def test_bad_arguments_are_refused_with_the_next_step_and_change_nothing(stdio: 
 
 
 def test_every_tool_is_tried_with_bad_arguments() -> None:
-    assert {tool for tool, _, _ in BAD} == {*OF_D65, *TIME_TRAVEL, *TO_LOOK}
+    assert {tool for tool, _, _ in BAD} == {*OF_D65, *TIME_TRAVEL, *TO_LOOK, *AT_WORK}
 
 
 @pytest.mark.requirement("D65", "D83")
 def test_the_fourteen_come_first_in_their_order(desk: Desk) -> None:
-    assert tuple(desk.tools) == (*OF_D65, *TIME_TRAVEL, *TO_LOOK)
+    assert tuple(desk.tools) == (*OF_D65, *TIME_TRAVEL, *TO_LOOK, *AT_WORK)
     assert all(tool.title and tool.description for tool in desk.tools.values())
 
 
@@ -211,10 +217,10 @@ def test_annotations_tell_what_reads_what_destroys_and_what_may_be_repeated(desk
     changing = {name for name, hint in hints.items() if not hint.read_only_hint}
     assert changing == {
         "agent_save", "agent_delete", "conversation_save", "conversation_delete", "checkpoint_create", "checkpoint_restore",
-        "checkpoint_delete", "thread_fork", "thread_rewind", "checkpoint_label",
+        "checkpoint_delete", "thread_fork", "thread_rewind", "checkpoint_label", "message_send", "thread_stop",
     }  # fmt: skip
     assert {name for name in changing if hints[name].idempotent_hint} == {
-        "agent_delete", "conversation_delete", "checkpoint_delete", "checkpoint_label",
+        "agent_delete", "conversation_delete", "checkpoint_delete", "checkpoint_label", "message_send", "thread_stop",
     }  # fmt: skip
     assert not any(hint.open_world_hint for hint in hints.values())
 

@@ -17,13 +17,13 @@ from savegame.testing.faults import Child, Mouth
 from savegame.testing.postgres import Cluster
 from savegame.vault import Vault
 
-ROUNDS = 20
 
-
-def test_a_server_that_is_killed_20_times_loses_nothing(cluster: Cluster) -> None:
+@pytest.mark.parametrize("kills", [8, pytest.param(100, marks=[pytest.mark.campaign, pytest.mark.timeout(3600)])])
+@pytest.mark.slow
+def test_a_server_that_is_killed_over_and_over_loses_nothing(kills: int, cluster: Cluster) -> None:
     chance = random.Random()
     with writing(cluster.url()) as writers:
-        for _ in range(ROUNDS):
+        for _ in range(kills):
             writers.go_on()
             time.sleep(chance.uniform(0, 0.1))
             cluster.kill()
@@ -33,7 +33,7 @@ def test_a_server_that_is_killed_20_times_loses_nothing(cluster: Cluster) -> Non
         writers.stop()
     with savegame.open(cluster.url()) as vault:
         writers.check(vault)
-    print(json.dumps({"kills": ROUNDS} | writers.figures))
+    print(json.dumps({"kills": kills} | writers.figures))
 
 
 def test_one_that_is_restarted_in_order_disturbs_nobody(cluster: Cluster) -> None:

@@ -103,15 +103,14 @@ VERBS = [
 ]  # fmt: skip
 
 
-def prepared(url: str, namespace: str) -> None:
+def prepared(vault: Vault) -> None:
     """Something of everything that the verbs need."""
-    with savegame.open(url, namespace=namespace) as vault:
-        for number in range(3):
-            vault.thread("old").update(append={"items": [number]})
-        vault.save_agent(AgentState("helper", "Helper", "scripted"))
-        vault.save_conversation(Conversation("helper", id="c", messages=[Message.user("one")]))
-        vault.checkpoint_agent("helper", "first")
-        vault.add_message("c", Message.user("two"))
+    for number in range(3):
+        vault.thread("old").update(append={"items": [number]})
+    vault.save_agent(AgentState("helper", "Helper", "scripted"))
+    vault.save_conversation(Conversation("helper", id="c", messages=[Message.user("one")]))
+    vault.checkpoint_agent("helper", "first")
+    vault.add_message("c", Message.user("two"))
 
 
 def shown(entry: Checkpoint) -> Any:
@@ -119,15 +118,14 @@ def shown(entry: Checkpoint) -> Any:
     return entry.step, entry.label, [message["content"] for message in state["messages"]] if "messages" in state else state
 
 
-def everything(url: str, namespace: str) -> Any:
+def everything(vault: Vault) -> Any:
     """All that is kept, except for ids and times."""
-    with savegame.open(url, namespace=namespace) as vault:
-        names = ["old", "new", "forked", "ran", "c"]
-        lines = [[(entry.seq, shown(entry)) for entry in vault.thread(name).history(branches=True)] for name in names]
-        with vault.connection() as db:
-            mine = list(db.execute("SELECT count(*) FROM mine WHERE namespace = %s", (namespace,)))
-        assert vault.verify().ok
-        return lines, vault.thread("old").records("kind"), mine
+    names = ["old", "new", "forked", "ran", "c"]
+    lines = [[(entry.seq, shown(entry)) for entry in vault.thread(name).history(branches=True)] for name in names]
+    with vault.connection() as db:
+        mine = list(db.execute("SELECT count(*) FROM mine WHERE namespace = %s", (vault.namespace,)))
+    assert vault.verify().ok
+    return lines, vault.thread("old").records("kind"), mine
 
 
 @pytest.mark.parametrize("what", ["reply", "request"])
@@ -137,22 +135,22 @@ def test_wherever_the_connection_breaks_a_verb_happens_once(
 ) -> None:
     """Every exchange of a verb with the server is lost once: the first, the second, and so on until there are no more."""
     PostgresServer(url).execute("CREATE TABLE mine (namespace TEXT)")
-    prepared(url, "undisturbed")
-    with savegame.open(url, namespace="undisturbed") as vault:
-        verb(vault)
-    wanted = everything(url, "undisturbed")
     lose = {"reply": proxy.lose_reply, "request": proxy.lose_request}[what]
-    for place in range(1000):
-        namespace = f"exchange {place}"
-        prepared(url, namespace)
-        with savegame.open(proxied, namespace=namespace) as vault:
-            vault.thread("old").state()
-            lose(skip=place)
-            verb(vault)
-            proxy.lose_nothing()
-        assert everything(url, namespace) == wanted, namespace
-        if proxy.losses == place:
-            return
+    with savegame.open(url, namespace="undisturbed") as undisturbed:
+        prepared(undisturbed)
+        verb(undisturbed)
+        wanted = everything(undisturbed)
+        for place in range(1000):
+            namespace = f"exchange {place}"
+            prepared(Vault(undisturbed.store, namespace=namespace))
+            with savegame.open(proxied, namespace=namespace) as vault:
+                vault.thread("old").state()
+                lose(skip=place)
+                verb(vault)
+                proxy.lose_nothing()
+            assert everything(Vault(undisturbed.store, namespace=namespace)) == wanted, namespace
+            if proxy.losses == place:
+                return
     pytest.fail("there is no end to it")
 
 

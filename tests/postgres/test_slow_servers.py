@@ -131,7 +131,7 @@ def test_a_frozen_server_leaves_time_for_another(cluster: Cluster, write: Callab
         cluster.restart(synchronous_standby_names="*")
         parts = urlsplit(cluster.url())
         both = parts._replace(netloc=f"{parts.netloc},127.0.0.1:{standby.port}").geturl()
-        with savegame.open(f"{both}?deadline=12") as vault:
+        with savegame.open(f"{both}?deadline=8") as vault:
             vault.thread("t").save("first")
             with frozen(cluster):
                 standby.execute("SELECT pg_promote()")

@@ -39,10 +39,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("built")
     done(home, sys.executable, "-m", "build", "--outdir", home, ROOT)
     (wheel,) = home.glob("*.whl")
-    done(home, sys.executable, "-m", "venv", "venv")
-    done(
-        home, "venv/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[web,postgres,mcp]"
-    )
+    done(home, sys.executable, "-m", "venv", "--without-pip", "venv")
+    pip = [sys.executable, "-m", "pip", "--python", "venv/bin/python", "--quiet", "--disable-pip-version-check"]
+    done(home, *pip, "install", "--no-compile", f"{wheel}[web,postgres,mcp]")
     return home
 
 

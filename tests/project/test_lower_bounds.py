@@ -52,8 +52,9 @@ def lowest(directory: Path, *wanted: str) -> dict[str, str]:
     pins, python = directory / "pins.txt", directory / "venv/bin/python"
     pins.write_text("".join(f"{requirement.name}=={bound(requirement)}\n" for requirement in OTHERS), encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
-    subprocess.run([sys.executable, "-m", "venv", directory / "venv"], check=True)
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "-c", pins]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory / "venv"], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check"]
+    install = [*pip, "install", "--no-compile", "-c", pins]
     done = subprocess.run([*install, *wanted], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return environment
@@ -65,6 +66,7 @@ def passes(directory: Path, environment: dict[str, str], *arguments: str) -> Non
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_lowest_releases_work(tmp_path: Path) -> None:
     extras = ",".join(EXTRAS.keys() - {"bench", "dev"})

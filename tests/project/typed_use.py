@@ -32,6 +32,7 @@ def use(url: str) -> None:
         vault.save_conversation(Conversation("helper", [Message.user("hello")]))
         with vault.run("t", tools=tools, strategy=Strategy.every(3)) as run:
             assert_type(run, Run)
+            assert_type(list(run.stream(lambda messages: ["a"], system="Be brief.")), list[str])
         assert_type(add(1, 2), int)
 
 

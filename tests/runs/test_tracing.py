@@ -303,3 +303,67 @@ def test_opening_a_vault_does_not_import_the_api() -> None:
     script = "import sys, savegame; savegame.open('memory:').close(); print('opentelemetry' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_stream_is_a_chat_that_is_not_current_between_its_pieces(vault: Vault, spans: InMemorySpanExporter) -> None:
+    def llm(_: Any) -> Any:
+        for piece in ("It ", "is."):
+            with trace.get_tracer("a test").start_as_current_span("the model's own"):
+                yield piece
+        yield {"role": "assistant", "content": "It is.", "usage": {"input_tokens": 12, "output_tokens": 3}}
+
+    with vault.run("support-42") as run:
+        run.user(SECRET)
+        for _ in run.stream(lambda _: ["It ", "is."]):
+            with trace.get_tracer("a test").start_as_current_span("the reader's own"):
+                pass
+        run.user(SECRET)
+        assert run.model(lambda _: "yes") == "yes"
+        run.user(SECRET)
+        assert list(run.stream(llm)) == ["It ", "is."]
+    first, _, last = named(spans, "chat")
+    run_span = only(spans, "invoke_agent")
+    for span in (first, *named(spans, "the reader's own")):
+        assert is_under(span, run_span)
+    for span in named(spans, "the model's own"):
+        assert is_under(span, last)
+    assert told(last) == told(first) | {"gen_ai.usage.input_tokens": 12, "gen_ai.usage.output_tokens": 3}
+
+
+def test_a_stream_that_is_cut_is_an_error(vault: Vault, spans: InMemorySpanExporter) -> None:
+    def broken(_: Any) -> Any:
+        yield "It "
+        raise ValueError(SECRET)
+
+    with vault.run("support-42") as run:
+        run.user(SECRET)
+        for _ in run.stream(lambda _: ["It ", "is."]):
+            break
+        with pytest.raises(ValueError, match="0000"):
+            list(run.stream(broken))
+    left, failed = named(spans, "chat")
+    assert (told(left)["error.type"], told(failed)["error.type"]) == ("GeneratorExit", "ValueError")
+    assert failed.status.status_code == left.status.status_code == trace.StatusCode.ERROR
+    assert failed.status.description is None
+    assert not failed.events
+
+
+def test_an_asynchronous_stream_is_one_chat(spans: InMemorySpanExporter) -> None:
+    async def llm(_: Any) -> Any:
+        yield "It "
+        await asyncio.sleep(0)
+        yield "is."
+
+    async def main() -> None:
+        async with savegame.open_async("memory:") as vault, vault.run("support-42") as run:
+            await run.user(SECRET)
+            assert [piece async for piece in run.stream(llm)] == ["It ", "is."]
+            await run.user(SECRET)
+            async for _ in run.stream(llm):
+                break
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    run = only(spans, "invoke_agent")
+    assert [told(span).get("error.type") for span in named(spans, "chat")] == [None, "GeneratorExit"]
+    assert all(is_under(span, run) for span in named(spans, "chat"))

@@ -325,9 +325,6 @@ def test_marks_that_nobody_looks_for_any_more_are_removed_some_at_a_time(store: 
     assert kept > [(0,)]
 
 
-SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-
-
 # -- addresses and errors --------------------------------------------------------------------------
 
 
@@ -375,11 +372,11 @@ def test_a_transaction_that_the_server_ended_is_told_to_be_gone(store: PostgresS
     def idle() -> None:
         with store.connection() as db:
             store.commit([plain(store, 0)])
+            ((session,),) = db.execute("SELECT pg_backend_pid()").fetchall()
             db.execute("SET LOCAL idle_in_transaction_session_timeout = 1")
-            while PostgresServer(postgres_url).execute(SESSIONS) == before:
+            while PostgresServer(postgres_url).execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", session):
                 time.sleep(0.02)
 
-    before = PostgresServer(postgres_url).execute(SESSIONS)
     with pytest.raises(UnavailableError, match="do it again") as raised:
         idle()
     assert not raised.value.unknown

@@ -132,6 +132,7 @@ def fill(vault: Vault) -> None:
     vault.thread("plain", agent="other").save({"plan": {"goal": "tidy up", "open": [1, 2, 3]}, "done": False})
     converse(vault, "order", "Where is it?", one_call("find_order", order=1017))
     converse(vault, "invoice", "Pay it.", one_call("wire", iban="DE02", cents=1200))
+    vault.send("order", "And now?", key="sent")
     for text in ("Write to Ada.", ""):
         converse(vault, "letter", text, one_call("mail", to="ada"))
 

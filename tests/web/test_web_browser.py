@@ -14,8 +14,10 @@ from browsing import chromium
 from pages_site import converse, fill, one_call
 from playwright.sync_api import Browser, Page, expect
 from test_web_injection import INJECTIONS, keep
+from test_web_talking import paid, talk
 
 import savegame
+from savegame.model import ThreadKey
 from savegame.vault import Vault
 from savegame.web import Server
 from savegame.web.thread_page import ACTIONS, VIEWS
@@ -251,6 +253,53 @@ def test_what_was_opened_and_typed_stays_while_new_things_arrive(page: Page, ser
     expect(call.locator("pre").first).to_be_visible()
 
 
+def test_a_message_is_written_sent_and_taken_back(page: Page, server: Server, vault: Vault) -> None:
+    go(page, server, "thread?id=order")
+    field = page.get_by_label("Message to this thread")
+    field.fill("half a thou")
+    vault.thread("order").update(append={"messages": [{"role": "user", "content": "And now?"}]})
+    expect(page.locator("#timeline .row").first).to_contain_text("And now?")
+    expect(field).to_have_value("half a thou")
+    field.press_sequentially("ght\nand a line")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("status").first).to_contain_text("The message is in the inbox")
+    inbox = page.locator("#inbox")
+    expect(inbox).to_contain_text("half a thought")
+    expect(field).to_have_value("")
+    assert [message.content for message in vault.inbox("order")] == ["And now?", "half a thought\nand a line"]
+    inbox.get_by_role("listitem").filter(has_text="half a thought").get_by_role("button", name="Take back").click()
+    expect(page.get_by_role("status").first).to_contain_text("The message was taken back")
+    expect(inbox).not_to_contain_text("half a thought")
+    page.evaluate("window.stillHere = true")
+    with vault.run("order") as run:
+        run.model(lambda _: "It is here.")
+    expect(page.locator("#inbox")).to_have_count(0)
+    expect(page.locator("#point .message").last).to_contain_text("It is here.")
+    assert page.evaluate("window.stillHere")
+
+
+def test_a_run_is_stopped_by_hand(page: Page, server: Server, vault: Vault) -> None:
+    with vault.run("held") as run:
+        run.user("Go on.")
+        go(page, server, "thread?id=held")
+        page.get_by_role("link", name="Stop the run").click()
+        expect(page.get_by_label("Reason")).to_be_focused()
+        page.keyboard.type("the customer called")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("status").first).to_contain_text("The thread was stopped")
+        with pytest.raises(savegame.Stopped, match="the customer called"):
+            run.model(lambda _: "never")
+    expect(page.locator("#point")).to_contain_text("halted")
+    vault.store.lease(ThreadKey(vault.namespace, "plain"), "somebody", 1)
+    go(page, server, "runs")
+    row = page.locator("tr").filter(has_text="plain")
+    expect(row).to_contain_text("crashed")
+    row.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("status").first).to_contain_text("The thread was stopped")
+    expect(page.locator("tr").filter(has_text="plain")).to_have_count(0)
+    assert vault.info("plain").status == "halted"  # type: ignore[union-attr]
+
+
 def test_a_long_conversation_is_read_from_its_end(page: Page, server: Server, vault: Vault) -> None:
     thread = vault.thread("long")
 
@@ -330,13 +379,23 @@ def all_paths(vault: Vault, thread: str) -> list[str]:
     return ["threads", f"threads?{urlencode({'q': thread})}", "runs", "store", *threads, "thread?id=not+there"]
 
 
+def effect_paths(vault: Vault) -> list[str]:
+    """Pages that name what stays in the world, and ask about what was done before."""
+    first, _ = paid(vault)
+    vault.thread("paid").rewind(first)
+    with pytest.raises(savegame.Paused):
+        talk(vault, "paid")
+    return [f"thread?id=paid&at={first}&do={doing}" for doing in ("rewind", "fork")] + ["thread?id=paid&view=calls", "runs"]
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
 def test_no_page_has_a_serious_accessibility_problem(
     opened: Opener, server: Server, vault: Vault, scheme: str, width: int
 ) -> None:
     page = opened(viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce")
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-    for path in ["threads", *all_paths(vault, "support-42")[1:-1], "thread?id=order&view=calls"]:
+    others = ["thread?id=order&view=calls", "thread?id=order", *effect_paths(vault)]
+    for path in ["threads", *all_paths(vault, "support-42")[1:-1], *others]:
         go(page, server, path)
         page.evaluate(axe)
         found = page.evaluate("async () => (await axe.run()).violations")
@@ -353,8 +412,9 @@ def test_a_phone_never_scrolls_sideways(opened: Opener, server: Server, vault: V
     call = {"id": "c", "name": "look_up_everything", "arguments": {"query": "every word " * 50}}
     said = [{"role": "user", "content": "w" * 5000}, {"role": "assistant", "content": "", "tool_calls": [call]}]
     vault.thread("wide").save({"messages": said, "k" * 300: "v" * 3000})
+    vault.send("wide", "w" * 5000)
     page = opened(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
-    for path in [*all_paths(vault, "support-42")[:-1], *all_paths(vault, "wide")[2:-1]]:
+    for path in [*all_paths(vault, "support-42")[:-1], *all_paths(vault, "wide")[2:-1], *effect_paths(vault)]:
         go(page, server, path)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
 

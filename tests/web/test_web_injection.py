@@ -90,6 +90,10 @@ def keep(vault: Vault, text: str) -> None:
     kept = {"name": text, "arguments": {text: text}, "result": text, "error": text, "asked": text, "status": "waiting"}
     thread.put_records({(CALL, text): kept, (CALL, text + "2"): kept | {"status": "unknown"}})
     thread.fork(f"fork of {text}", at=2).save(f"stuck {text}", status=f"failed(stuck: {text})")
+    vault.thread(f"talk {text}").save({"messages": [{"role": "user", "content": text}]})
+    vault.stop(f"talk {text}", text)
+    for name in ("talk", "mail for"):
+        vault.send(f"{name} {text}", text, key=text)
 
 
 def pages(site: Site, vault: Vault, text: str) -> Iterator[tuple[str, str]]:
@@ -106,6 +110,9 @@ def pages(site: Site, vault: Vault, text: str) -> Iterator[tuple[str, str]]:
         yield action, site.get("thread", id=text, at=points[1].id, do=action).text
     yield "state", site.get("state", id=text, at=points[1].id).text
     yield "fork", site.get("thread", id=f"fork of {text}").text
+    yield "inbox", site.get("thread", id=f"talk {text}").text
+    yield "refused message", site.post("send", id=f"fork of {text}", content=text).text
+    yield "refused stop", site.post("stop", id="no " + text, reason=text).text
     yield "runs", site.get("runs").text
     yield "store", site.get("store").text
     yield "refused fork", site.post("fork", id=text, at="head", name=text).text

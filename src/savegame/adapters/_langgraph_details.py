@@ -10,10 +10,9 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 
 from savegame.adapters._langgraph_places import GraphPlace
 from savegame.checkpoint import Checkpoint as Saved
@@ -21,6 +20,9 @@ from savegame.details import Details
 from savegame.messages.locate import BRANCH, JOIN, SENDS, START
 from savegame.model import MAX_KIND, Kind
 from savegame.runs.interrupts import INTERRUPT
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 
 PLACES: Final = 1024
 """How many places, and threads, are remembered."""
@@ -131,7 +133,7 @@ def has_ended(checkpoint: Checkpoint) -> bool:
 def _triggers(channel: str, value: Any) -> bool:
     """Whether a channel that has a value starts a node."""
     if channel.startswith(JOIN):  # it has the names of the nodes that came so far; with `defer`, and something else
-        came = value[0] if isinstance(value, tuple) and value else value
+        came = value[0] if isinstance(value, tuple | list) and value else value
         awaited = channel.removeprefix(JOIN).rpartition(":")[0]
         return isinstance(came, (set, frozenset)) and len("+".join(map(str, came))) == len(awaited)
     return channel == START or channel.startswith(BRANCH) or (channel == SENDS and bool(value))

@@ -55,14 +55,22 @@ def hash_slices(value: Any, before: Hashes | None) -> Hashes | None:
     """
     if type(value) is not list:
         return None
+    count = 0 if before is None or before[0] >= len(value) else before[0]
+    old_end: list[bytes] = []
+    hashes = []
     try:
-        hashes = [_hash_slice(value[at : at + SLICE]) for at in range(0, len(value), SLICE)]
-        if before is not None and before[0] % SLICE and len(value) > before[0]:
-            start = before[0] - before[0] % SLICE
-            hashes.append(_hash_slice(value[start : before[0]]))
+        for at in range(0, len(value), SLICE):
+            hasher = blake3.blake3()
+            if at < count < at + SLICE:
+                hasher.update(_pack(value[at:count]))
+                old_end.append(hasher.digest(length=16))
+                hasher.update(_pack(value[count : at + SLICE]))
+            else:
+                hasher.update(_pack(value[at : at + SLICE]))
+            hashes.append(hasher.digest(length=16))
     except (TypeError, ormsgpack.MsgpackEncodeError):
         return None
-    return len(value), hashes
+    return len(value), hashes + old_end
 
 
 def has_grown(before: Hashes, after: Hashes) -> bool:
@@ -76,8 +84,10 @@ def has_grown(before: Hashes, after: Hashes) -> bool:
     return not rest or hashes[whole] == after[1][-1 if after[0] > count else whole]
 
 
-def _hash_slice(items: list[Any]) -> bytes:
-    return blake3.blake3(ormsgpack.packb(items, _model_fields, _OPTIONS)).digest(length=16)
+def _pack(items: list[Any]) -> bytes:
+    """The packed items without the header of their list, so that two lists packed one after the other are like one."""
+    data = ormsgpack.packb(items, _model_fields, _OPTIONS)
+    return data[1:] if len(items) < 16 else data[3:]
 
 
 def _model_fields(value: Any) -> Any:

@@ -188,6 +188,9 @@ class ThreadSource(ABC):
         for part in _PARTS:
             if type(found.get(part)) is not dict:
                 raise self.damage(where, f"it has no {part}")
+        for node, seen in found["versions_seen"].items():
+            if type(node) is not str or type(seen) is not dict or not all(type(channel) is str for channel in seen):
+                raise self.damage(where, "its versions_seen are not the versions of channels by node")
         return found
 
     def writes(self, where: str, rows: Iterable[tuple[Any, ...]]) -> list[Write]:

@@ -112,6 +112,7 @@ class SavegameSaver(AsyncMethods):
         self._chosen: OrderedDict[tuple[GraphPlace, str], None] = OrderedDict()
         self._started: OrderedDict[tuple[GraphPlace, str], None] = OrderedDict()
         self._empty: OrderedDict[GraphPlace, None] = OrderedDict()
+        self._threads: OrderedDict[GraphPlace, Thread] = OrderedDict()
         self._details = GraphDetails()
 
     # -- putting -----------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ class SavegameSaver(AsyncMethods):
         """
         place, external_id = GraphPlace.of(config), checkpoint["id"]
         parent = config["configurable"].get("checkpoint_id")
-        thread = self._thread(place, Foreign)
+        thread = self._written(place)
         known = self._last_put(place, thread, parent) if parent else None
         codec = thread.timeline.codec
         details: Details = {
@@ -281,7 +282,7 @@ class SavegameSaver(AsyncMethods):
     def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """Store the writes of a task for a checkpoint. Existing writes stay, except special ones, which are replaced."""
         place, kind = GraphPlace.of(config), _writes_kind(config["configurable"]["checkpoint_id"])
-        thread = self._thread(place, Foreign)
+        thread = self._written(place)
         plain = {number: write for number, write in enumerate(writes) if write[0] not in WRITES_IDX_MAP}
         special = {WRITES_IDX_MAP[channel]: (channel, value) for channel, value in writes if channel in WRITES_IDX_MAP}
         records = {
@@ -529,6 +530,14 @@ class SavegameSaver(AsyncMethods):
 
     def _thread(self, place: GraphPlace, foreign: Callable[[str, bytes], Any]) -> Thread:
         return self.vault.thread(place.id, foreign=foreign, child_of=place.parent)
+
+    def _written(self, place: GraphPlace) -> Thread:
+        """The thread of a place to write to, with undecoded leaves: never used for its expected head."""
+        thread = self._threads.get(place)
+        if thread is None:
+            thread = self._threads[place] = self._thread(place, Foreign)
+            _bound(self._threads)
+        return thread
 
     def _find(self, thread: Thread, place: GraphPlace, external_id: str) -> Saved | None:
         try:

@@ -11,21 +11,29 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple, cast
 
+from savegame.adapters._langgraph_details import GraphDetails
+from savegame.adapters._langgraph_messages import open_value
 from savegame.adapters._langgraph_places import GraphPlace
 from savegame.adapters._langgraph_sources import SEALED, OldCheckpoint, ThreadSource, Write, open_source, place_name
 from savegame.adapters.langgraph import SavegameSaver
+from savegame.checkpoint import Checkpoint as Saved
+from savegame.details import Details
+from savegame.encoding.foreign import Foreign
 from savegame.errors import (
+    CheckpointNotFound,
     ConflictError,
     CorruptionError,
     InvalidInputError,
     InvalidState,
     SavegameError,
+    ThreadNotFound,
     UnsupportedError,
 )
-from savegame.model import Kind
+from savegame.messages.locate import JOIN, SENDS
 from savegame.thread import Thread
 from savegame.vault import Vault
 
@@ -61,7 +69,7 @@ def import_threads(
         mover = _Mover(old, vault, work)
         for thread_id, expected in threads:
             work.begin(PHASES * expected)
-            for place, count in old.places(thread_id):
+            for place, count in reversed(old.places(thread_id)):  # subgraphs first: what they spent is counted there
                 try:
                     outcome = ImportOutcome(place, count, mover.move(place), None)
                 except _OF_ONE_THREAD as error:
@@ -96,6 +104,9 @@ class _Mover:
         self._vault = vault
         self._work = work
         self._saver = SavegameSaver(vault, serde=SEALED)
+        self._details = GraphDetails()
+        self._versions: tuple[GraphPlace, str, Mapping[str, Any]] | None = None
+        """The place and id of the checkpoint that was put last, and the versions of its channels."""
 
     def move(self, place: GraphPlace) -> int:
         """Import one place and compare it. Returns the number of new checkpoints."""
@@ -129,16 +140,34 @@ class _Mover:
         """Save a checkpoint after its writes, so that an existing checkpoint has all of them."""
         found = self._old.read(place, external_id)
         self._put_writes(place, external_id, found.writes)
-        thread.save(
-            self._state(place, found),
-            id=place.checkpoint(external_id),
-            external_id=external_id,
-            kind=Kind.ITERATION,
-            metadata=found.metadata,
-            parent=place.checkpoint(found.parent) if found.parent and found.parent in there else None,
-            force=True,
-            created_at=_time_of(found.checkpoint),
-        )
+        details: Details = {
+            "external_id": external_id,
+            "metadata": found.metadata,
+            "created_at": _time_of(found.checkpoint),
+            **self._described(place, external_id, found),
+        }
+        parent = place.checkpoint(found.parent) if found.parent and found.parent in there else None
+        thread.save(self._state(place, found), id=place.checkpoint(external_id), parent=parent, force=True, **details)
+
+    def _described(self, place: GraphPlace, external_id: str, found: OldCheckpoint) -> Details:
+        """The kind, status, tokens and cost that the saver would have written, read without loading objects."""
+        values, versions = found.checkpoint["channel_values"], found.checkpoint["channel_versions"]
+        before = self._versions[2] if self._versions is not None and self._versions[:2] == (place, found.parent) else {}
+        changed = {name for name in values if name not in before or before[name] != versions.get(name)}
+        opened = {name for name in values if name in changed or name == SENDS or name.startswith(JOIN)}
+        shown = {name: _open(value) if name in opened else value for name, value in values.items()}
+        checkpoint = cast(Any, {**found.checkpoint, "channel_values": shown})
+        self._versions = place, external_id, versions
+        load = partial(self._shown, place, found.parent)
+        return self._details.of(place, found.parent, checkpoint, cast(Any, found.metadata), changed, load)
+
+    def _shown(self, place: GraphPlace, external_id: str | None) -> Saved | None:
+        """A checkpoint that was imported before, as the details need it."""
+        thread = self._vault.thread(place.id, foreign=_open_leaf, child_of=place.parent)
+        try:
+            return None if external_id is None else thread.load(place.checkpoint(external_id))
+        except (CheckpointNotFound, ThreadNotFound):  # the source has pruned it
+            return None
 
     def _state(self, place: GraphPlace, found: OldCheckpoint) -> dict[str, Any]:
         """The state of a checkpoint. Large numbers, which PostgresSaver stores as JSON, are no values of the serializer."""
@@ -198,6 +227,15 @@ class _Mover:
             self._work.step()
         if left:
             raise CorruptionError(f"{place_name(place, min(left))}: cannot be read back; import into another store")
+
+
+def _open(value: Any) -> Any:
+    """What the details of a checkpoint depend on in a sealed value."""
+    return value if isinstance(value, int) else _open_leaf(*SEALED.dumps_typed(value))
+
+
+def _open_leaf(kind: str, data: bytes) -> Any:
+    return open_value(data) if kind == "msgpack" else Foreign(kind, data)
 
 
 def _time_of(checkpoint: Mapping[str, Any]) -> dt.datetime | None:

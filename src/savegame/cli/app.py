@@ -17,7 +17,8 @@ from savegame.errors import InvalidInputError
 COMMANDS: Final = {
     "Look": "threads.ls history.log checkpoints.show checkpoints.diff history.tail threads.search health.stats",
     "Go back, try again": "moving.rewind moving.fork moving.label",
-    "Runs": "runs.stale runs.calls runs.answer runs.resolve",
+    "Runs": "runs.stale runs.calls runs.answer runs.resolve "
+    "messaging.send messaging.inbox messaging.unsend messaging.stop effects.effects",
     "Look after it": "health.verify health.repair doctor.doctor upkeep.prune upkeep.erase upkeep.compact upkeep.backup",
     "Move": "transfer.export transfer.copy transfer.migrate importing.import_",
     "Serve": "serving.ui serving.mcp",

@@ -1,4 +1,4 @@
-"""`savegame demo`: a scripted agent on a real SQLite file is killed inside a tool, resumed, rewound and forked.
+"""`savegame demo`: a scripted agent on a real SQLite file is killed inside a refund, resumed, rewound, undone and forked.
 
 The demo checks every claim that it prints, and fails if one does not hold.
 """
@@ -21,27 +21,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 import savegame
+from savegame.cli.demo_agent import BEFORE, CANCELLED, PAID, SCRIPT, THREAD_ID, bank_of
 from savegame.present.diffs import line_of
 
-THREAD_ID = "support-42"
-PAID = "pays"
-ORDER = {"order": 1017, "cents": 4900, "state": "lost in transit"}
-SCRIPT: list[dict[str, Any]] = [
-    {"role": "user", "content": "My parcel 1017 never came. I want my money back."},
-    {
-        "role": "assistant",
-        "content": "Let me look.",
-        "tool_calls": [{"id": "c1", "name": "find_order", "arguments": {"order": 1017}}],
-    },
-    {"role": "tool", "tool_call_id": "c1", "content": ORDER},
-    {
-        "role": "assistant",
-        "content": "It is lost.",
-        "tool_calls": [{"id": "c2", "name": "refund", "arguments": {"cents": 4900}}],
-    },
-    {"role": "tool", "tool_call_id": "c2", "content": {"refunded": 4900}},
-    {"role": "assistant", "content": "I have sent 49.00 back to your card. Sorry for the trouble!"},
-]
 MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id")
 
 
@@ -62,7 +44,9 @@ def play(keep: Path | None) -> int:
         try:
             _crash(console, path)
             _carry_on(console, path)
-            _time_travel(console, path)
+            _hold_back(console, path)
+            _take_back(console, path)
+            _compare(console, path)
         except (DemoFailed, savegame.SavegameError) as error:
             console.print(f"[bold red]The demo failed:[/] {error}")
             return 1
@@ -85,7 +69,7 @@ def _create_vault(path: Path) -> None:
 
 def _crash(console: Console, path: Path) -> None:
     console.print(Panel("1. An agent saves every step to [bold]agents.db[/]. During a refund it is killed with SIGKILL."))
-    with _agent(path, pause=True) as agent:
+    with _agent(path, "pause") as agent:
         assert agent.stdout is not None
         for line in agent.stdout:
             console.print(f"   {line.rstrip()}", soft_wrap=True)
@@ -103,22 +87,19 @@ def _carry_on(console: Console, path: Path) -> None:
         found = vault.thread(THREAD_ID).latest()
         _claim(found is not None and _messages(found.state) == SCRIPT[:4], "the reply that asks for the refund was saved")
         _claim(vault.verify().ok, "every byte of the file is intact")
-    with _agent(path, pause=False) as agent:
-        assert agent.stdout is not None
-        for line in agent.stdout:
-            console.print(f"   {line.rstrip()}", soft_wrap=True)
+    with _agent(path, "run") as agent:
+        _show_output(console, agent)
         _claim(agent.wait(timeout=30) == 0, "the second agent finished")
     with savegame.open(path) as vault:
         thread = vault.thread(THREAD_ID)
         _claim(_messages(thread.state()) == SCRIPT, "the conversation is complete, without duplicates")
-        thread.label(3, "before refund")
-    requests = bank_of(path).read_text(encoding="utf-8").splitlines()
-    payments = [line for line in requests if line.startswith(PAID)]
+        thread.label(3, BEFORE)
+    requests = _requests(path)
     keys = {line.split()[-1] for line in requests}
-    counts = (len(requests), len(keys), len(payments))
+    counts = (len(requests), len(keys), _count(requests, PAID))
     _claim(counts == (2, 1, 1), f"the bank got two requests with one key and paid once: {requests}")
-    console.print(f"   [bold green]✓[/] requests to the bank: {counts[0]}, keys: {counts[1]}, refunds paid: {counts[2]}")
-    console.print("   [bold green]✓[/] the conversation is complete, without duplicates\n")
+    _check(console, f"requests to the bank: {counts[0]}, keys: {counts[1]}, refunds paid: {counts[2]}")
+    _check(console, "the conversation is complete, without duplicates\n")
 
 
 def _messages(state: dict[str, Any]) -> list[dict[str, Any]]:
@@ -126,20 +107,45 @@ def _messages(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [{name: message[name] for name in MESSAGE_FIELDS if name in message} for message in state["messages"]]
 
 
-def _time_travel(console: Console, path: Path) -> None:
-    console.print(Panel("3. Rewind to before the refund, try two alternatives, and compare them."))
+def _hold_back(console: Console, path: Path) -> None:
+    console.print(Panel("3. Rewound to before the refund, the agent goes on. Its model asks for the refund a second time."))
+    with savegame.open(path) as vault:
+        vault.thread(THREAD_ID).rewind(BEFORE)
+    with _agent(path, "run") as agent:
+        _show_output(console, agent)
+        _claim(agent.wait(timeout=30) == 0, "the agent stopped to ask")
+    with savegame.open(path) as vault:
+        waiting = [call for call in vault.calls(THREAD_ID) if call.status == "waiting"]
+        _claim([call.name for call in waiting] == ["refund"], "the second refund waits for a person")
+    _claim(_count(_requests(path), PAID) == 1, "the bank paid once")
+    _check(console, "the second refund was held back and waits for a person; refunds paid: 1\n")
+
+
+def _take_back(console: Console, path: Path) -> None:
+    console.print(Panel("4. Undo takes the first refund back with the tool's own undo function, then moves to before it."))
+    with _agent(path, "undo") as agent:
+        _show_output(console, agent)
+        _claim(agent.wait(timeout=30) == 0, "the undo finished")
+    with savegame.open(path) as vault:
+        undone = [effect.name for effect in vault.effects(THREAD_ID) if effect.undone_at]
+        _claim(undone == ["refund"], "the refund was taken back")
+        _claim(len(vault.thread(THREAD_ID).state()["messages"]) == 3, "the state is the one from before the refund")
+    requests = _requests(path)
+    _claim((_count(requests, PAID), _count(requests, CANCELLED)) == (1, 1), "the bank paid once and cancelled once")
+    _check(console, "refunds paid: 1, cancelled: 1; the conversation is the one from before the refund\n")
+
+
+def _compare(console: Console, path: Path) -> None:
+    console.print(Panel("5. From there, try two alternatives, and compare them."))
     with savegame.open(path) as vault:
         thread = vault.thread(THREAD_ID)
-        finished = thread.latest()
-        assert finished is not None
-        thread.rewind("before refund")
-        _claim(len(thread.state()["messages"]) == 3, "the state is the one from before the refund")
+        before = list(thread.history(branches=True, newest_first=False))
         changed = thread.update(append={"messages": [{"role": "assistant", "content": "A new parcel is on its way."}]})
         thread.label(changed, "resend instead")
-        fork = thread.fork("what-if", at="before refund")
+        fork = thread.fork("what-if", at=BEFORE)
         fork.update(append={"messages": [{"role": "assistant", "content": "May I offer you a voucher?"}]}, label="voucher")
         everything = list(thread.history(branches=True, newest_first=False))
-        _claim(finished in everything, "the checkpoints after the rewind are kept as a branch")
+        _claim(everything[:-1] == before, "the checkpoints of the earlier attempts are kept as branches")
         difference = vault.diff(changed.id, fork.load("head").id)
         _claim(len(difference) == 1, "the two attempts differ in one message")
         console.print(_build_tree(thread, fork, everything))
@@ -184,15 +190,10 @@ def _last_message(checkpoint: savegame.Checkpoint) -> str:
     return text if len(text) <= 36 else f"{text[:35]}…"
 
 
-def bank_of(path: Path) -> Path:
-    """The bank's ledger: a plain file outside the vault, like any other external system."""
-    return path.with_name("bank.txt")
-
-
 @contextmanager
-def _agent(path: Path, *, pause: bool) -> Iterator[subprocess.Popen[str]]:
+def _agent(path: Path, what: str) -> Iterator[subprocess.Popen[str]]:
     """The agent as a separate process, which always ends with the demo. Ctrl-C reaches only the demo."""
-    command = [sys.executable, "-m", "savegame.cli.demo_agent", str(path), "pause" if pause else "run"]
+    command = [sys.executable, "-m", "savegame.cli.demo_agent", str(path), what]
     with subprocess.Popen(  # noqa: S603 - our own module
         command, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True
     ) as agent:
@@ -200,6 +201,25 @@ def _agent(path: Path, *, pause: bool) -> Iterator[subprocess.Popen[str]]:
             yield agent
         finally:
             agent.kill()
+
+
+def _show_output(console: Console, agent: subprocess.Popen[str]) -> None:
+    assert agent.stdout is not None
+    for line in agent.stdout:
+        console.print(Text(f"   {line.rstrip()}"), soft_wrap=True)
+
+
+def _requests(path: Path) -> list[str]:
+    """What the bank was asked so far, and what it did: one line each."""
+    return bank_of(path).read_text(encoding="utf-8").splitlines()
+
+
+def _count(requests: list[str], action: str) -> int:
+    return sum(line.startswith(action) for line in requests)
+
+
+def _check(console: Console, what: str) -> None:
+    console.print(f"   [bold green]✓[/] {what}")
 
 
 def _claim(holds: bool, what: str) -> None:

@@ -8,11 +8,32 @@ from __future__ import annotations
 import datetime as dt
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import savegame
-from savegame.cli.demo import ORDER, PAID, SCRIPT, THREAD_ID, bank_of
+
+THREAD_ID, BEFORE = "support-42", "before refund"
+PAID, CANCELLED = "pays", "cancels"
+ORDER = {"order": 1017, "cents": 4900, "state": "lost in transit"}
+SCRIPT: list[dict[str, Any]] = [
+    {"role": "user", "content": "My parcel 1017 never came. I want my money back."},
+    {
+        "role": "assistant",
+        "content": "Let me look.",
+        "tool_calls": [{"id": "c1", "name": "find_order", "arguments": {"order": 1017}}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": ORDER},
+    {
+        "role": "assistant",
+        "content": "It is lost.",
+        "tool_calls": [{"id": "c2", "name": "refund", "arguments": {"cents": 4900}}],
+    },
+    {"role": "tool", "tool_call_id": "c2", "content": {"refunded": 4900}},
+    {"role": "assistant", "content": "I have sent 49.00 back to your card. Sorry for the trouble!"},
+]
 
 
 def scripted_model(messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -29,9 +50,12 @@ def toolbox(bank: Path, *, pause: bool) -> savegame.Toolbox:
         say(f"tool   find_order({order})")
         return {**ORDER, "order": order}
 
-    @tools.tool(idempotent=True)
+    def cancel_refund(call: savegame.Call, result: dict[str, int]) -> None:
+        say(f"undo   refund({result['refunded']}): the bank {ask_bank(bank, CANCELLED, call.key)}")
+
+    @tools.tool(idempotent=True, undo=cancel_refund)
     def refund(call: savegame.Call, cents: int) -> dict[str, int]:
-        say(f"tool   refund({cents}): the bank {pay(bank, call.key)}, key …{call.key[-8:]}")
+        say(f"tool   refund({cents}): the bank {ask_bank(bank, PAID, call.key)}, key …{call.key[-8:]}")
         if pause:
             time.sleep(60)
         return {"refunded": cents}
@@ -39,13 +63,18 @@ def toolbox(bank: Path, *, pause: bool) -> savegame.Toolbox:
     return tools
 
 
-def pay(bank: Path, key: str) -> str:
-    """Pay once per key, however often it is called, and log each request on a line. Returns what the bank did."""
+def ask_bank(bank: Path, action: str, key: str) -> str:
+    """Pay or cancel once per key, however often it is called, and log each request on a line. Returns what the bank did."""
     lines = bank.read_text(encoding="utf-8").splitlines() if bank.exists() else []
-    action = "has paid already" if f"{PAID} {key}" in lines else PAID
+    outcome = "has done so already" if f"{action} {key}" in lines else action
     with bank.open("a", encoding="utf-8") as ledger:
-        ledger.write(f"{action} {key}\n")
-    return action
+        ledger.write(f"{outcome} {key}\n")
+    return outcome
+
+
+def bank_of(path: Path) -> Path:
+    """The bank's ledger: a plain file outside the vault, like any other external system."""
+    return path.with_name("bank.txt")
 
 
 def run(path: Path, *, pause: bool) -> None:
@@ -55,17 +84,26 @@ def run(path: Path, *, pause: bool) -> None:
         if held.checkpoint is not None:
             say(f"run    resumes after {held.checkpoint.step} saved steps")
         held.user(SCRIPT[0]["content"], key="click-1")
-        while not held.done:
-            held.tools()
-            held.model(scripted_model)
-            say(f"model  {held.reply}")
+        try:
+            while not held.done:
+                held.tools()
+                held.model(scripted_model)
+                say(f"model  {held.reply}")
+        except savegame.Paused as paused:
+            say(f"run    asks a person: {paused.call.asked if paused.call else paused}")
 
 
-def run_when_free(path: Path, *, pause: bool) -> None:
+def undo(path: Path) -> None:
+    """Take back what was done after the moment before the refund, and go back to it."""
+    with savegame.open(path) as vault:
+        vault.undo(THREAD_ID, to=BEFORE, tools=toolbox(bank_of(path), pause=False))
+
+
+def when_free(work: Callable[[], None]) -> None:
     """Where the system cannot tell that the holder's process died, wait until its lease expires."""
     while True:
         try:
-            run(path, pause=pause)
+            work()
             return
         except savegame.Busy as busy:
             say(f"run    waits: {busy}")
@@ -79,4 +117,5 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    run_when_free(Path(sys.argv[1]), pause=sys.argv[2] == "pause")
+    vault_path = Path(sys.argv[1])
+    when_free(partial(undo, vault_path) if sys.argv[2] == "undo" else partial(run, vault_path, pause=sys.argv[2] == "pause"))

@@ -17,6 +17,7 @@ from savegame.checkpoint import value_to_json
 from savegame.encoding.codec import Codec
 from savegame.errors import SavegameError
 from savegame.model import MISSING, Change, Report, ThreadInfo
+from savegame.runs.inbox import InboxMessage
 from savegame.runs.ledger import CallEntry
 from savegame.runs.runner import StaleRun
 from savegame.search.catching_up import Hit
@@ -120,7 +121,10 @@ class SearchOutput(TypedDict):
 
 
 class RewindOutput(TypedDict):
-    """The head before and after; `left` checkpoints stay as a branch, or are deleted with --discard."""
+    """The head before and after; `left` checkpoints stay as a branch, or are deleted with --discard.
+
+    `effects` after the new head stay in the world.
+    """
 
     thread_id: str
     old: CheckpointOutput | None
@@ -128,15 +132,17 @@ class RewindOutput(TypedDict):
     left: int
     discarded: bool
     done: bool
+    effects: list[EffectOutput]
 
 
 class ForkOutput(TypedDict):
-    """A new thread and its first checkpoint."""
+    """A new thread and its first checkpoint; `effects` of the source after it stay in the world."""
 
     thread_id: str
     forked_from: str
     at: str
     checkpoint: CheckpointOutput
+    effects: list[EffectOutput]
 
 
 class PruneOutput(TypedDict):
@@ -253,7 +259,10 @@ class StatsOutput(TypedDict):
 
 
 class StaleOutput(TypedDict):
-    """A run that should go on; `reason` is crashed, mail or due. Only one that crashed has an owner and an expired lease."""
+    """A run to resume; `reason` is crashed, mail or due. Only one that crashed has an owner and an expired lease.
+
+    `since`: when the lease expired, the first message was sent, or the sleep was over.
+    """
 
     thread_id: str
     agent_id: str | None
@@ -261,12 +270,14 @@ class StaleOutput(TypedDict):
     expired_at: str | None
     takeovers: int
     reason: str
+    since: str | None
 
 
 class CallOutput(TypedDict):
     """A tool call; `status` is started, waiting, done, failed or unknown; `answered` if it waits but has its answer.
 
-    `interrupt`: a LangGraph node asks; `name` is the node.
+    `interrupt`: a LangGraph node asks; `name` is the node. `repeats` and `undoes` are keys of other calls: of the effect from
+    before a rewind or fork that it repeats, and of the one that it takes back.
     """
 
     thread_id: str
@@ -283,6 +294,47 @@ class CallOutput(TypedDict):
     comment: str | None
     answered: bool
     interrupt: bool
+    repeats: str | None
+    undoes: str | None
+    undone_at: str | None
+
+
+class EffectOutput(CallOutput):
+    """What a tool did in the world; `left`: on a line that a rewind or restore left, or `made_in` the source of this fork."""
+
+    left: bool
+    made_in: str | None
+
+
+class SendOutput(TypedDict):
+    """A message that was sent; not `new` if the thread had one with this key before."""
+
+    thread_id: str
+    key: str | None
+    new: bool
+
+
+class MessageOutput(TypedDict):
+    """A message that no run has taken in yet."""
+
+    key: str
+    content: Any
+    sent_at: str
+
+
+class UnsendOutput(TypedDict):
+    """A message that was taken back."""
+
+    thread_id: str
+    key: str
+
+
+class StopOutput(TypedDict):
+    """Whether a thread was stopped, and the status of its head: in_progress until its live run ends."""
+
+    thread_id: str
+    stopped: bool
+    status: str
 
 
 class AnswerOutput(TypedDict):
@@ -351,6 +403,11 @@ OUTPUTS: dict[str, Output] = {
     "calls": Output(CallOutput, "list"),
     "answer": Output(AnswerOutput),
     "resolve": Output(AnswerOutput),
+    "send": Output(SendOutput),
+    "inbox": Output(MessageOutput, "list"),
+    "unsend": Output(UnsendOutput),
+    "stop": Output(StopOutput),
+    "effects": Output(EffectOutput, "list"),
     "doctor": Output(DoctorOutput),
 }
 """By command."""
@@ -395,8 +452,21 @@ def stale_output(run: StaleRun) -> StaleOutput:
 
 def call_output(codec: Codec, thread_id: str, entry: CallEntry) -> CallOutput:
     """A tool call of a thread."""
-    values = {"arguments": value_to_json(codec, dict(entry.arguments)), "result": value_to_json(codec, entry.result)}
-    return _fill(CallOutput, entry, thread_id=thread_id, **values)
+    return _fill(CallOutput, entry, thread_id=thread_id, **_call_values(codec, entry))
+
+
+def effect_output(codec: Codec, thread_id: str, entry: CallEntry) -> EffectOutput:
+    """A call that took effect, or may have."""
+    return _fill(EffectOutput, entry, thread_id=thread_id, **_call_values(codec, entry))
+
+
+def _call_values(codec: Codec, entry: CallEntry) -> dict[str, Any]:
+    return {"arguments": value_to_json(codec, dict(entry.arguments)), "result": value_to_json(codec, entry.result)}
+
+
+def message_output(codec: Codec, message: InboxMessage) -> MessageOutput:
+    """A message of an inbox."""
+    return _fill(MessageOutput, message, content=value_to_json(codec, message.content))
 
 
 def error_output(error: SavegameError) -> ErrorOutput:

@@ -1,15 +1,19 @@
 """`savegame rewind`, `fork` and `label`: move the head, start new threads, annotate checkpoints.
 
-Only `rewind --discard` deletes anything; it lists that first and asks. Touches vault, printing and rendering.
+Only `rewind --discard` deletes anything; it lists that first and asks. A rewind and a fork name the effects that stay in the
+world before they act. Touches vault, printing, rendering and effects.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import Annotated, Final
 
 import typer
 
-from savegame.cli.printing import confirm_deletion, one_line, plural, print_json, print_lines, say, short
+from savegame.cli import json_output
+from savegame.cli.effects import print_staying
+from savegame.cli.printing import ask, confirm_deletion, one_line, plural, print_json, print_lines, say, short
 from savegame.cli.rendering import checkpoint_line, deletion_lines, label_and_tags
 from savegame.cli.vaults import (
     REFERENCE,
@@ -28,6 +32,10 @@ from savegame.cli.vaults import (
 )
 from savegame.errors import InvalidInputError
 from savegame.present.completion import list_left_behind
+from savegame.present.effects import staying_effects
+
+ASKS: Final = "A run asks before it makes one of these calls again"
+RERUNS: Final = "--rerun-tools counts as your answer: a run makes these calls again without asking"
 
 
 def rewind(
@@ -36,7 +44,10 @@ def rewind(
     discard: Annotated[bool, typer.Option("--discard", help="Delete all later checkpoints and branches.")] = False,
     rerun_tools: Annotated[
         bool,
-        typer.Option("--rerun-tools", help="Re-run tool calls made after this point instead of reusing their results."),
+        typer.Option(
+            "--rerun-tools",
+            help="Re-run tool calls made after this point instead of reusing their results. No run asks before it does.",
+        ),
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -46,7 +57,8 @@ def rewind(
 ) -> None:
     """Move the head back to a checkpoint; the next save continues from there.
 
-    Later checkpoints stay as a branch. Only --discard deletes them, and asks first.
+    Later checkpoints stay as a branch. Only --discard deletes them, and asks first. What tools did after this point is not
+    undone: it is listed, and on a terminal you are asked.
 
     Example: savegame rewind support-42 "before refund"
     """
@@ -56,6 +68,9 @@ def rewind(
         target = resolve_reference(found, ref, found.load)
         going = list(list_left_behind(found, target, branches=discard))
         left = len(going)
+        staying = staying_effects(vault, found.id, target)
+        if not as_json:
+            print_staying(staying, found.id, target.id, RERUNS if rerun_tools else ASKS)
         if discard and not as_json and not yes:
             print_lines(deletion_lines(going))
         if discard and left and not dry_run:
@@ -65,6 +80,8 @@ def rewind(
                 return [entry.id for entry in list_left_behind(found, target, branches=True)]
 
             confirm_deletion(what, [entry.id for entry in going], current, yes=yes)
+        elif staying and not dry_run and not as_json and sys.stdin.isatty():  # nothing is lost, so scripts need not agree
+            ask(f"{plural(len(staying), 'effect')} will stay in the world. Continue?", yes=yes)
         if not dry_run:
             target = found.rewind(target, discard=discard, rerun_tools=rerun_tools, expect=old)
         if as_json:
@@ -76,6 +93,7 @@ def rewind(
                     "left": left,
                     "discarded": discard,
                     "done": not dry_run,
+                    "effects": [json_output.effect_output(vault.codec, found.id, entry) for entry in staying],
                 }
             )
             return
@@ -99,22 +117,38 @@ def fork(
     thread: ThreadName,
     new: Annotated[str, typer.Argument(metavar="NEW", help="Id of the new thread.")],
     at: Annotated[str, typer.Option(metavar="REF", help=REFERENCE, autocompletion=complete_ref)] = "head",
+    yes: Yes = False,
     store: Store = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
     """Start a new thread from a checkpoint.
 
-    The source thread stays unchanged and can be deleted later.
+    The source thread stays unchanged and can be deleted later. What its tools did after this point is listed, and on a
+    terminal you are asked.
 
     Example: savegame fork support-42 what-if --at "before refund"
     """
     with use_vault(store, namespace, change=True) as vault:
         source = get_thread(vault, thread, whole=True)
         origin = resolve_reference(source, at, source.load)
+        staying = staying_effects(vault, source.id, origin)
+        if not as_json:
+            print_staying(staying, source.id, origin.id, ASKS)
+            if staying and sys.stdin.isatty():
+                ask(f"{plural(len(staying), 'effect')} will stay in the world. Continue?", yes=yes)
         first = next(source.fork(new, at=origin).history())
         if as_json:
-            print_json({"thread_id": new, "forked_from": source.id, "at": origin.id, "checkpoint": first.to_dict()})
+            effects = [json_output.effect_output(vault.codec, source.id, entry) for entry in staying]
+            print_json(
+                {
+                    "thread_id": new,
+                    "forked_from": source.id,
+                    "at": origin.id,
+                    "checkpoint": first.to_dict(),
+                    "effects": effects,
+                }
+            )
             return
         say((one_line(new), "bold"), f" starts at step {origin.step} of {one_line(source.id)}")
         say(checkpoint_line(first, head=True), hang=10)

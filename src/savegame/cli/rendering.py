@@ -19,6 +19,8 @@ from savegame.cli.printing import ago, clip, escape, is_narrow, one_line, plural
 from savegame.encoding.text import format_path, plain_text, written
 from savegame.messages.transcript import MessageCall, file_kind, file_name, is_message, read_message
 from savegame.model import MISSING, Change, Status
+from savegame.present.effects import began_at, call_name, standing
+from savegame.runs.ledger import CallEntry
 
 VALUE_WIDTH: Final = 100
 """Maximum length of a value on one line."""
@@ -34,6 +36,7 @@ MAX_LISTED: Final = 20
 
 ROLE_STYLES: Final = {"user": "bold cyan", "assistant": "bold green", "tool": "magenta", "system": "dim"}
 STATUSES: Final = {"completed": ("✓ completed", "green"), "failed": ("✗ failed", "red"), "halted": ("■ halted", "yellow")}
+FATES: Final = {"unknown outcome": "bold red", "failed": "red", "left": "yellow", "undone": "green"}
 SIGNS: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -117,6 +120,24 @@ def call_text(call: MessageCall, *, full: bool) -> str:
     )
     outcome = "" if call.result is None else f" {'✗' if call.failed else '='} {value_text(call.result, full=full)}"
     return one_line(f"{call.name}({', '.join(each)}){outcome}", 0 if full else VALUE_WIDTH)
+
+
+def entry_text(entry: CallEntry) -> str:
+    """A call of the ledger on one line, with its result or error."""
+    outcome = entry.error or entry.result
+    call = MessageCall(entry.key, call_name(entry), entry.arguments, outcome, failed=entry.error is not None)
+    return call_text(call, full=False)
+
+
+def effect_line(effect: CallEntry, indent: int = 0) -> Text:
+    """An effect on one line: when it was begun, the call with its result, and what became of it."""
+    began = began_at(effect)
+    line = Text.assemble(" " * indent, ("" if began is None else f"{ago(began)}").ljust(12), entry_text(effect))
+    for word in standing(effect):
+        line.append(f"  {word}", FATES[word])
+    if effect.made_in is not None:
+        line.append(f"  in {clip(effect.made_in, 40)}", "cyan")
+    return line.append(f"  {one_line(effect.key)}", "dim")
 
 
 def value_text(value: Any, *, full: bool) -> str:

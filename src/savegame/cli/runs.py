@@ -1,4 +1,4 @@
-"""`savegame stale`, `calls`, `answer` and `resolve`: crashed runs, and tool calls that need a person.
+"""`savegame stale`, `calls`, `answer` and `resolve`: runs to resume, and tool calls that need a person.
 
 No run has to be alive for any of them: they read and write the ledger of its thread. Touches vault, printing and rendering.
 """
@@ -15,11 +15,11 @@ from rich.text import Text
 
 from savegame.cli import json_output
 from savegame.cli.printing import ago, clip, escape, one_line, print_json, print_json_list, print_lines, print_table, say, warn
-from savegame.cli.rendering import call_text, value_text
+from savegame.cli.rendering import entry_text, value_text
 from savegame.cli.vaults import AsJson, Namespace, Store, ThreadName, command, complete_thread, get_thread, use_vault
 from savegame.encoding.text import plain_text
 from savegame.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
-from savegame.messages.transcript import MessageCall
+from savegame.present.effects import call_name, offers_result
 from savegame.runs.ledger import CallEntry, CallStatus
 from savegame.runs.runner import StaleRun
 from savegame.vault import Vault
@@ -31,6 +31,8 @@ STYLES: Final = {
 NEEDS: Final = {
     "answer": (" for an answer", "answer", "--approve, or --reject WHY"),
     "value": (" for an answer", "answer", "--value JSON"),
+    "repeat": (" for an answer: it was made before", "answer", "--approve, or --reject WHY"),
+    "reuse": (" for an answer: it was made before", "answer", "--approve, --approve --reuse, or --reject WHY"),
     "outcome": (": the outcome is unknown", "resolve", "--result JSON, or --error TEXT"),
 }
 """By what a call needs from a person: a description, the command, and its options."""
@@ -42,9 +44,9 @@ CallKey = Annotated[
 
 
 def stale(store: Store = None, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """List runs that crashed.
+    """List runs to resume: they crashed, have mail, or are due after a sleep.
 
-    These runs are unfinished and no process holds them. Call your agent again for each to resume it.
+    No process holds them. Call your agent again for each to resume it.
 
     Example: savegame stale --json | jq -r '.[].thread_id'
     """
@@ -52,15 +54,15 @@ def stale(store: Store = None, namespace: Namespace = "default", as_json: AsJson
         if as_json:
             print_json_list(map(json_output.stale_output, vault.stale()))
             return
-        columns = ("thread", "agent", "expired", ">takeovers", "held by")
+        columns = ("thread", "agent", "why", "since", ">takeovers", "held by")
         print_table(columns, map(_cells, vault.stale()), nothing="no stale runs", spare=("agent", ">takeovers"))
 
 
 def _cells(run: StaleRun) -> tuple[str | Text, ...]:
     name = Text(clip(run.thread_id, 60), "bold")
     takeovers = str(run.takeovers) if run.damage is None else Text("✗ damaged", "bold red")
-    expired = run.reason if run.expired_at is None else ago(run.expired_at)
-    return name, clip(run.agent_id or "", 30), expired, takeovers, clip(run.owner or "", 60)
+    since = "" if run.since is None else ago(run.since)
+    return name, clip(run.agent_id or "", 30), run.reason, since, takeovers, clip(run.owner or "", 60)
 
 
 def calls(
@@ -98,16 +100,16 @@ def calls(
 
 def _settled_line(entry: CallEntry) -> Text:
     """A call that ended: status, call, result and key."""
-    call = MessageCall(entry.key, entry.name, entry.arguments, entry.error or entry.result, failed=entry.error is not None)
     status = (f"{entry.status.value:8}", STYLES.get(entry.status, ""))
-    return Text.assemble(status, call_text(call, full=False), (f"  {one_line(entry.key)}", "dim"))
+    return Text.assemble(status, entry_text(entry), (f"  {one_line(entry.key)}", "dim"))
 
 
 def _print_open(thread_id: str, entry: CallEntry, need: str | None, *, alone: bool) -> None:
     """Print an unsettled call: everything that a person needs to decide, and the command to enter the decision."""
-    means, verb, how = NEEDS["value" if entry.interrupt else need] if need else ("", "", "")
+    repeats = "reuse" if offers_result(entry) else "repeat" if entry.before is not None else need
+    means, verb, how = NEEDS["value" if entry.interrupt else repeats or need] if need else ("", "", "")
     status = "answered" if entry.answered else entry.status.value
-    name = (one_line(entry.name), "bold cyan")
+    name = (one_line(call_name(entry)), "bold cyan")
     say((one_line(thread_id), "bold"), "  ", name, "  ", (status, STYLES[status]), (means, "dim"), hang=4)
     if entry.asked:
         say("    ", ("asks: ", "cyan"), value_text(entry.asked, full=True).replace("\n", "\n    "), hang=4)
@@ -146,6 +148,10 @@ def answer(
     value: Annotated[
         str | None, typer.Option(metavar="JSON", help="Answer to the interrupt of a LangGraph graph: what interrupt() returns.")
     ] = None,
+    reuse: Annotated[
+        bool,
+        typer.Option("--reuse", help="With --approve, of a call that was made before: use the kept result, do not repeat it."),
+    ] = False,
     comment: Annotated[str | None, typer.Option(metavar="TEXT", help="Comment to record with the approval.")] = None,
     store: Store = None,
     namespace: Namespace = "default",
@@ -159,15 +165,18 @@ def answer(
     """
     if approve + (reject is not None) + (value is not None) != 1:
         raise InvalidInputError("pass one of --approve, --reject WHY and --value JSON")
+    if reuse and not approve:
+        raise InvalidInputError("--reuse approves a call with its kept result; pass --approve --reuse")
     given = _parse_json(value, "--value") if value is not None else True if reject is None else reject or False
     with use_vault(store, namespace, change=True) as vault:
         name = get_thread(vault, thread, whole=True).id
         entry = _choose_call(vault, name, call, (CallStatus.WAITING,))
         if value is not None and not entry.interrupt:
             raise InvalidInputError(f"{entry.name!r} is a tool call; pass --approve or --reject WHY")
-        if not vault.answer(name, entry, given, comment=comment):
+        if not vault.answer(name, entry, given, comment=comment, reuse=reuse):
             raise AlreadyExistsError(f"call {entry.key} of {entry.name!r} was already answered; the first answer counts")
-    what = "answered" if value is not None else "rejected" if reject is not None else "approved"
+    approved = "approved with the kept result" if reuse else "approved"
+    what = "answered" if value is not None else "rejected" if reject is not None else approved
     _print_decision(name, entry, what, as_json=as_json)
 
 
@@ -229,4 +238,4 @@ def _print_decision(thread_id: str, entry: CallEntry, what: str, *, as_json: boo
     if as_json:
         print_json({"thread_id": thread_id, "call": entry.key, "name": entry.name})
     else:
-        say((one_line(entry.name), "bold"), f" of {one_line(thread_id)}: {what}")
+        say((one_line(call_name(entry)), "bold"), f" of {one_line(thread_id)}: {what}")

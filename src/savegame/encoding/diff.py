@@ -19,6 +19,7 @@ from savegame.encoding.tree import (
     Dict,
     Editing,
     List,
+    Names,
     Node,
     Path,
     Run,
@@ -332,8 +333,8 @@ class _Update:
 
     def set(self, path: Path, value: Any) -> None:
         """Set one place, with as small a delta as its old value allows. Creates missing dicts on the path."""
-        path, parent = self._resolve(path, missing=True)
-        child = parent.children.get(pack_raw(path[-1])) if isinstance(parent, Dict) else None
+        path, parent, names = self._resolve(path, missing=True)
+        child = parent.children.get(names[-1] if names else pack_raw(path[-1])) if isinstance(parent, Dict) else None
         data = self.codec.encode(value, path, len(path))
         if data == child:
             return
@@ -346,7 +347,10 @@ class _Update:
             ops = differ.ops
         if isinstance(parent, Dict):
             self.ops += ops
-            self.editing.put(path, new)
+            if names:
+                self.editing.put_entry(names, new)
+            else:
+                self.editing.put(path, new)
         else:
             for op in ops:
                 self._make(op)
@@ -358,8 +362,8 @@ class _Update:
         items = items if type(items) is list else list(items)
         if len(path) == 1 and not self.ops and self._append_at_once(path, items):
             return
-        path, parent = self._resolve(path, missing=True)
-        child = parent.children.get(pack_raw(path[-1])) if isinstance(parent, Dict) else None
+        path, parent, names = self._resolve(path, missing=True)
+        child = parent.children.get(names[-1] if names else pack_raw(path[-1])) if isinstance(parent, Dict) else None
         data = self._encode(path, items, child)
         self._make(Op(SET if isinstance(parent, Dict) and child is None else APPEND, path, data))
 
@@ -384,7 +388,11 @@ class _Update:
 
     def delete(self, path: Path) -> None:
         """Remove one place, which must exist."""
-        path, parent = self._resolve(path, missing=False)
+        path, parent, names = self._resolve(path, missing=False)
+        if names:
+            self.ops.append(Op(DELETE, path))
+            self.editing.put_entry(names, None)
+            return
         if isinstance(parent, Dict) and parent.tag:
             self._reduced.setdefault(id(parent), (parent, parent.copy(), []))[2].append(path)
         self._make(Op(DELETE, path))
@@ -410,14 +418,14 @@ class _Update:
 
     # -- places ------------------------------------------------------------------------------------
 
-    def _resolve(self, path: Path, *, missing: bool) -> tuple[Path, Node]:
+    def _resolve(self, path: Path, *, missing: bool) -> tuple[Path, Node, Names]:
         """The path with the keys of the state, and the opened node around its last part. Raises KeyError.
 
-        With `missing`, creates missing dicts on the path.
+        With `missing`, creates missing dicts on the path. The names are for `Editing.put_entry`; empty if that does not do.
         """
-        root = self.editing.node
-        if missing and len(path) == 1 and type(path[0]) is str and type(root) is Dict and root.plain and not self._indexes:
-            return path, root  # the usual case, without a walk
+        entry = None if self._indexes else self.editing.entry(path)
+        if entry is not None and (missing or (entry[0][-1] in entry[1].children and not entry[1].tag)):
+            return path, entry[1], entry[0]  # the usual case, without a walk
         way: list[Any] = []
         found: list[Node] = []
 
@@ -440,7 +448,7 @@ class _Update:
             return parent
 
         self.editing.change(path[:-1], look, find)
-        return tuple(way), found[0]
+        return tuple(way), found[0], ()
 
     def _key(self, parent: Dict, key: Any, way: list[Any]) -> bytes:
         """The encoded key of an entry, existing or new."""

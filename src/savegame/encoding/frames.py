@@ -47,6 +47,8 @@ STATE_TO: Final = 4 * 1024 * 1024 * 1024
 """Maximum size of an encoded state. Reading allows a quarter more, because it does not count exactly."""
 
 _local = threading.local()
+_idle: dict[int, list[zstandard.ZstdCompressor]] = {}
+"""Compressors by level that no thread is using."""
 
 
 # -- envelope --------------------------------------------------------------------------------------
@@ -61,7 +63,7 @@ def wrap(payload: bytes, *, compress: bool, level: int = 1, with_blobs: bool = F
     """The stored body of a payload, uncompressed below `least` bytes, and if it would expand too far."""
     flags = WITH_BLOBS if with_blobs else 0
     if compress and len(payload) >= least:
-        smaller = _compressor(level).compress(payload)
+        smaller = _compress(payload, level)
         if len(smaller) < len(payload) * 0.9 and len(payload) <= most_from(len(smaller)):
             return bytes((flags | COMPRESSED, 0)) + smaller
     return bytes((flags, 0)) + payload
@@ -99,11 +101,16 @@ def recode(body: bytes) -> bytes:
     return wrap(payload, compress=True, level=12, with_blobs=bool(flags & WITH_BLOBS), least=64)
 
 
-def _compressor(level: int) -> zstandard.ZstdCompressor:
-    compressors: dict[int, zstandard.ZstdCompressor] = _local.__dict__.setdefault("compressors", {})
-    if level not in compressors:
-        compressors[level] = zstandard.ZstdCompressor(level=level, write_checksum=False)
-    return compressors[level]
+def _compress(payload: bytes, level: int) -> bytes:
+    """The compressed payload. A compressor serves one thread at a time; it is kept for others, which may not live long."""
+    idle = _idle.setdefault(level, [])
+    try:
+        compressor = idle.pop()
+    except IndexError:
+        compressor = zstandard.ZstdCompressor(level=level, write_checksum=False)
+    smaller: bytes = compressor.compress(payload)
+    idle.append(compressor)
+    return smaller
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:

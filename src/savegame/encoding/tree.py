@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias, cast
@@ -30,6 +31,8 @@ PLAIN_KEYS: Final = bytes(
 """First bytes of encoded texts, whole numbers, bytes and None: these are equal if and only if their bytes are."""
 
 Path: TypeAlias = tuple[Any, ...]
+Names: TypeAlias = tuple[bytes, ...]
+"""Encoded keys that lead to a place."""
 
 
 class Dict:
@@ -525,6 +528,34 @@ class Editing:
         else:
             self.change(path[:-1], put_child)
 
+    def entry(self, path: Path) -> tuple[Names, Dict] | None:
+        """The encoded names of a path of one or two, and the dict around the last, if only dicts with plain keys are in it."""
+        node = self.node
+        if type(node) is not Dict or not node.plain or len(path) > 2 or type(path[0]) is not str:
+            return None
+        if len(path) == 1:
+            return (pack_name(path[0]),), node
+        first = pack_name(path[0])
+        inner = node.children.get(first)
+        if type(inner) is not Dict or not inner.plain or type(path[1]) is not str:
+            return None
+        return (first, pack_name(path[1])), inner
+
+    def put_entry(self, names: Names, child: Node | None) -> None:
+        """Set a place that `entry` has found, or remove it with None."""
+        self.node = node = cast(Dict, self._own(cast(Dict, self.node)))
+        parent = node
+        if len(names) == 2:
+            parent = cast(Dict, self._own(node.children[names[0]]))
+            node.children[names[0]] = parent
+            node.size -= parent.size
+        if child is None:
+            parent.drop(names[-1])
+        else:
+            parent.put(names[-1], child)
+        if parent is not node:
+            node.size += parent.size
+
     def _own(self, node: Node) -> Node:
         """The node, opened if it is a container, and ours to change."""
         if isinstance(node, bytes):
@@ -534,6 +565,12 @@ class Editing:
         elif node.maker is not self.maker:
             node = node.copy(self.maker)
         return node
+
+
+@lru_cache(maxsize=1024)
+def pack_name(name: str) -> bytes:
+    """The encoded form of a name that occurs again and again."""
+    return pack_raw(name)
 
 
 def items_of(runs: Iterable[Run]) -> list[bytes]:

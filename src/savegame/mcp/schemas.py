@@ -18,6 +18,8 @@ from savegame.messages.agents import AgentInfo
 from savegame.messages.conversations import ConversationInfo
 from savegame.messages.domain import AttachmentType, Role
 from savegame.model import MISSING, Change, Status, ThreadInfo
+from savegame.present.effects import began_at
+from savegame.runs.ledger import CallEntry
 from savegame.search.catching_up import Hit
 
 MAX_LIMIT: Final = 200
@@ -289,12 +291,55 @@ class History(BaseModel):
     next: str | None = Field(description=NEXT_HELP)
 
 
+class EffectEntry(BaseModel):
+    """A call of a tool that changed something in the world, or may have."""
+
+    thread_id: str
+    tool: str
+    arguments: dict[str, Any] = Field(description="Shortened if long.")
+    status: str = Field(description="done, failed; started or unknown: whether it took effect is not known.")
+    result: Any = Field(description="Shortened if long.")
+    error: str | None
+    began_at: dt.datetime | None
+    left: bool = Field(description="On a line that a rewind or restore left, and still in the world.")
+    undone_at: dt.datetime | None = Field(description="When it was taken back; null if it was not.")
+    made_in: str | None = Field(description="The thread that made it, if this one is a fork that only knows of it.")
+
+    @classmethod
+    def of(cls, thread_id: str, effect: CallEntry) -> EffectEntry:
+        """The entry of an effect."""
+        texts, _ = cut_fields({name: getattr(effect, name) for name in ("arguments", "result", "error")}, BESIDE_CHARS)
+        same = {name: getattr(effect, name) for name in ("left", "undone_at", "made_in")}
+        return cls(
+            thread_id=thread_id, tool=effect.name, status=effect.status.value, began_at=began_at(effect), **same, **texts
+        )
+
+
+class EffectPage(BaseModel):
+    """Effects, oldest first."""
+
+    effects: list[EffectEntry]
+    next: str | None = Field(description=NEXT_HELP)
+
+
+Staying = Annotated[
+    list[EffectEntry],
+    Field(
+        description="What tools did after that checkpoint. It stays in the world: tell the user, and do not do it again. "
+        "Only a program can undo it."
+    ),
+]
+TotalStaying = Annotated[int, Field(description="Their number; thread_effects lists those that did not fit.")]
+
+
 class RestoreResult(BaseModel):
     """An agent and its conversations were restored."""
 
     agent_id: str
     version: int
     undo: str = Field(description="A checkpoint made just before: checkpoint_restore with this id undoes the restore.")
+    effects: Staying
+    total_effects: TotalStaying
 
 
 class Statistics(BaseModel):
@@ -345,6 +390,23 @@ class ForkResult(BaseModel):
     thread_id: str
     forked_from: str
     head: str = Field(description="The first checkpoint of the new thread.")
+    effects: Staying
+    total_effects: TotalStaying
+
+
+class MessageSent(BaseModel):
+    """A message waits in the inbox of a thread."""
+
+    thread_id: str
+    new: bool = Field(description="False if the thread had a message with this key before: nothing was sent.")
+
+
+class StopResult(BaseModel):
+    """A thread was stopped."""
+
+    thread_id: str
+    stopped: bool = Field(description="False if there was nothing to stop: see status.")
+    status: str = Field(description="Of the thread: in_progress until a live run ends, before its next call.")
 
 
 class RewindResult(BaseModel):
@@ -354,6 +416,8 @@ class RewindResult(BaseModel):
     undo: str | None = Field(
         description="The previous head: thread_rewind to it undoes this. Later checkpoints stay as a branch."
     )
+    effects: Staying
+    total_effects: TotalStaying
 
 
 class LabelResult(BaseModel):

@@ -37,6 +37,7 @@ from savegame.errors import (
     StoreNotFound,
     ThreadNotFound,
     UnavailableError,
+    UndoUnfinished,
     UnsupportedError,
 )
 from savegame.mcp.excerpts import cut_text
@@ -55,7 +56,9 @@ INSTRUCTIONS: Final = """\
 savegame stores agents, their conversations and every earlier state of both.
 To be able to go back: call agent_save once, conversation_save with append as you go, checkpoint_create before anything risky.
 To go back: checkpoint_restore (the agent and all its conversations) or thread_rewind (one conversation). Going back loses
-nothing: each answer names an undo. To inspect: thread_history, thread_diff, thread_load. To try something else: thread_fork.
+nothing: each answer names an undo. It does not take back what tools did in the world: the answers list these effects.
+To inspect: thread_history, thread_diff, thread_load, thread_effects. To try something else: thread_fork.
+To reach an agent at work: message_send, thread_stop.
 Long answers are paged: pass next as after (or next_start as start) to continue, and the paths under cut to thread_load.
 """
 
@@ -70,6 +73,7 @@ NEXT_STEPS: Final[dict[type[SavegameError], str]] = {
     Busy: "A program is working on this thread. Wait until it ends, or continue in a copy (thread_fork).",
     OutcomeError: "Tell the user that a person has to look at that call first.",
     Stopped: "A person or program stopped this run. Tell the user, and send a message only if they want it to go on.",
+    UndoUnfinished: "A program has to finish its undo first. Tell the user.",
     UnavailableError: "Wait a moment, then call again.",
     OutOfSpace: "Tell the user that the disk is full. Nothing was saved.",
     CorruptionError: "Do not write to this thread. Tell the user to run: savegame verify.",

@@ -1,12 +1,13 @@
-"""The tools: one method each, in the order in which clients list them.
+"""The tools: one method each, in the order in which clients list them. (Over 500 lines: one per tool.)
 
 A method defines a tool: its parameters are the input schema, its docstring the description, its return type the output schema.
 It calls the vault and fits the answer into `room` characters; it decides nothing itself. Omitted parameters change nothing.
 Annotations are not postponed, because schemas are made from them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field
@@ -23,9 +24,11 @@ from savegame.messages.states import own_thread
 from savegame.model import MAX_KIND, Kind
 from savegame.present.completion import exists
 from savegame.present.diffs import changes_between
+from savegame.present.effects import staying_effects
 from savegame.present.families import as_listed, children_of
 from savegame.runs.keys import digest_of
-from savegame.runs.ledger import MARKS
+from savegame.runs.ledger import MARKS, CallEntry
+from savegame.thread import Thread
 from savegame.timeline.lineage import Ref as Reference
 from savegame.timeline.lineage import by_text
 from savegame.vault import Vault
@@ -37,6 +40,12 @@ F = TypeVar("F", bound=Callable[..., BaseModel])
 
 ENVELOPE: Final = 6000
 """Characters of an answer that are reserved for everything but its entries."""
+
+SENDER: Final = "mcp:"
+"""Before the keys of messages, so that a model cannot use up the key of another sender, whose message would be dropped."""
+
+LONGEST_KEY: Final = 400
+LONGEST_REASON: Final = 2000
 
 SKIPPED: Final = 5
 """Maximum number of skipped threads that an answer names."""
@@ -289,11 +298,16 @@ class Tools:
     ) -> schemas.RestoreResult:
         """Restore from a checkpoint: the agent and all its conversations go back together, or none does. Nothing is lost.
 
-        Also restores conversations that were deleted later.
+        Also restores conversations that were deleted later. What tools did since stays done in the world: the answer lists it.
         """
+        before = self._vault.find(checkpoint_id)
+        names = set() if before is None else self._conversations_of(before.agent_id)
         agent = self._vault.restore_agent(checkpoint_id, skip_missing=skip_missing)
         undo = next(self._vault.agent_checkpoints(agent.agent_id, limit=1))
-        return schemas.RestoreResult(agent_id=agent.agent_id, version=agent.version, undo=undo.id)
+        names |= self._conversations_of(agent.agent_id)
+        left = [(name, effect) for name in sorted(names) for effect in self._vault.effects(name) if effect.left]
+        staying = self._staying([found for found in left if found[1].undone_at is None])
+        return schemas.RestoreResult(agent_id=agent.agent_id, version=agent.version, undo=undo.id, **staying)
 
     @_tool("List checkpoints", reads=True)
     def checkpoint_list(self, *, agent_id: AgentId, limit: Limit = 50, after: After = None) -> schemas.CheckpointPage:
@@ -328,9 +342,7 @@ class Tools:
         after: After = None,
     ) -> schemas.History:
         """The checkpoints of a thread, newest first, without their states."""
-        thread = self._vault.thread(thread_id)
-        if not exists(thread):
-            raise ThreadNotFound(f"thread {thread_id!r} does not exist: it has no checkpoints")
+        thread = self._existing(thread_id)
         found = as_listed(self._vault, thread_id, thread.history(branches=branches, label=label, tag=tag, before=after))
         head = next(thread.history(limit=1), None)
         entries, more = fill_page(found, limit, schemas.CheckpointEntry.of, self.room)
@@ -381,18 +393,28 @@ class Tools:
         new_thread_id: Annotated[str, Field(description="The id of the new thread, which must not exist.")],
         at: Ref = "head",
     ) -> schemas.ForkResult:
-        """Start a new thread with the state of a checkpoint, to try something else. The old thread does not change."""
+        """Start a new thread with the state of a checkpoint, to try something else. The old thread does not change.
+
+        What tools did after that checkpoint stays done in the world: the answer lists it.
+        """
         source = self._vault.thread(thread_id)
-        new = _at(at, lambda ref: source.fork(new_thread_id, at=ref))
-        return schemas.ForkResult(thread_id=new.id, forked_from=thread_id, head=str(new.head))
+        origin = _at(at, source.load)
+        staying = self._staying([(thread_id, effect) for effect in staying_effects(self._vault, thread_id, origin)])
+        new = source.fork(new_thread_id, at=origin)
+        return schemas.ForkResult(thread_id=new.id, forked_from=thread_id, head=str(new.head), **staying)
 
     @_tool("Rewind a thread")
     def thread_rewind(self, *, thread_id: ThreadId, to: Ref) -> schemas.RewindResult:
-        """Go back (or forward) to a checkpoint: the next save continues from there. Later checkpoints stay as a branch."""
+        """Go back (or forward) to a checkpoint: the next save continues from there. Later checkpoints stay as a branch.
+
+        What tools did after that checkpoint stays done in the world: the answer lists it.
+        """
         thread = self._vault.thread(thread_id)
         before = next(thread.history(limit=1), None)
-        head = _at(to, lambda ref: thread.rewind(ref, expect=before))
-        return schemas.RewindResult(head=schemas.CheckpointEntry.of(head), undo=None if before is None else before.id)
+        target = _at(to, thread.load)
+        staying = self._staying([(thread_id, effect) for effect in staying_effects(self._vault, thread_id, target)])
+        head = schemas.CheckpointEntry.of(thread.rewind(target, expect=before))
+        return schemas.RewindResult(head=head, undo=None if before is None else before.id, **staying)
 
     @_tool("Label a checkpoint", repeatable=True)
     def checkpoint_label(
@@ -452,6 +474,70 @@ class Tools:
             next_start=part.following,
             cut=part.cuts,
         )
+
+    # -- agents at work -----------------------------------------------------------------------------
+
+    @_tool("List effects", reads=True)
+    def thread_effects(
+        self,
+        *,
+        thread_id: ThreadId,
+        since: Annotated[Ref | None, Field(description="Only effects begun after this checkpoint.")] = None,
+        limit: Limit = 50,
+        after: After = None,
+    ) -> schemas.EffectPage:
+        """List what the tools of a thread's runs did in the world, oldest first.
+
+        Going back does not undo it. Before you do something again, look here whether it was done already.
+        """
+        self._existing(thread_id)
+        point = None if since is None else _at(since, self._vault.thread(thread_id).load)
+        first = parse_number(after)
+        found = islice(self._vault.effects(thread_id, after=point), first, None)
+        entries, more = fill_page(found, limit, partial(schemas.EffectEntry.of, thread_id), self.room)
+        return schemas.EffectPage(effects=entries, next=str(first + len(entries)) if more else None)
+
+    @_tool("Send a message to a thread", repeatable=True)
+    def message_send(
+        self,
+        *,
+        thread_id: ThreadId,
+        content: Annotated[str, Field(description="The text of the user's message.")],
+        key: Annotated[
+            str, Field(max_length=LONGEST_KEY, description="Your id for this message. A thread takes each key only once.")
+        ],
+    ) -> schemas.MessageSent:
+        """Send a message to the agent that works on a thread, even while it runs; its run takes the message in next.
+
+        Use conversation_save for a conversation that you keep yourself.
+        """
+        return schemas.MessageSent(thread_id=thread_id, new=self._vault.send(thread_id, content, key=f"{SENDER}{key}"))
+
+    @_tool("Stop a run", repeatable=True)
+    def thread_stop(
+        self,
+        *,
+        thread_id: ThreadId,
+        reason: Annotated[str, Field(max_length=LONGEST_REASON, description="Why; its agent and the user can read it.")],
+    ) -> schemas.StopResult:
+        """Stop the run of a thread before its next call. What it did stays; only a later message opens the thread again."""
+        stopped = self._vault.stop(thread_id, reason)
+        info = self._vault.info(thread_id)
+        return schemas.StopResult(thread_id=thread_id, stopped=stopped, status="" if info is None else str.__str__(info.status))
+
+    def _conversations_of(self, agent_id: str | None) -> set[str]:
+        return {info.id for info in self._vault.conversations(agent_id)} if agent_id is not None else set()
+
+    def _existing(self, thread_id: str) -> Thread:
+        thread = self._vault.thread(thread_id)
+        if not exists(thread):
+            raise ThreadNotFound(f"thread {thread_id!r} does not exist: it has no checkpoints")
+        return thread
+
+    def _staying(self, effects: Sequence[tuple[str, CallEntry]]) -> dict[str, Any]:
+        """The fields of an answer for effects that stay in the world, by thread: as many as fit, and their number."""
+        entries, _ = fill_page(effects, schemas.MAX_LIMIT, lambda found: schemas.EffectEntry.of(*found), self.room)
+        return {"effects": entries, "total_effects": len(effects)}
 
     def _conversation(self, conversation_id: str) -> Conversation | None:
         """The conversation with this id, None if missing. Raises NotAConversation for other threads."""

@@ -29,6 +29,7 @@ from savegame.encoding.plain import (
 )
 from savegame.encoding.text import plain_text
 from savegame.errors import InvalidInputError
+from savegame.messages.blocks import TIED_TO_CALLS, kind_of
 from savegame.model import checked_id, checked_text
 
 TITLE_LENGTH: Final = 50
@@ -38,8 +39,6 @@ COMPACT_TO: Final = 0.6
 """The share of the budget that compaction aims at, to leave room for new messages."""
 
 _TEXT_FIELDS: Final = frozenset({"type", "text"})
-_OF_CALLS: Final = frozenset({"tool_use", "thinking", "redacted_thinking"})
-"""Parts of a content that mean nothing without their calls: a provider's form of calls, and the thoughts before them."""
 
 _WORKED_OUT: Final = dt.datetime.min
 """Placeholder for a missing time that follows from the others."""
@@ -623,7 +622,7 @@ def _says_something(message: Message) -> bool:
 
 
 def _is_of_calls(part: Any) -> bool:
-    return isinstance(part, Mapping) and any(part.get("type") == kind for kind in _OF_CALLS)
+    return kind_of(part) in TIED_TO_CALLS
 
 
 def json_text(value: Any) -> str:

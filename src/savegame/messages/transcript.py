@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from savegame.encoding.plain import Plain
 from savegame.encoding.text import plain_text
+from savegame.messages.blocks import CALL_IDS, REASONING
 
 ROLES: Final = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
 """Names of roles in other frameworks."""
@@ -48,13 +49,13 @@ def read_message(message: Any) -> Transcript:
         return Transcript("message", [message], [], [], None, failed=False)
     content = message.get("content", message.get("text"))
     parts = list(content) if isinstance(content, (list, tuple)) else [] if content in (None, "") else [content]
-    given = [part for part in parts if _of(part, "tool_use")]
+    given = [part for part in parts if _of(part, *CALL_IDS)]
     listed = message.get("tool_calls")
     role, answers = message.get("role", message.get("type")), message.get("tool_call_id")
     metadata = message.get("metadata")
     return Transcript(
         ROLES.get(role, role) if isinstance(role, str) else "message",
-        [_spoken(part) for part in parts if not _of(part, "tool_use", *FILES)],
+        [spoken for part in parts if not _of(part, *CALL_IDS, *FILES) if (spoken := _spoken(part)) != ""],
         list(map(_call, listed if isinstance(listed, (list, tuple)) and listed else given)),
         files_of(message),
         answers if isinstance(answers, str) else None,
@@ -104,7 +105,9 @@ def _of(part: Any, *kinds: str) -> bool:
 
 def _spoken(part: Any) -> Any:
     """The text of a part, which providers write directly or as a dict with `text`."""
-    found = part.get("text", part.get("thinking")) if isinstance(part, Mapping) else None
+    found = part.get("text", part.get("thinking", part.get("refusal"))) if isinstance(part, Mapping) else None
+    if found is None and _of(part, REASONING) and isinstance(part.get("summary"), list):
+        return "\n".join(str(text["text"]) for text in part["summary"] if isinstance(text, Mapping) and "text" in text)
     return part if found is None else found
 
 

@@ -12,7 +12,7 @@ import asyncio
 import datetime as dt
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
@@ -22,11 +22,14 @@ from savegame.errors import OutcomeError, SavegameError, Unknown
 from savegame.model import Kind, Status, checked_id
 from savegame.runs import tracing
 from savegame.runs.boundary import checked_moment, checked_pause
+from savegame.runs.budget import Usage
 from savegame.runs.conversation import NO_RESULT
 from savegame.runs.core import Go, KnownCall, PendingCall, RunCore
 from savegame.runs.lease import Hold
 from savegame.runs.listener import StopListener
-from savegame.runs.run import AT_ONCE, AnyRun, CutShort, Outcome, TimedOut, Usage, in_thread, takes_long
+from savegame.runs.run import AT_ONCE, AnyRun, CutShort, Outcome, TimedOut, in_thread, takes_long
+from savegame.runs.sdk_replies import usage_of
+from savegame.runs.streams import END, StreamPieces, closers, receiving, source_of
 from savegame.runs.toolbox import delays
 from savegame.store import Store
 from savegame.waiting.offload import Offload, run_call, undisturbed
@@ -63,8 +66,8 @@ class AsyncRun(AnyRun):
     Functions passed in may be asynchronous. Others are called in a thread of their own, so they may block.
     """
 
-    def __init__(self, offload: Offload, core: RunCore, hold: Hold, store: Store, thread_id: str) -> None:
-        super().__init__(core, hold, store, thread_id)
+    def __init__(self, offload: Offload, core: RunCore, hold: Hold, store: Store, thread_id: str, **more: Any) -> None:
+        super().__init__(core, hold, store, thread_id, **more)
         self._offload = offload
         self._turn = asyncio.Lock()
         self._listener = StopListener(self._ask_store)
@@ -75,21 +78,64 @@ class AsyncRun(AnyRun):
         checked = None if key is None else checked_id(key, "a key")
         return await self._do(self._saving, Kind.MANUAL, self._core.user, content, checked)
 
-    async def model(self, llm: Callable[[list[dict[str, Any]]], Any], *, usage: Usage | None = None, **options: Any) -> Any:
+    async def model(
+        self,
+        llm: Callable[[list[dict[str, Any]]], Any],
+        *,
+        system: str | None = None,
+        usage: Usage | None = None,
+        **options: Any,
+    ) -> Any:
         """`Run.model`. `usage` is called in a worker."""
         known = self._unkept_reply()
         if known is not None:
             return await self._do(self._journal, *known)
-        await self._do(self._core.look)
-        question = self._question(options)
+        question = await self._do(self._question, system, options)
+        if question is None:
+            return None
         with tracing.chat(self._thread_id) as span:
             try:
                 reply = await self._called(llm, question, within=self._until_stopped())
             except CutShort:
                 await self._do(self._core.look)
                 raise
-            span.used(reply)
+            span.used(usage_of(reply))
         return await self._do(self._journal, reply, usage)
+
+    async def stream(
+        self,
+        llm: Callable[[list[dict[str, Any]]], Any],
+        *,
+        system: str | None = None,
+        usage: Usage | None = None,
+        **options: Any,
+    ) -> AsyncGenerator[str, None]:
+        """`Run.stream`, iterated with `async for`. An iterable that is not asynchronous is iterated in a thread."""
+        known = self._unkept_reply()
+        if known is not None:
+            await self._do(self._journal, *known)
+            return
+        question = await self._do(self._question, system, options)
+        if question is None:
+            return
+        with receiving(self._thread_id) as pieces:
+            asked = len(self._core.messages)
+            with pieces.span.current():
+                stream = await self._called(llm, question)
+            source = source_of(stream, awaits=True)
+            try:
+                while (piece := await self._next_piece(source, pieces)) is not END:
+                    text = pieces.take(piece)
+                    if text is not None:  # a message that has arrived is whole: it is saved
+                        self._between_pieces()
+                        yield text
+            except CutShort:
+                await self._do(self._core.look)
+                raise
+            finally:
+                await self._close(stream, source)
+            reply = pieces.reply()
+        await self._do(self._journal, reply, usage, asked)
 
     async def tools(self, *, at_once: bool = False) -> None:
         """`Run.tools`. Cancelling it cancels asynchronous tools; others keep running, and their results are lost."""
@@ -268,6 +314,28 @@ class AsyncRun(AnyRun):
                 self._hold.left_running |= not go.tool.is_async
                 raise
             raise RuntimeError("the tool cancelled itself") from error
+
+    async def _next_piece(self, source: Any, pieces: StreamPieces) -> Any:
+        with pieces.span.current():
+            if isinstance(source, AsyncIterator):
+                async with self._until_stopped():
+                    return await anext(source, END)
+            return await self._called(self._pulled, source)
+
+    def _pulled(self, source: Any) -> Any:
+        """The next piece of an iterable that is not asynchronous; called in its thread, which cannot be cancelled."""
+        if not self._goes_on():
+            raise CutShort
+        return next(source, END)
+
+    async def _close(self, stream: Any, source: Any) -> None:
+        """End a stream that was read, or left."""
+        if isinstance(source, AsyncIterator):
+            for close in (*closers(stream, source, "aclose"), *closers(stream, source, "close")):
+                await settled(close())
+        elif not self._hold.left_running:  # else its thread is still reading it
+            for close in closers(stream, source, "close"):
+                await self._called(close)
 
     async def _called(
         self, function: Callable[..., Any], *given: Any, within: AbstractAsyncContextManager[None] | None = None

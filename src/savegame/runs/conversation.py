@@ -18,9 +18,11 @@ from savegame.encoding import diff
 from savegame.encoding.delta import Op
 from savegame.encoding.tree import Node
 from savegame.errors import ClosedError, Fenced, InvalidInputError
+from savegame.messages.blocks import PAUSED_TURN, STOP_REASON, spoken, unlisted_call
 from savegame.messages.domain import Conversation, Role, plain_messages
 from savegame.messages.states import ABOUT, about_conversation
 from savegame.model import Kind, Status
+from savegame.runs.budget import Expenses, spent_until
 from savegame.runs.inbox import time_of
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import TAKEOVERS
@@ -56,6 +58,13 @@ class RunConversation:
         self._replies = sum(message.get("role") == Role.ASSISTANT for message in self.messages)
         self._names = set(self.state)
         self._asked: set[str] = set()
+        self.spent = Expenses()
+        """Since the work last ended, or since the run was entered if it has no budget."""
+
+    def count_spent(self) -> None:
+        """Also count what was spent before this run: a resumed run has what its budget left."""
+        if self.checkpoint is not None:
+            self.spent = spent_until(self._thread, self.checkpoint.seq)
 
     def _now(self) -> dt.datetime:
         return time_of(self._thread.store.clock())
@@ -82,12 +91,26 @@ class RunConversation:
         if str.__str__(self.status) in ("halted", "failed"):
             return True
         last = self.messages[-1] if self.messages else {}
-        return last.get("role") == Role.ASSISTANT and not last.get("tool_calls")
+        if last.get("role") != Role.ASSISTANT or last.get("tool_calls") or last.get(STOP_REASON) == PAUSED_TURN:
+            return False
+        return unlisted_call(last) is None
 
     @property
     def reply(self) -> Any:
-        """The content of the newest reply; None if there is none."""
-        return next((one.get("content") for one in reversed(self.messages) if one.get("role") == Role.ASSISTANT), None)
+        """What the newest reply says; None if there is none."""
+        return next((spoken(one.get("content")) for one in self._newest_replies()), None)
+
+    def refuse_unlisted(self) -> None:
+        """Raise InvalidInputError if the newest reply, written by others, has a call that no run would make."""
+        unlisted = next((unlisted_call(one) for one in self._newest_replies()), None)
+        if unlisted is not None:
+            raise InvalidInputError(
+                f"thread {self._thread.id!r}: its newest reply asks for a call in its content only ({unlisted}); list calls "
+                f"as tool_calls=[{{'id', 'name', 'arguments'}}] of that message, and results as messages with the role 'tool'"
+            )
+
+    def _newest_replies(self) -> Iterator[dict[str, Any]]:
+        return (one for one in reversed(self.messages) if one.get("role") == Role.ASSISTANT)
 
     # -- saving ------------------------------------------------------------------------------------
 
@@ -157,6 +180,7 @@ class RunConversation:
             asked = messages[0] if len(messages) == 1 else list(messages)
             checkpoint = self._thread.change(make, details, agent=self._agent, id=id, asked=asked, terms=terms)
         self.checkpoint, self.status = checkpoint, Status(details["status"])
+        self.spent = self.spent.after(details)
         if chosen:
             self._chosen, self._chosen_at = count, self._now()
         return checkpoint

@@ -24,6 +24,7 @@ from savegame.errors import (
     Unknown,
 )
 from savegame.messages import views
+from savegame.messages.blocks import PAUSED_TURN, STOP_REASON
 from savegame.messages.domain import Message, Role
 from savegame.messages.states import messages_in
 from savegame.model import Frame, Kind, Status
@@ -44,6 +45,7 @@ from savegame.runs.ledger import (
     reply_of,
 )
 from savegame.runs.replies import as_reply, number_twins, quoting, refuse_unread, storable_reply, storable_text
+from savegame.runs.sdk_replies import read_reply
 from savegame.runs.toolbox import Repeat, Tool, Toolbox, ToolKind
 from savegame.store import StoreChange
 from savegame.timeline.companions import ANSWER, CALL, RUN
@@ -116,18 +118,24 @@ class RunCore(RunBoundary):
         """Known outcomes that the store could not take yet: these calls are not made again."""
         self._said_here: set[str] = set()
         """The replies of this run: no other run can have started their calls."""
-        self._left = LeftEffects(thread, self.messages)
         self._tried: dict[str, int] = {}
         """Attempts of calls that may run again, of which nothing is recorded before they end."""
+        self._left = LeftEffects(thread, self.messages)
 
     # -- the conversation --------------------------------------------------------------------------
 
-    def select_messages(self, **options: Any) -> list[dict[str, Any]]:
-        """The messages for a model: valid for any provider, within the budget. The conversation does not change."""
+    def select_messages(self, system: str | None, **options: Any) -> list[dict[str, Any]]:
+        """The messages for a model: valid for any provider, within the budget. The conversation does not change.
+
+        `system` comes first, unless the conversation has the same system message.
+        """
         budget = options.pop("budget", None)
         if budget is None:
             budget = self.state.get("max_context_tokens")
-        return views.select_messages(self.messages, budget=budget, notes=self.notes, **options)
+        prompt = {"role": Role.SYSTEM.value, "content": system}
+        is_new = system and not any(one.get("role") == Role.SYSTEM and one.get("content") == system for one in self.messages)
+        messages = [prompt, *self.messages] if is_new else self.messages
+        return views.select_messages(messages, budget=budget, notes=self.notes, **options)
 
     @property
     def notes(self) -> dict[str, str]:
@@ -140,11 +148,12 @@ class RunCore(RunBoundary):
         reply_id = self._thread.store.new_id(self._thread.key)
         spent = Details(tokens_used=tokens_used, cost=cost)
         with quoting(reply):
-            refuse_unread(reply)
+            given = read_reply(reply)
+            refuse_unread(given)
             try:
-                checkpoint = self._append_reply(as_reply(reply), reply_id, **spent)
+                checkpoint = self._append_reply(as_reply(given), reply_id, **spent)
             except InvalidInputError:  # it was paid for: save what can be saved, and tell the model about the rest
-                storable = storable_reply(reply, self._thread.codec.encode)
+                storable = storable_reply(given, self._thread.codec.encode)
                 if storable is None:
                     raise
                 checkpoint = self._append_reply(as_reply(storable), reply_id, **spent)
@@ -154,7 +163,8 @@ class RunCore(RunBoundary):
 
     def _append_reply(self, reply: dict[str, Any], reply_id: str, **spent: Unpack[Details]) -> Checkpoint:
         number_twins(reply.get("tool_calls", ()))
-        spent |= {"kind": Kind.LLM_RESPONSE, "status": "in_progress" if reply.get("tool_calls") else "completed"}
+        goes_on = reply.get("tool_calls") or reply.get(STOP_REASON) == PAUSED_TURN
+        spent |= {"kind": Kind.LLM_RESPONSE, "status": "in_progress" if goes_on else "completed"}
         return self._append(reply | {"id": reply_id, JOURNALED: True}, id=reply_id, **spent)
 
     # -- tool calls --------------------------------------------------------------------------------
@@ -370,8 +380,8 @@ class RunCore(RunBoundary):
         attempt = 1 if entry is None else entry.attempt + 1
         after = 0 if self.checkpoint is None else self.checkpoint.seq
         about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, "after": after}
-        begun = self._new(pending, CallStatus.STARTED, **about, **more)
         self._tried[pending.key] = attempt
+        begun = self._new(pending, CallStatus.STARTED, **about, **more)
         if not tool.may_run_again:
             self._write(begun)
         return Go(pending, tool, begun)
@@ -466,12 +476,12 @@ class RunCore(RunBoundary):
     def undone_on_error(self) -> Iterator[None]:
         """Restore what is in memory if the block, a transaction that fails as a whole, raises."""
         before = (list(self.messages), dict(self.state), dict(self._ledger), self.checkpoint, self.status, dict(self._unkept))
-        counts = (self._replies, self._chosen, self._chosen_at, set(self._names))
+        counts = (self._replies, self._chosen, self._chosen_at, set(self._names), self.spent)
         try:
             yield
         except BaseException:  # also an interrupt rolls the transaction back
             self.messages[:], self.state, self._ledger, self.checkpoint, self.status, self._unkept = before
-            self._replies, self._chosen, self._chosen_at, self._names = counts
+            self._replies, self._chosen, self._chosen_at, self._names, self.spent = counts
             raise
 
 

@@ -25,10 +25,11 @@ Reason = Literal["crashed", "mail", "due"]
 
 
 class Idle(NamedTuple):
-    """What a thread that no run holds has to do, if anything, and when its sleep ends."""
+    """What a thread that no run holds has to do, if anything, since when, and when its sleep ends."""
 
     reason: Reason | None = None
     until: int | None = None
+    since: int | None = None
 
 
 NOTHING = Idle()
@@ -56,13 +57,15 @@ def look(thread: Timeline, row: ThreadRow, now: int) -> Idle:
     status = load_meta(point.meta).status if point.node is not None else "in_progress"
     until = until if status == "in_progress" else None
     reason: Reason | None = None
-    if waiting.newest > _ignored(thread, status, waiting):
-        reason = "mail"
+    since = until
+    ignored = _ignored(thread, status, waiting)
+    if waiting.newest > ignored:
+        reason, since = "mail", next(mail.sent_at for mail in waiting.mail if mail.number > ignored)
     elif until is not None and until <= now:
         reason = "due"
     if reason is not None and _needs_person(thread, messages_in(thread.codec, point.node)):
         reason = None
-    return Idle(reason, until)
+    return Idle(reason, until, since)
 
 
 def until_of(thread: Timeline) -> int | None:

@@ -231,6 +231,8 @@ def _wrong_run(name: str, value: Any) -> str | None:
         return None if isinstance(value, str) else "the root is not text"
     if name.startswith(GENERATION):
         return None if _is_count(value) else "a generation is a number"
+    if name == IGNORED:
+        return None if _is_count(value) else "the number of a message is a number"
     if name == PRUNED:
         return None if _is_count(value) else "the newest of the removed checkpoints is a number"
     if name.startswith(RERUN):
@@ -238,8 +240,6 @@ def _wrong_run(name: str, value: Any) -> str | None:
     if name == UNDO:
         fits = _is_named(value, "to", "skip") and isinstance(value["to"], str) and _are_texts(value["skip"])
         return None if fits else "an undo names a checkpoint, and keys"
-    if name == IGNORED:
-        return None if _is_count(value) else "the number of a message is a number"
     if name != TAKEOVERS:
         return None
     fits = _is_named(value, "count", "head") and _is_count(value["count"]) and _is_text(value["head"])

@@ -1,7 +1,7 @@
 """Replies of models: which are refused, with the reply in the error, and how the others are stored. Pure.
 
-A reply whose calls are in a provider's own form would otherwise count as a final answer, and its calls would never be made.
-Touches codec, domain and errors.
+`sdk_replies` has read them before. A reply whose calls are in another form would count as a final answer, and its calls would
+never be made. Touches codec, domain and errors.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from savegame.encoding.text import repr_text
 from savegame.errors import InvalidInputError, InvalidState
 from savegame.messages.domain import Message, Role, ToolCall
 from savegame.model import checked_id
+from savegame.waiting.awaiting import plain_result
 
 SHOWN: Final = 200
 """Characters of a reply that an error message quotes."""
@@ -39,16 +40,26 @@ _NEXT: Final = "list its calls as tool_calls=[{'id', 'name', 'arguments'}] of th
 def refuse_unread(reply: Any) -> None:
     """Raise InvalidInputError if this is not a reply, or has calls outside `tool_calls`."""
     if inspect.isgenerator(reply) or inspect.isasyncgen(reply):
-        raise InvalidInputError("the model's function is a generator; join the pieces and return the whole reply")
-    given = reply.to_dict() if isinstance(reply, Message) else reply
-    if not isinstance(given, (str, Mapping)):
         raise InvalidInputError(
-            f"a model's reply must be text, a Message or an assistant message as a dict, not {type(reply).__name__}; "
-            f"convert it in the function that calls the model"
+            "the model's function is a generator; join the pieces and return the whole reply, or use run.stream"
         )
-    unread = None if isinstance(given, str) else _unread(given)
+    if not isinstance(reply, (str, Mapping)):
+        raise InvalidInputError(
+            f"a model's reply must be text, a Message, an assistant message as a dict, or a reply of the SDKs of OpenAI and "
+            f"Anthropic, not {type(reply).__name__}; convert it in the function that calls the model"
+            + (", or use run.stream for a stream" if hasattr(reply, "__iter__") or hasattr(reply, "__aiter__") else "")
+        )
+    unread = None if isinstance(reply, str) else _unread(reply)
     if unread is not None:
         raise InvalidInputError(f"the model's reply asks for a call that cannot be read ({unread}); {_NEXT}")
+
+
+def plain_reply(reply: Any) -> Any:
+    """What the model's function returned. Raises InvalidInputError for an awaitable."""
+    if not inspect.isawaitable(reply):
+        return reply
+    with quoting(reply):
+        return plain_result(reply, "the model's function")
 
 
 @contextmanager
@@ -116,7 +127,7 @@ def as_reply(given: Any) -> dict[str, Any]:
     reply = {"role": "assistant", "content": given} if isinstance(given, str) else given
     calls = _calls_of(reply)
     try:
-        message = reply if isinstance(reply, Message) else Message.from_dict(reply)
+        message = Message.from_dict(reply)
     except InvalidInputError:
         if not calls:
             raise
@@ -150,13 +161,26 @@ def storable_reply(reply: Any, encode: Callable[[Any], bytes]) -> Any:
     """A storable variant of a reply: texts escaped, calls that cannot be stored made unreadable; None if nothing changed."""
     if isinstance(reply, str):
         return None if (text := storable_text(reply)) == reply else text
-    given = reply.to_dict() if isinstance(reply, Message) else reply
-    if not isinstance(given, Mapping):
+    if not isinstance(reply, Mapping):
         return None
-    texts = {name: storable_text(value) if isinstance(value, str) else value for name, value in given.items()}
-    calls = [_storable_call(call, encode) for call in _calls_of(given)]
+    texts = {name: value if name == "tool_calls" else _storable(value) for name, value in reply.items()}
+    calls = [_storable_call(call, encode) for call in _calls_of(reply)]
     storable = {**texts, "tool_calls": calls} if calls else texts
-    return None if storable == given else storable
+    return None if storable == reply else storable
+
+
+def _storable(value: Any) -> Any:
+    """A value with its texts escaped, also those in the fields of a content's parts."""
+    if isinstance(value, str):
+        return storable_text(value)
+    if type(value) is list:
+        return [
+            {name: storable_text(text) if isinstance(text, str) else text for name, text in part.items()}
+            if type(part) is dict
+            else part
+            for part in value
+        ]
+    return value
 
 
 def _storable_call(call: Mapping[str, Any], encode: Callable[[Any], bytes]) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ import copy
 import datetime as dt
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
@@ -21,12 +21,18 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeGuard, TypeVar
 from savegame.checkpoint import Checkpoint
 from savegame.errors import InvalidInputError, TransactionFailed, UnavailableError, UnsupportedError
 from savegame.messages import views
-from savegame.model import Kind, Status, checked_id, checked_number
+from savegame.messages.domain import AgentState
+from savegame.model import Kind, Status, checked_id
 from savegame.runs import tracing
 from savegame.runs.boundary import checked_moment, checked_pause
+from savegame.runs.budget import OVER_BUDGET, Budget, Usage, spent_by
 from savegame.runs.conversation import NO_RESULT
 from savegame.runs.core import Go, KnownCall, RunCore
 from savegame.runs.lease import Hold
+from savegame.runs.replies import plain_reply, quoting
+from savegame.runs.sdk_replies import usage_of
+from savegame.runs.showing import Showing
+from savegame.runs.streams import END, closers, next_piece, receiving, source_of
 from savegame.runs.toolbox import Call, Toolbox, ToolKind, delays
 from savegame.store import Capability, Store
 from savegame.waiting.awaiting import plain_result
@@ -39,10 +45,6 @@ AT_ONCE: Final = 8
 
 LOOK_S: Final = 0.2
 """For how many seconds `call.alive()` relies on what it read."""
-
-
-Usage = Callable[[Any], tuple[int | None, float | None]]
-"""Returns the tokens and the cost of a reply."""
 
 
 class Outcome(NamedTuple):
@@ -71,11 +73,23 @@ class CutShort(Exception):
         super().__init__("it was cancelled because the run was stopped")
 
 
-class AnyRun:
+class AnyRun(Showing):
     """The common part of Run and AsyncRun: the state of a run, and saving the outcomes of calls."""
 
-    def __init__(self, core: RunCore, hold: Hold, store: Store, thread_id: str) -> None:
-        self._core, self._hold, self._store, self._thread_id = core, hold, store, thread_id
+    def __init__(
+        self,
+        core: RunCore,
+        hold: Hold,
+        store: Store,
+        thread_id: str,
+        *,
+        budget: Budget | None = None,
+        load_agent: Callable[[], AgentState | None] | None = None,
+    ) -> None:
+        super().__init__(core, load_agent)
+        self._hold, self._store, self._thread_id, self._budget = hold, store, thread_id, budget
+        if budget is not None:
+            core.count_spent()
         self._paid: tuple[Checkpoint | None, Any, Usage | None] | None = None
         """A reply that the store could not take yet: the model is not asked for it again."""
         self._stopped = False
@@ -104,7 +118,7 @@ class AnyRun:
 
     @property
     def reply(self) -> Any:
-        """The content of the model's newest reply; None if there is none."""
+        """What the model's newest reply says: its text, or its content if that is neither text nor parts; None without any."""
         return self._core.reply
 
     @property
@@ -125,20 +139,31 @@ class AnyRun:
         """What `call.alive` of a call is."""
         return self._goes_on
 
-    def openai_messages(self, **options: Any) -> list[dict[str, Any]]:
-        """The messages that `model` passes, in the form of OpenAI's chat completions; takes the options of `model`."""
-        return views.openai_messages(self._core.select_messages(**options))
+    def _question(self, system: str | None, options: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """Take in the inbox; the messages for the model, or None if the budget is spent, so that the run has halted.
 
-    def anthropic_messages(self, **options: Any) -> tuple[str, list[dict[str, Any]]]:
-        """The system text and the messages that `model` passes, in Anthropic's form; takes the options of `model`."""
-        return views.anthropic_messages(self._core.select_messages(**options))
-
-    def _question(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The messages for the model. Raises InvalidInputError while calls of its last reply have no answer."""
-        self._core.check()
+        Raises InvalidInputError while calls of the model's last reply have no answer.
+        """
+        self._core.look()
         if self._core.pending():
             raise InvalidInputError("calls of the last reply are not settled yet; call run.tools() before run.model()")
-        return self._core.select_messages(**options)
+        return None if self._is_over_budget() else self._select(system, **options)
+
+    def _is_over_budget(self) -> bool:
+        """Whether the budget is spent. The run is then halted, and stays so until the next user message."""
+        if self._budget is None:
+            return False
+        status = self._core.status
+        if str.__str__(status) == "halted" and (status.reason or "").startswith(OVER_BUDGET):
+            return True
+        reason = self._core.spent.over(self._budget)
+        if reason is not None:
+            self._saving(Kind.MANUAL, self._core.save, None, Status.halted(reason))
+        return reason is not None
+
+    def _between_pieces(self) -> None:
+        """Called before each piece of a stream is handed on. Raises if the whole could not be saved."""
+        self._core.check()
 
     def _unkept_reply(self) -> tuple[Any, Usage | None] | None:
         """The unsaved reply that the model already gave at this point of the conversation."""
@@ -146,9 +171,12 @@ class AnyRun:
             return None
         return self._paid[1:]
 
-    def _journal(self, reply: Any, usage: Usage | None) -> Any:
-        """Save a reply; an error of `usage` is raised afterwards."""
-        spent, wrong = _spent(reply, usage)
+    def _journal(self, reply: Any, usage: Usage | None, asked: int | None = None) -> Any:
+        """Save a reply; an error of `usage` is raised afterwards. `asked`: to how many messages it is the reply."""
+        if asked not in (None, len(self._core.messages)):  # it would answer something else
+            with quoting(reply):
+                raise InvalidInputError("the conversation went on while the stream was read; read a stream to its end first")
+        spent, wrong = spent_by(reply, usage)
         self._paid = None
         try:
             self._saving(Kind.LLM_RESPONSE, self._core.journal_reply, reply, *spent)
@@ -241,24 +269,72 @@ class Run(AnyRun):
         checked = None if key is None else checked_id(key, "a key")
         return self._saving(Kind.MANUAL, self._core.user, content, checked)
 
-    def model(self, llm: Callable[[list[dict[str, Any]]], Any], *, usage: Usage | None = None, **options: Any) -> Any:
-        """Ask the model, and save its reply before any of its calls starts. Returns the content of the reply.
+    def model(
+        self,
+        llm: Callable[[list[dict[str, Any]]], Any],
+        *,
+        system: str | None = None,
+        usage: Usage | None = None,
+        **options: Any,
+    ) -> Any:
+        """Ask the model, and save its reply before any of its calls starts. Returns what the reply says.
 
-        Takes in the inbox first. Raises Stopped if the run was stopped.
-
-        `llm(messages)` returns text or an assistant message, `usage(reply)` its tokens and cost. The messages are limited to
-        `budget` tokens, or the conversation's `max_context_tokens`; `strategy`, `keep_recent` and `summary` are those of
-        `Conversation.compact`. The vault keeps everything.
+        Takes in the inbox first. `llm(messages)` returns text, an assistant message, or what the SDKs of OpenAI and Anthropic
+        return; `usage(reply)` its tokens and cost, by default the tokens that the reply states. `system` is shown to the model
+        before the messages and not saved; by default the system prompt of the run's agent, "" for none. The messages are
+        limited to `budget` tokens, or the conversation's `max_context_tokens`; `strategy`, `keep_recent` and `summary` are
+        those of `Conversation.compact`. The vault keeps everything. Returns None, without asking, if the run's own budget is
+        spent: the run has halted. Raises Stopped if the run was stopped.
         """
         known = self._unkept_reply()
         if known is not None:
             return self._journal(*known)
-        self._core.look()
-        question = self._question(options)
+        question = self._question(system, options)
+        if question is None:
+            return None
         with tracing.chat(self._thread_id) as span:
-            reply = plain_result(llm(question), "the model's function")
-            span.used(reply)
+            reply = plain_reply(llm(question))
+            span.used(usage_of(reply))
         return self._journal(reply, usage)
+
+    def stream(
+        self,
+        llm: Callable[[list[dict[str, Any]]], Any],
+        *,
+        system: str | None = None,
+        usage: Usage | None = None,
+        **options: Any,
+    ) -> Generator[str, None, Any]:
+        """Ask a model that streams: yields its pieces of text as they come, then saves the whole reply.
+
+        `llm(messages)` returns an iterable of texts and, if it likes, the message at the end, as for `model`; without one the
+        joined text is the reply. The reply is saved when the iteration has ended, and is then `run.reply`. If the iteration is
+        left before, nothing is saved, and the next `stream` or `model` asks again.
+        """
+        known = self._unkept_reply()
+        if known is not None:
+            return self._journal(*known)
+        question = self._question(system, options)
+        if question is None:
+            return None
+        with receiving(self._thread_id) as pieces:
+            asked = len(self._core.messages)
+            with pieces.span.current():
+                stream = plain_reply(llm(question))
+            source = source_of(stream, awaits=False)
+            try:
+                while (piece := next_piece(source, pieces)) is not END:
+                    text = pieces.take(piece)
+                    if text is not None:  # a message that has arrived is whole: it is saved
+                        self._between_pieces()
+                        if not self._goes_on():
+                            self._core.look()
+                        yield text
+            finally:
+                for close in closers(stream, source, "close"):
+                    close()
+            reply = pieces.reply()
+        return self._journal(reply, usage, asked)
 
     def tools(self, *, at_once: bool = False) -> None:
         """Settle every call of the newest reply that has no answer, one by one or `at_once`; answers in the model's order.
@@ -408,24 +484,6 @@ def _wait_for_a_place(waiting: list[Future[Outcome]]) -> None:
     running = [future for future in waiting if not future.done()]
     if len(running) >= AT_ONCE:
         wait(running, return_when=FIRST_COMPLETED)
-
-
-def _spent(reply: Any, usage: Usage | None) -> tuple[tuple[int | None, float | None], Exception | None]:
-    """The tokens and the cost of a reply, or what is wrong with them."""
-    if usage is None:
-        return (None, None), None
-    try:
-        spending = plain_result(usage(reply), "usage", "pass an ordinary function")
-        if not isinstance(spending, tuple) or len(spending) != 2:
-            raise InvalidInputError(f"usage() returned {spending!r}; it must return (tokens, cost), each of which may be None")
-        tokens_used, cost = spending
-        if tokens_used is not None:
-            checked_number(tokens_used, "tokens_used")
-        if cost is not None:
-            checked_number(cost, "cost", whole=False)
-    except Exception as error:  # noqa: BLE001 - the user's function may raise anything: it is raised once the reply is saved
-        return (None, None), error
-    return (tokens_used, cost), None
 
 
 def _described(error: Exception) -> str:

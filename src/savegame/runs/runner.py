@@ -34,7 +34,7 @@ from savegame.runs.inbox import InboxMessage, time_of
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import TAKEOVERS, CallEntry, CallStatus
 from savegame.runs.run import refuse_what_cannot_run
-from savegame.runs.stopping import MOMENT_US, briefly, leave
+from savegame.runs.stopping import briefly, leave
 from savegame.runs.toolbox import Toolbox
 from savegame.runs.undo import UndoCore, Undone, plan_undo, refuse_unsuitable, undo_records
 from savegame.store import Store
@@ -70,6 +70,8 @@ class StaleRun:
     takeovers: int
     damage: str | None = None
     reason: Reason = "crashed"
+    since: dt.datetime | None = None
+    """When its lease expired, the first message was sent, or its sleep was over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ class RunInfo:
     takeovers: int
     damage: str | None = None
     reason: Reason | None = None
+    since: dt.datetime | None = None
+    """Of a stale one: when its lease expired, the first message was sent, or its sleep was over."""
 
 
 class Resumable(NamedTuple):
@@ -133,6 +137,7 @@ class Runner:
         try:
             self._count_takeover(thread, hold)
             core = RunCore(thread, box, hold, policy, agent)
+            core.refuse_unlisted()
             to_resume = True  # unless it ends normally or with a question to a person
             core.enter()
             # an asynchronous driver starts in a worker, but its span must start on the loop, which does that itself
@@ -250,7 +255,7 @@ class Runner:
         refuse_unsuitable(tools, awaits=awaits)
         thread = self._thread(thread_id)
         frame = thread.resolve(to)
-        hold = Hold(self._engine.store, thread.key, MOMENT_US)
+        hold = Hold(self._engine.store, thread.key, stopping.MOMENT_US)
         try:
             yield driver(UndoCore(thread, tools, hold, frame), hold, self._engine.store, thread.id)
         finally:
@@ -285,7 +290,20 @@ class Runner:
                 takeovers, damage = self._counted(row.key.id)
                 reason: Reason | None = "crashed" if stale else None
                 expires = time_of(lease.expires)
-                yield RunInfo(row.key.id, row.agent, lease.owner, expires, stale, takeovers, damage, reason), None
+                yield (
+                    RunInfo(
+                        row.key.id,
+                        row.agent,
+                        lease.owner,
+                        expires,
+                        stale,
+                        takeovers,
+                        damage,
+                        reason,
+                        expires if stale else None,
+                    ),
+                    None,
+                )
         for key in idle.candidates(self._engine.store, self._namespace):
             if key.id not in known:
                 yield self._idle(key, now)
@@ -300,7 +318,8 @@ class Runner:
             return RunInfo(key.id, None, None, None, stale=True, takeovers=0, damage=str(error), reason="mail"), None
         if row is None or found.reason is None:
             return None, found.until
-        return RunInfo(key.id, row.agent, None, None, stale=True, takeovers=0, reason=found.reason), found.until
+        since = None if found.since is None else time_of(found.since)
+        return RunInfo(key.id, row.agent, None, None, stale=True, takeovers=0, reason=found.reason, since=since), found.until
 
     def _unfinished(self) -> Iterator[ThreadRow]:
         """Threads in progress, and those without a checkpoint: a run may have recorded steps there."""
@@ -461,4 +480,4 @@ def pause_s(work: Resumable, poll: dt.timedelta) -> float:
 
 def _as_stale(run: RunInfo) -> StaleRun:
     assert run.reason is not None
-    return StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers, run.damage, run.reason)
+    return StaleRun(run.thread_id, run.agent_id, run.owner, run.expires_at, run.takeovers, run.damage, run.reason, run.since)

@@ -23,6 +23,7 @@ _TOKENS: Final = {
     "gen_ai.usage.output_tokens": ("output_tokens", "completion_tokens"),
 }
 """Names of the counts in a reply's `usage`, by attribute: two providers, two spellings."""
+_CHAT: Final = {"gen_ai.operation.name": "chat"}
 
 
 class Span:
@@ -31,15 +32,22 @@ class Span:
     def __init__(self, span: ApiSpan | None = None) -> None:
         self._span = span
 
-    def used(self, reply: Any) -> None:
+    def used(self, counts: Mapping[str, Any] | None) -> None:
         """Record the token counts of a model's reply, if it has any."""
-        counts = reply.get("usage") if isinstance(reply, Mapping) else None
-        if self._span is None or not isinstance(counts, Mapping):
+        if self._span is None or counts is None:
             return
         for attribute, spellings in _TOKENS.items():
             found = [counts[name] for name in spellings if isinstance(counts.get(name), int)]
             if found:
                 self._span.set_attribute(attribute, found[0])
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Make it the parent of spans that begin in the block; for a span that is not."""
+        if self._span is None:
+            return nullcontext()
+        from opentelemetry.trace import use_span
+
+        return use_span(self._span, record_exception=False, set_status_on_exception=False)
 
     def failed(self, error: BaseException) -> None:
         """Record that the work ended with an error, and its type."""
@@ -63,7 +71,27 @@ def run(thread_id: str, agent: str | None) -> AbstractContextManager[Span]:
 
 def chat(thread_id: str) -> AbstractContextManager[Span]:
     """The span of one call of the model."""
-    return _span("chat", thread_id, {"gen_ai.operation.name": "chat"})
+    return _span("chat", thread_id, _CHAT)
+
+
+@contextmanager
+def stream(thread_id: str) -> Iterator[Span]:
+    """The span of one call of the model that streams. It is not current: the caller's code runs between the pieces."""
+    tracer = _tracer()
+    if tracer is None:
+        yield Span()
+        return
+    from opentelemetry.trace import SpanKind
+
+    opened = tracer.start_span("chat", kind=SpanKind.CLIENT, attributes={**_CHAT, "gen_ai.conversation.id": thread_id})
+    span = Span(opened)
+    try:
+        yield span
+    except BaseException as error:  # a caller that leaves ends the span too
+        span.failed(error)
+        raise
+    finally:
+        opened.end()
 
 
 def tool(thread_id: str, name: str, call_id: str, key: str) -> AbstractContextManager[Span]:

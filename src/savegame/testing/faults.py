@@ -31,6 +31,16 @@ from typing import Any, Final
 import savegame
 
 PROCESSES: Final = multiprocessing.get_context("forkserver")
+PRELOADED: Final = (
+    "pytest",
+    "savegame.runs",
+    "savegame.stores.file",
+    "savegame.stores.postgres",
+    "savegame.stores.sqlite",
+    __name__,
+)
+"""What children have imported before they are forked; what is not installed is passed over."""
+
 PATIENCE_S: Final = 120.0
 """Timeout after which something counts as stuck; tests do not normally wait for it."""
 
@@ -65,7 +75,7 @@ class Child:
     """
 
     def __init__(self, target: Callable[..., None], *args: Any) -> None:
-        PROCESSES.set_forkserver_preload(["savegame", "savegame.stores.sqlite", "savegame.testing.faults"])
+        PROCESSES.set_forkserver_preload([*PRELOADED])
         self._lines, sending = PROCESSES.Pipe(duplex=False)
         receiving, self._answers = PROCESSES.Pipe(duplex=False)
         self._buffer = b""

@@ -9,7 +9,10 @@ root: for root, it runs as `nobody`. Touches errors.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
+import hmac
 import importlib.util
 import os
 import pwd
@@ -92,11 +95,12 @@ class PostgresServer:
         """A database for the next user, quicker than a new one: emptied, under another name."""
         new = _new_name()
         rename = SQL("ALTER DATABASE {} RENAME TO {}").format(Identifier(name), Identifier(new))
-        while name in self._databases:
-            self.execute(CUT_OFF, name)
-            with contextlib.suppress(psycopg.errors.ObjectInUse):  # a client came back meanwhile
-                self.execute(rename)
-                self._databases = self._databases - {name} | {new}
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            while name in self._databases:
+                connection.execute(CUT_OFF, (name,))
+                with contextlib.suppress(psycopg.errors.ObjectInUse):  # a client came back meanwhile
+                    connection.execute(rename)
+                    self._databases = self._databases - {name} | {new}
         self.execute(EMPTY_DATABASE, database=new)
         return new
 
@@ -172,7 +176,7 @@ class Cluster(PostgresServer):
 
     def _make(self) -> None:
         secret = self._home / "password"
-        secret.write_text(self._password)
+        secret.write_text(_verifier(self._password))
         secret.chmod(0o644)  # inside a directory that only the server's user can enter
         how = ["--auth=scram-sha-256", f"--username={SUPERUSER}", f"--pwfile={secret}", "--encoding=UTF8", "--locale=C"]
         self._run("initdb", [*how, "--no-sync", "-D", str(self.data)])
@@ -241,6 +245,15 @@ def binaries() -> Path:
 
 def _new_name() -> str:
     return f"savegame_{secrets.token_hex(6)}"
+
+
+def _verifier(password: str) -> str:
+    """What a server keeps of a password. This one is random, so once hashed is enough: each connection is quicker to open."""
+    salt = secrets.token_bytes(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 1)
+    client, server = (hmac.digest(salted, name, "sha256") for name in (b"Client Key", b"Server Key"))
+    salt, stored, server = map(base64.b64encode, (salt, hashlib.sha256(client).digest(), server))
+    return f"SCRAM-SHA-256$1:{salt.decode()}${stored.decode()}:{server.decode()}"
 
 
 def _reachable(found: Path, home: Path) -> Path:

@@ -24,7 +24,7 @@ _PARTS: Final = {"user": {"text", "image_url", "input_audio", "file"}}
 _THOUGHTS: Final = {"thinking", "redacted_thinking"}
 _BLOCKS: Final = {
     "user": {"text", "image", "document", "search_result", "tool_result"},
-    "assistant": {"text", "tool_use"} | _THOUGHTS,
+    "assistant": {"text", "tool_use", "server_tool_use", "web_search_tool_result"} | _THOUGHTS,
 }
 _RESULTS: Final = {"text", "image", "document", "search_result"}
 _NEEDED: Final = {
@@ -110,9 +110,41 @@ def check_anthropic(messages: Sequence[Mapping[str, Any]]) -> None:
         open_calls = _check_uses(blocks, used, where)
         if role == "assistant":
             _check_thoughts(blocks, where)
+            results = {block.get("tool_use_id") for block in blocks}
+            is_open = any(block["type"] == "server_tool_use" and block["id"] not in results for block in blocks)
+            _refuse(is_open and place < len(messages) - 1, where, "has a server tool's call without its result")
     _refuse(bool(open_calls), "messages", f"end without the results of {open_calls}")
     end = blocks[-1].get("text", "")
     _refuse(role == "assistant" and end != end.rstrip(), "messages", "end with white space of the assistant")
+
+
+def check_openai_input(items: Sequence[Mapping[str, Any]]) -> None:
+    """Raise Rejected unless OpenAI's responses would accept the items: calls have outputs, reasoning has its next item."""
+    _refuse(not items, "input", "is empty")
+    _check_json(items)
+    open_calls: list[str] = []
+    used: set[str] = set()
+    for place, (item, after) in enumerate(zip(items, [*items[1:], {}], strict=True)):
+        where, kind = f"input[{place}]", item.get("type", "message")
+        if kind == "function_call":
+            call_id = item["call_id"]
+            _refuse(
+                call_id in used or not 1 <= len(call_id) <= 64, f"{where}.call_id", f"{call_id!r} is used twice or too long"
+            )
+            _refuse(not _is_json_object(item.get("arguments")), f"{where}.arguments", "are not the JSON of an object")
+            used.add(call_id)
+            open_calls.append(call_id)
+        elif kind == "function_call_output":
+            _refuse(item["call_id"] not in open_calls, where, "answers no call before it")
+            open_calls.remove(item["call_id"])
+        elif kind == "message":
+            _refuse(not item.get("content"), f"{where}.content", "is empty")
+            _refuse("type" in item and item["role"] == "assistant" and "id" not in item, where, "is an output without its id")
+        elif kind == "reasoning":
+            is_last = after.get("role", "assistant") != "assistant" or after.get("type") in (None, "function_call_output")
+            _refuse(is_last and "role" not in after, where, "has no item after it")
+        _refuse(any(value is None for value in item.values()), where, "has a field without a value")
+    _refuse(bool(open_calls), "input", f"ends without the outputs of {open_calls}")
 
 
 def _refuse(wrong: bool, where: str, why: str) -> None:  # noqa: FBT001 - reads as a sentence

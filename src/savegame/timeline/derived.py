@@ -8,6 +8,7 @@ them. The commit that creates the deriving thread writes them. Touches graveyard
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import blake3
@@ -181,6 +182,7 @@ def _derives(key: ThreadKey, kind: str, origin: Lineage, frame: tuple[int, str] 
 # -- children without links ------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1024)
 def framework_id(thread_id: str, namespace: str, external_id: str) -> str:
     """The id of the checkpoint that LangGraph calls `external_id`, in a namespace of a LangGraph thread."""
     return blake3.blake3("\0".join((thread_id, namespace, external_id)).encode()).hexdigest(length=16)

@@ -66,7 +66,8 @@ def remove(thread: Lineage, frames: list[Frame], drop: set[int], terms: Removal 
         evidence = ledger.evidence(thread, frames, drop, _head_after(thread, terms.head))
         let_go = above.let_go({thread.key: drop})
         orphans = frameworks.orphaned_writes(thread, frames, drop)
-        thread.store.commit([change, *unneeded, *evidence, *orphans, *let_go, *terms.beside])
+        same = Expect(thread.key, (frames[-1].seq, frames[-1].id))  # not deleted and begun again, with the same numbers
+        thread.store.commit([same, change, *unneeded, *evidence, *orphans, *let_go, *terms.beside])
     except CheckpointNotFound as error:  # the thread is not the one that was planned for
         raise ConflictError(f"thread {thread.id!r}: {error}; if nothing else removes checkpoints, run verify") from error
     free(thread.engine, [thread.key, *deleted_by(let_go)])

@@ -6,9 +6,9 @@ Touches verify, removal, companions, listing, lineage and below.
 from __future__ import annotations
 
 from savegame.encoding.frames import load_meta
-from savegame.errors import CorruptionError
+from savegame.errors import ConflictError, CorruptionError
 from savegame.model import Frame, Report, ThreadRow
-from savegame.store import PutRecord, Rewrite
+from savegame.store import Expect, PutRecord, Rewrite
 from savegame.timeline.companions import ASIDE
 from savegame.timeline.engine import Engine
 from savegame.timeline.lineage import Lineage
@@ -40,7 +40,7 @@ def _repair(engine: Engine, namespace: str, progress: Progress) -> Report:
             done += _mend_thread(thread, row)
             if beside & {row.key.id, None}:  # a record may have been lost, and it is unknown which
                 done += engine.above.ledger.mend(thread)
-        except CorruptionError as error:  # its frames cannot even be listed; repair the other threads
+        except (CorruptionError, ConflictError) as error:  # its frames cannot even be listed, or others changed them meanwhile
             done.append(f"thread {row.key.id!r}: not repaired: {error}")
         progress(number, len(rows))
     after = check(engine, namespace, ignore)
@@ -74,7 +74,8 @@ def _mend_thread(thread: Lineage, row: ThreadRow) -> list[str]:
         return []
     head = row.head if row.head in frames or not row.head else _newest_sound(row, frames)
     new = thread.engine.wrap_blobs(blobs)
-    thread.store.commit([Rewrite(thread.key, tuple(lost), tuple(rebase), new, head=head, aside=True)])
+    same = [Expect(thread.key, (seq, frame.id)) for seq, frame in list(frames.items())[-1:]]
+    thread.store.commit([*same, Rewrite(thread.key, tuple(lost), tuple(rebase), new, head=head, aside=True)])
     moved = f"; the head is now {frames[head].id if head else '(none)'}" if head != row.head else ""
     return [f"thread {thread.id!r}: {len(lost)} checkpoints set aside, {len(rebase)} kept by joining the gap{moved}"]
 

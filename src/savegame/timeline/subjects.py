@@ -136,9 +136,24 @@ def _cut_off(engine: Engine, namespace: str, family: Mapping[ThreadKey, Named]) 
             shared.update(derived.external_ids(Lineage(engine, key)))
         except CorruptionError as error:
             yield f"thread {key.id!r}: it is damaged, so copies made by an earlier version cannot be found: {error}"
+    relatives = _relatives(engine, family) if shared else set()
     for key in _every(engine, namespace):
         if key not in family:
-            yield from _suspicions(Lineage(engine, key), ids, named, shared)
+            yield from _suspicions(Lineage(engine, key), ids, named, set() if key in relatives else shared)
+
+
+def _relatives(engine: Engine, family: Mapping[ThreadKey, Named]) -> set[ThreadKey]:
+    """The threads that links show to share an origin with these, which explains what they have in common."""
+    found: set[ThreadKey] = set()
+    waiting = list(family)
+    while waiting:
+        try:
+            origins = {origin for _, origin in derived.above(Lineage(engine, waiting.pop()))} - found - family.keys()
+            found |= derived.family(engine, origins, WITH_ERASE).keys()
+        except CorruptionError:  # what a damaged one leads to stays suspicious
+            continue
+        waiting += origins
+    return found
 
 
 def _suspicions(thread: Lineage, ids: set[str], named: Named, shared: set[str]) -> Iterator[str]:

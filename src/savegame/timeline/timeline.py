@@ -46,7 +46,7 @@ from savegame.errors import (
     ThreadNotFound,
 )
 from savegame.model import Frame, Kind, Status, ThreadKey, ThreadRow
-from savegame.store import ANY, Append, PutKeyframe, PutRecord, StoreChange
+from savegame.store import ANY, Append, Expect, PutKeyframe, PutRecord, StoreChange
 from savegame.stores.refusals import head_moved
 from savegame.timeline import removal
 from savegame.timeline.engine import EMPTY, Engine, Point, Records
@@ -372,7 +372,8 @@ class Timeline(Lineage):
 
     def _write_keyframe(self, point: Point, node: Node, epoch: int | None) -> Point:
         try:
-            self.store.commit([PutKeyframe(self.key, point.seq, self.engine.keyframe(node))])
+            same = Expect(self.key, (point.seq, point.id))  # not deleted and begun again since
+            self.store.commit([same, PutKeyframe(self.key, point.seq, self.engine.keyframe(node))])
             point = point._replace(rows=0, bytes=0)
             if not self.engine.retention.keeps_all:
                 removal.remove_hidden(self, epoch)

@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from savegame.errors import InvalidInputError, SavegameError, UnavailableError
-from savegame.web import runs_page, store_page, thread_page, threads_page
+from savegame.web import run_actions, runs_page, store_page, thread_page, threads_page
 from savegame.web.guard import MOST_FIELDS, Keys
 from savegame.web.peers import user_of
 from savegame.web.ui import Handler, Params, Ui
@@ -67,6 +67,9 @@ PAGES: Final = (
     PageRoute("POST", "untag", thread_page.untag, thread_page.show_failure),
     PageRoute("POST", "fork", thread_page.fork, thread_page.show_failure),
     PageRoute("POST", "rewind", thread_page.rewind, thread_page.show_failure),
+    PageRoute("POST", "send", run_actions.send, run_actions.show_failure),
+    PageRoute("POST", "unsend", run_actions.unsend, run_actions.show_failure),
+    PageRoute("POST", "stop", run_actions.stop, run_actions.show_failure),
     PageRoute("GET", "runs", runs_page.show, mark=threads_page.mark),
     PageRoute("POST", "answer", runs_page.answer, runs_page.show_failure),
     PageRoute("POST", "resolve", runs_page.resolve, runs_page.show_failure),

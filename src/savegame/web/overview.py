@@ -16,6 +16,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 from savegame.errors import CorruptionError, SavegameError
 from savegame.model import ThreadInfo
+from savegame.present.sleeping import Sleeping, list_sleeping
 from savegame.runs.ledger import CallEntry
 from savegame.runs.runner import RunInfo
 from savegame.timeline.usage import Usage
@@ -188,6 +189,7 @@ class Overview:
         logged: dict[str, object] = {}
         self._threads: BackgroundValue[None] = BackgroundValue(self._catch_up, None, logged)
         self._runs: BackgroundValue[list[RunInfo]] = BackgroundValue(lambda: list(vault.runs()), [], logged)
+        self._sleeping: BackgroundValue[list[Sleeping]] = BackgroundValue(lambda: list_sleeping(vault), [], logged)
         self._usage: BackgroundValue[list[Usage]] = BackgroundValue(lambda: vault.usage(by="day"), [], logged)
         self._stats: BackgroundValue[Stats | None] = BackgroundValue(vault.stats, None, logged)
 
@@ -224,6 +226,10 @@ class Overview:
         """Unfinished runs."""
         return self._runs.get(patience)
 
+    def sleeping(self) -> list[Sleeping]:
+        """Threads that sleep."""
+        return self._sleeping.get(GLANCE_S)
+
     def held(self, patience: float = GLANCE_S) -> set[str]:
         """Threads that live runs hold."""
         return {run.thread_id for run in self.runs(patience) if not run.stale}
@@ -244,10 +250,11 @@ class Overview:
         """Read threads and runs again, because the page changed something."""
         self._threads.forget()
         self._runs.forget()
+        self._sleeping.forget()
 
     def rest(self) -> None:
         """Stop reading, because the server ends."""
-        for value in (self._threads, self._runs, self._usage, self._stats):
+        for value in (self._threads, self._runs, self._sleeping, self._usage, self._stats):
             value.rest()
 
     def _catch_up(self) -> None:

@@ -1,4 +1,4 @@
-"""The page of runs: calls that need a person, running, stale and stuck runs.
+"""The page of runs: calls that need a person, running, stale, sleeping and stuck runs.
 
 Answers and resolutions are the only writes here, and go through the vault as those of any other program do. Touches overview
 and ui.
@@ -32,6 +32,8 @@ def show(ui: Ui, params: Params, error: SavegameError | None = None) -> Response
         unknown=select_needing(found.open_calls, "outcome", busy),
         held=held,
         stale=[run for run in runs if run.stale],
+        asleep=[one for one in ui.overview.sleeping() if one.until > ui.now()],
+        stoppable={info.id for info in infos if info.status == "in_progress"},
         stuck=[info for info in infos if info.status == "failed" and (info.status.reason or "").startswith("stuck")],
         done=done_text(params),
         error=error,
@@ -46,13 +48,13 @@ def show_failure(ui: Ui, params: Params, error: SavegameError) -> Response:
 def answer(ui: Ui, params: Params) -> Response:
     """Approve or reject a call, with a comment that the model gets on a rejection; or answer an interrupt with a value."""
     verdict, given = required(params, "verdict"), params.get("value", "")
-    if verdict not in ("approve", "reject", "text", "json"):
-        raise InvalidInputError(f"verdict must be approve, reject, text or json, not {verdict!r}")
-    value = given if verdict == "text" else _json(given) if verdict == "json" else verdict == "approve"
+    if verdict not in ("approve", "reuse", "reject", "text", "json"):
+        raise InvalidInputError(f"verdict must be approve, reuse, reject, text or json, not {verdict!r}")
+    value = given if verdict == "text" else _json(given) if verdict == "json" else verdict in ("approve", "reuse")
     thread_id, key = required(params, "id"), required(params, "call")
     if verdict in ("text", "json") and not any(one.interrupt for one in ui.vault.calls(thread_id) if one.key == key):
         raise InvalidInputError(f"the graph of {thread_id!r} does not wait for {key!r} any more, or it is a tool call; reload")
-    first = ui.vault.answer(thread_id, key, value, comment=params.get("comment") or None)
+    first = ui.vault.answer(thread_id, key, value, comment=params.get("comment") or None, reuse=verdict == "reuse")
     return ui.go("runs", done="answer" if first else "answered")
 
 

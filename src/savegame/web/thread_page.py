@@ -26,10 +26,11 @@ from savegame.errors import (
     SavegameError,
     ThreadNotFound,
 )
-from savegame.messages.locate import find_messages, fold
+from savegame.messages.locate import find_messages, fold, is_graph
 from savegame.model import ThreadInfo, ThreadKey
 from savegame.present.completion import list_left_behind
 from savegame.present.diffs import changes_between
+from savegame.present.effects import staying_effects, undo_command
 from savegame.present.lanes import start_lanes
 from savegame.runs.ledger import CallEntry
 from savegame.runs.runner import RunInfo
@@ -48,6 +49,9 @@ ABOVE: Final = 8
 MESSAGES: Final = 40
 """Messages shown at once."""
 
+MAIL: Final = 20
+"""Messages of the inbox shown at once."""
+
 CHANGES: Final = 200
 MOST_LABELS: Final = 50
 CALLS: Final = 100
@@ -64,7 +68,7 @@ VIEWS: Final = {
     "metadata": "Details",
     "calls": "Tool calls",
 }
-ACTIONS: Final = ("label", "tag", "fork", "rewind")
+ACTIONS: Final = ("label", "tag", "fork", "rewind", "stop")
 
 
 class Window(NamedTuple):
@@ -119,12 +123,15 @@ def show(ui: Ui, params: Params, error: SavegameError | None = None) -> Response
         doing=doing,
         params=params,
         forks=ui.overview.forks(info.id),
-        run=_run(ui, info.id),
+        run=(run := _run(ui, info.id)),
+        stoppable=info.status == "in_progress" and (run is not None or _goes_on(ui, info.id)),
+        talks=point is not None and not is_graph(point.state),
         done=done_text(params),
         undo=ui.url("thread", id=info.id, at=params["undo"], do="rewind") if params.get("undo") and not ui.read_only else None,
         error=error,
         **(_view_data(ui, thread, window, point, view, params) if point is not None else {}),
         **(_rewind_data(thread, point) if point is not None and doing == "rewind" else {}),
+        **(_effects_data(ui, thread, point) if point is not None and doing in ("fork", "rewind") else {}),
     )
 
 
@@ -233,6 +240,12 @@ def _run(ui: Ui, thread_id: str) -> RunInfo | None:
     return next((run for run in ui.overview.runs() if run.thread_id == thread_id), None)
 
 
+def _goes_on(ui: Ui, thread_id: str) -> bool:
+    """Whether calls of a thread wait, or it sleeps: then its run goes on some time, though nothing holds or resumes it now."""
+    waiting = (one.thread_id for one in ui.overview.known().open_calls)
+    return thread_id in waiting or any(one.thread_id == thread_id for one in ui.overview.sleeping())
+
+
 def _point(thread: Thread, window: Window, at: str) -> tuple[Checkpoint | None, CorruptionError | None]:
     try:
         return window.states.get(at) or thread.load(at), None
@@ -304,7 +317,7 @@ def _load_sound(thread: Thread, name: str) -> Checkpoint | None:
 def _view_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, view: str, params: Params) -> dict[str, Any]:
     """The template data of one view of a point."""
     if view == "conversation":
-        return _messages_data(find_messages(point.state) or [], params)
+        return _messages_data(find_messages(point.state) or [], params) | _inbox_data(ui, thread)
     if view == "state":
         first = whole_number(params, "first", 0)
         count = values.count_of(point.state)
@@ -328,6 +341,15 @@ def _messages_data(messages: Sequence[Any], params: Params) -> dict[str, Any]:
     first = max(0, end - MESSAGES)
     views = conversation.view_messages(messages, first, end)
     return {"messages": views, "first": first, "end": end, "count": len(messages)}
+
+
+def _inbox_data(ui: Ui, thread: Thread) -> dict[str, Any]:
+    """The first messages that wait, and how many there are."""
+    try:
+        waiting = list(ui.vault.inbox(thread.id))
+    except CorruptionError as error:
+        return {"inbox": [], "mails": 0, "lost": error}
+    return {"inbox": waiting[:MAIL], "mails": len(waiting), "lost": None}
 
 
 def _changes_data(ui: Ui, thread: Thread, window: Window, point: Checkpoint, params: Params) -> dict[str, Any]:
@@ -359,7 +381,12 @@ def _calls_data(ui: Ui, thread: Thread, params: Params) -> dict[str, Any]:
     held = thread.id in ui.overview.held()
     needs = {call.key: call.needs(held=held) for call in page}
     spans = plots.waterfall(page, now)
-    return {"spans": spans, "begun": begun, "took": took, "first": max(0, end - CALLS), "count": len(calls), "needs": needs}
+    first = max(0, end - CALLS)
+    info = ui.vault.info(thread.id)
+    straight = info is not None and info.checkpoints == info.step  # nothing was left: telling so would read all of it
+    left = set() if straight else {effect.key for effect in ui.vault.effects(thread.id) if effect.left}
+    counts = {"first": first, "count": len(calls)}
+    return {"spans": spans, "begun": begun, "took": took, **counts, "needs": needs, "left_calls": left}
 
 
 def _rewind_data(thread: Thread, point: Checkpoint) -> dict[str, Any]:
@@ -369,3 +396,12 @@ def _rewind_data(thread: Thread, point: Checkpoint) -> dict[str, Any]:
     except CorruptionError as error:
         return {"left": [], "far": False, "uncounted": error}
     return {"left": left, "far": len(left) > MOST_LEFT, "uncounted": None}
+
+
+def _effects_data(ui: Ui, thread: Thread, point: Checkpoint) -> dict[str, Any]:
+    """The preview of a rewind or a fork: the effects that would stay in the world."""
+    found: dict[str, Any] = {"staying": [], "unread": None, "undo_command": undo_command(thread.id, point.id)}
+    try:
+        return found | {"staying": staying_effects(ui.vault, thread.id, point)}
+    except CorruptionError as error:
+        return found | {"unread": error}

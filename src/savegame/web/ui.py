@@ -7,6 +7,8 @@ even `..`.
 from __future__ import annotations
 
 import datetime as dt
+import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.resources import files
@@ -17,6 +19,7 @@ import jinja2
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from savegame.errors import InvalidInputError
+from savegame.present.effects import began_at, call_name, offers_result, standing
 from savegame.present.text import ago, size_text
 from savegame.vault import Vault
 from savegame.web import formatting
@@ -39,6 +42,11 @@ DONE: Final = {
     "fork": "This is the new thread.",
     "rewind": "The head was moved. Later checkpoints stay as a branch.",
     "answer": "The answer was saved. The call continues when its agent is resumed.",
+    "send": "The message is in the inbox. A run takes it in before it asks the model again.",
+    "sent": "This message had been sent already, so it was not sent again.",
+    "unsend": "The message was taken back.",
+    "stop": "The thread was stopped. A live run ends before its next call.",
+    "ended": "There was nothing to stop: the thread had ended.",
     "answered": "The call had already been answered, so this answer was not saved.",
     "resolve": "The outcome was saved. The agent continues from it when it is resumed.",
 }
@@ -55,6 +63,8 @@ class Ui:
         self.checking = Checking(vault)
         self.seen: dict[tuple[object, ...], object] = {}
         """By page and parameters: its mark when it was last shown, and the ETag it was sent with."""
+        self._start = secrets.token_urlsafe(8)
+        self._sent: Counter[str] = Counter()
         self._templates = _environment()
 
     def now(self) -> dt.datetime:
@@ -80,6 +90,14 @@ class Ui:
         }
         text = self._templates.get_template(template).render(common | data)
         return HTMLResponse(text.encode(errors="replace"), status)
+
+    def form_of(self, thread_id: str) -> str:
+        """A name for the form that sends a message to a thread: it changes with each message sent, not with each view."""
+        return f"{self._start} {self._sent[thread_id]}"
+
+    def count_sent(self, thread_id: str) -> None:
+        """Give the form for the next message another name."""
+        self._sent[thread_id] += 1
 
     def remember(self, place: tuple[object, ...], version: object) -> None:
         """Put the version of a page into `seen`, which is cleared when it is full."""
@@ -142,6 +160,10 @@ def _environment() -> jinja2.Environment:
     ):
         environment.filters[function.__name__] = function
     environment.filters["size"] = size_text
+    environment.filters["call_name"] = call_name
+    environment.filters["began_at"] = began_at
+    environment.filters["standing"] = standing
+    environment.filters["offers_result"] = offers_result
     environment.globals["most_text"] = formatting.MOST_TEXT
     return environment
 

@@ -1,9 +1,10 @@
 """The primitives of the rules on the tables of an SQLite file, and the one short way past them.
 
 An append that continues a thread whose row is remembered from the last commit is one statement, which commits by itself:
-it writes the thread's next row only if the version on disk is still the remembered one. Everything else goes by the rules,
-inside the transaction that the caller has open. There a single change is refused before it has written; a Rewrite, an
-append with blobs and a list of changes may not be, and need a savepoint where several callers share the transaction.
+it writes the thread's next row only if the version on disk is still the remembered one. So is a record that must be absent,
+beside such a thread. Everything else goes by the rules, inside the transaction that the caller has open. There a single
+change is refused before it has written; a Rewrite, an append with blobs and a list of changes may not be, and need a
+savepoint where several callers share the transaction.
 Touches rules, frames, rows, sums and sqlite_file.
 """
 
@@ -20,7 +21,7 @@ from ormsgpack import packb
 from savegame.encoding.frames import BASE_FACTOR, SEQ_FACTOR, checksum, pack_id, thread_salt, unpack_id
 from savegame.errors import CorruptionError
 from savegame.model import Frame, ThreadKey, ThreadRow
-from savegame.store import Append, StoreChange
+from savegame.store import Append, PutRecord, StoreChange
 from savegame.stores.rows import (
     EMPTY_ROW,
     FrameRange,
@@ -78,11 +79,30 @@ class Committed:
 
     # -- the short way -------------------------------------------------------------------------------
 
-    def append_next(self, db: Connection, change: StoreChange) -> int:
-        """Make one change with one statement that commits by itself, if it is plainly the next append to its thread.
+    def make_next(self, db: Connection, change: StoreChange) -> list[int]:
+        """Make one change with one statement that commits by itself, if it is plainly what can come next.
 
-        Returns 0, and nothing was written, where it is not that plain.
+        Returns its number, or nothing, and nothing was written, where it is not that plain.
         """
+        if type(change) is PutRecord:
+            return [0] if change.absent and self._put_absent(db, change) else []
+        seq = self._append_next(db, change)
+        return [seq] if seq else []
+
+    def _put_absent(self, db: Connection, change: PutRecord) -> bool:
+        """Put a record beside a thread whose row is the remembered one. False, and nothing was written, if it exists."""
+        key, kind, name, value, epoch, _, renew_us = change
+        row = self.rows.get(key)
+        if row is None or value is None or epoch is not None or renew_us is not None:
+            return False
+        try:
+            db.run(SQL["put_absent"], (kind, name, value, record_checksum(key, kind, name, value), row.no, row.version))
+        except apsw.ConstraintError:
+            return False
+        return db.changes() > 0
+
+    def _append_next(self, db: Connection, change: StoreChange) -> int:
+        """Append with one statement. Returns 0, and nothing was written, if it does not continue the remembered row."""
         key = change.key
         row = self.rows.get(key)
         if row is None or type(change) is not Append or not _is_plain(change, row):
@@ -102,7 +122,7 @@ class Committed:
         return place < NO_KEY and one_row(db, "frame_place", place) is not None
 
     def append_together(self, db: Connection, changes: Sequence[StoreChange]) -> list[int]:
-        """`append_next` for many threads, with one statement for all. Returns nothing where one of them is not that plain."""
+        """`make_next` for appends to many threads, with one statement for all. Returns nothing where one is not that plain."""
         if not 0 < len(changes) <= ONE_STATEMENT:
             return []
         new: dict[ThreadKey, Row] = {}

@@ -182,12 +182,11 @@ class SQLiteStore(RuledStore):
                 pending.error = error
 
     def _at_once(self, changes: Sequence[StoreChange]) -> list[int]:
-        """Write plain appends with one statement, which is a transaction by itself; else write nothing and return nothing."""
+        """Write plain appends, or a new record, with one statement, a transaction by itself; else write and return nothing."""
         own, db = self._connections, self._connections.idle()
         try:
             if len(changes) == 1:
-                seq = self._committed.append_next(db, changes[0])
-                seqs = [seq] if seq else []
+                seqs = self._committed.make_next(db, changes[0])
             else:
                 seqs = self._committed.append_together(db, changes)
         except (apsw.FullError, apsw.IOError, apsw.NoMemError) as error:  # perhaps after it was in the file

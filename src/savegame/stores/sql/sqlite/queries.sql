@@ -129,6 +129,9 @@ SELECT kind, name, value, sum FROM record WHERE thread = ?
 -- name: put_record
 INSERT INTO record (thread, kind, name, value, sum) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (thread, kind, name) DO UPDATE SET value = excluded.value, sum = excluded.sum
+-- name: put_absent
+-- A record of a thread whose row has the version that is remembered; a constraint fails if the record exists.
+INSERT INTO record (thread, kind, name, value, sum) SELECT no, ?, ?, ?, ? FROM thread WHERE no = ? AND version = ?
 -- name: delete_record
 DELETE FROM record WHERE thread = ? AND kind = ? AND name = ?
 -- name: delete_records
