@@ -482,7 +482,7 @@ class Player:
         """The effects of a thread that no ledger may lack. An idempotent one without an answer may have no entry."""
         story = self.world.story(place)
         for effect in self.world.effects:
-            sure = effect.same[0] in AT_MOST_ONCE or base(effect.key) in story.answered
+            sure = effect.same[0] in AT_MOST_ONCE or effect.key in story.answered
             if effect.place == place and effect.token in story.known and effect.same[0] != "coupon" and sure:
                 yield effect
 

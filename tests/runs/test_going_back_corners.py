@@ -547,6 +547,27 @@ def test_a_call_that_was_repeated_right_after_going_back_is_the_newest(vault: Va
     assert desk.back == [1, 2, 1]
 
 
+@pytest.mark.xfail(reason="an effect is ordered by the head at which it was begun", strict=False)
+def test_what_was_begun_after_a_point_on_an_older_line_is_undone_too(vault: Vault) -> None:
+    desk = undoing(("ship", {"n": 1}))
+    thread, replies = vault.thread("t"), []
+    for _ in range(2):
+        with vault.run("t", tools=desk.box) as run:
+            if not run.messages:
+                run.user("Go.")
+            run.model(desk.llm)
+            assert run.checkpoint is not None
+            replies.append(run.checkpoint.id)
+        thread.rewind(desk.first(vault))
+    thread.rewind(replies[0])
+    with vault.run("t", tools=desk.box) as run:
+        run.tools()
+    thread.rewind(replies[1])
+    assert [call.name for call in vault.effects("t", after=replies[1])] == ["ship"]
+    vault.undo("t", to=replies[1], tools=desk.box)
+    assert desk.back == [1]
+
+
 def test_left_lines_and_the_head_s_line_are_undone_together(vault: Vault) -> None:
     desk = undoing(("ship", {"n": 1}))
     desk.work(vault)
