@@ -121,6 +121,64 @@ def test_a_retry_is_not_begun_either(vault: Vault) -> None:
     assert answers(vault) == ["error: ValueError: no luck"]
 
 
+@pytest.mark.parametrize("name", ["look", "pay"])
+def test_what_was_tried_before_a_stop_is_an_effect_unless_it_only_reads(vault: Vault, name: str) -> None:
+    """Nothing is noted of a call that may run again before it ends; a stop notes it as any other."""
+    tools = Toolbox()
+
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    tools.tool(name="look", read_only=True)(interrupted)
+    tools.tool(name="pay", idempotent=True, same=lambda: 7)(interrupted)
+    with pytest.raises(Stopped), vault.run("t", tools=tools) as run:  # noqa: PT012 - it leaves the run
+        run.user("hi")
+        run.model(lambda _: calls(name, "pay"))
+        with pytest.raises(KeyboardInterrupt):
+            run.tools()
+        vault.stop("t", "user pressed stop")
+        run.tools()
+    first, second = vault.calls("t")
+    kind = "read_only" if name == "look" else "idempotent"
+    assert (first.status, first.attempt, first.kind, first.same is None) == ("failed", 1, kind, name == "look")
+    assert first.started_at is not None
+    assert (second.status, second.attempt) == ("failed", 0)
+    assert list(vault.effects("t")) == ([first] if name == "pay" else [])
+
+
+@pytest.mark.parametrize("by", ["a person", "its next run"])
+def test_what_a_crashed_run_may_have_tried_is_an_effect_unless_it_only_reads(vault: Vault, by: str) -> None:
+    tools = Toolbox()
+    crash: list[str] = []
+
+    def work(call: Any) -> str:
+        if call.name in crash:
+            raise KeyboardInterrupt
+        return "made"
+
+    tools.tool(name="look", read_only=True)(work)
+    tools.tool(name="pay", idempotent=True, same=lambda: 7)(work)
+    tools.tool(name="mail")(work)
+    with vault.run("t", tools=tools) as run:
+        run.user("hi")
+        run.model(lambda _: calls("look", "pay", "mail"))
+        run.tools()
+        run.model(lambda _: calls("look", "mail"))
+    crash.append("look")
+    with pytest.raises(KeyboardInterrupt), vault.run("t", tools=tools) as run:
+        run.tools()
+    before = len(list(vault.effects("t")))
+    if by == "a person":
+        assert vault.stop("t", "user pressed stop")
+    else:
+        with pytest.raises(Stopped), vault.run("t", tools=tools) as run:  # noqa: PT012 - it leaves the run
+            vault.stop("t", "user pressed stop")
+            run.tools()
+    newest = list(vault.calls("t"))[-2:]
+    assert [(entry.name, entry.kind, entry.attempt) for entry in newest] == [("look", "read_only", 1), ("mail", None, 0)]
+    assert len(list(vault.effects("t"))) == before
+
+
 def test_only_a_later_message_reopens(vault: Vault) -> None:
     with pytest.raises(Stopped), vault.run("t") as run:  # noqa: PT012 - it leaves the run
         run.user("hi")

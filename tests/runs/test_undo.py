@@ -30,6 +30,7 @@ class Stop(BaseException):
 
 
 MAIL = ("mail", {"order": 7})
+PAY_7 = ("pay", 7)
 
 
 def with_three(vault: Vault, **kind: Any) -> World:
@@ -94,6 +95,46 @@ def test_a_fork_after_an_undo_leaves_the_call_to_its_source(vault: Vault) -> Non
     vault.thread("t").fork("f")
     waiting = world.held_back(vault, "f")
     assert waiting.key == f"{world.keys_of()[0]}:1"
+
+
+@pytest.mark.parametrize("discard", [False, True])
+def test_what_was_taken_back_while_it_was_open_at_the_head_is_not_asked_about(vault: Vault, discard: bool) -> None:
+    """The head lies between the reply and its answer, with a line behind it or none."""
+    world = World().add(undo=True, idempotent=True)
+    world.play(vault)
+    vault.thread("t").rewind(2, discard=discard)
+    assert named(vault.undo("t", to=1, tools=world.box).undone) == [PAY_7]
+    assert next(iter(vault.effects("t"))).undone_at is not None
+    assert world.play(vault) == "done"
+
+
+def test_an_idempotent_call_that_is_made_again_after_an_undo_leaves_a_note(vault: Vault) -> None:
+    """Its reply told of the first one already, so it cannot tell of the second one, which crashed."""
+    world = World().add(undo=True, idempotent=True)
+    world.play(vault)
+    vault.undo("t", to=2, tools=world.box)
+    reply = vault.thread("t").load("head")
+    world.fails.append(KeyboardInterrupt())  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        world.play(vault)
+    assert [entry.needs(held=False) for entry in vault.calls("t")] == [None, None, None]
+    vault.thread("t").rewind(1)
+    assert world.held_back(vault).repeats == f"{world.keys_of()[0]}:1"
+    vault.thread("t").rewind(reply)
+    assert world.play(vault) == "done"
+    assert world.keys_of()[1] == world.keys_of()[2], "the service sees one call"
+
+
+def test_what_was_repeated_right_after_going_back_is_the_newest(vault: Vault) -> None:
+    """No checkpoint lies between the rewind and the repetition."""
+    world = World(PAY, ("pay", {"order": 8})).add(undo=True)
+    world.play(vault)
+    vault.thread("t").rewind(2, rerun_tools=True)
+    with vault.run("t", tools=world.box) as run:
+        run.tools()
+    assert [entry.key for entry in vault.effects("t")] == world.keys_of()
+    assert named(vault.undo("t", to=1, tools=world.box).undone) == [PAY_7, ("pay", 8), PAY_7]
+    assert [result for _, _, _, result in world.undone] == ["pay 7", "pay 8", "pay 7"]
 
 
 def test_it_covers_lines_that_were_left(vault: Vault) -> None:

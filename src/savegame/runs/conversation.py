@@ -19,13 +19,14 @@ from savegame.encoding.delta import Op
 from savegame.encoding.tree import Node
 from savegame.errors import ClosedError, Fenced, InvalidInputError
 from savegame.messages.blocks import PAUSED_TURN, STOP_REASON, spoken, unlisted_call
-from savegame.messages.domain import Conversation, Role, plain_messages
+from savegame.messages.domain import Conversation, Message, Role, plain_messages
 from savegame.messages.states import ABOUT, about_conversation
 from savegame.model import Kind, Status
 from savegame.runs.budget import Expenses, spent_until
 from savegame.runs.inbox import time_of
+from savegame.runs.keys import CALL_KEY
 from savegame.runs.lease import Hold
-from savegame.runs.ledger import TAKEOVERS
+from savegame.runs.ledger import TAKEOVERS, CallEntry, CallStatus
 from savegame.store import PutRecord, StoreChange
 from savegame.timeline.companions import RUN, STEP
 from savegame.timeline.lineage import CHOSEN
@@ -238,3 +239,12 @@ class RunConversation:
 
     def _record(self, kind: str, name: str, value: Any, *, absent: bool = False) -> PutRecord:
         return self._thread.put(kind, name, value, epoch=self._hold.epoch, absent=absent)
+
+
+def answer_message(entry: CallEntry, call_id: str) -> dict[str, Any]:
+    """The message that answers a settled call."""
+    failed = entry.status == CallStatus.FAILED
+    answer = Message.tool_result(call_id, f"error: {entry.error}" if failed else entry.result)
+    if failed:
+        answer.metadata["is_error"] = True
+    return answer.to_dict() | {CALL_KEY: entry.key}

@@ -25,28 +25,31 @@ from savegame.errors import (
 )
 from savegame.messages import views
 from savegame.messages.blocks import PAUSED_TURN, STOP_REASON
-from savegame.messages.domain import Message, Role
+from savegame.messages.domain import Role
 from savegame.messages.states import messages_in
 from savegame.model import Frame, Kind, Status
 from savegame.runs.boundary import RunBoundary
-from savegame.runs.effects import Effect, LeftEffects, facts, key_of, refuse_unfinished
-from savegame.runs.keys import CALL_KEY, KeyParts, digest_of, keys_for, parts_of, read_call, unanswered
+from savegame.runs.conversation import answer_message
+from savegame.runs.effects import Effect, LeftEffects, facts, key_of, refuse_unfinished, tried_before_crash
+from savegame.runs.keys import CALL_KEY, KeyParts, calls_in, digest_of, keys_for, parts_of, read_call, unanswered
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import (
     JOURNALED,
-    LOST,
     ROOT,
     CallEntry,
     CallStatus,
     generation,
     is_journaled,
+    is_open,
+    leaves_note,
     made_again,
     question,
+    refusal,
     reply_of,
 )
 from savegame.runs.replies import as_reply, number_twins, quoting, refuse_unread, storable_reply, storable_text
 from savegame.runs.sdk_replies import read_reply
-from savegame.runs.toolbox import Repeat, Tool, Toolbox, ToolKind
+from savegame.runs.toolbox import Repeat, Tool, Toolbox
 from savegame.store import StoreChange
 from savegame.timeline.companions import ANSWER, CALL, RUN
 from savegame.timeline.policy import Strategy
@@ -118,8 +121,8 @@ class RunCore(RunBoundary):
         """Known outcomes that the store could not take yet: these calls are not made again."""
         self._said_here: set[str] = set()
         """The replies of this run: no other run can have started their calls."""
-        self._tried: dict[str, int] = {}
-        """Attempts of calls that may run again, of which nothing is recorded before they end."""
+        self._tried: dict[str, CallEntry] = {}
+        """Calls of this run that may run again, of which nothing is recorded before they end."""
         self._left = LeftEffects(thread, self.messages)
 
     # -- the conversation --------------------------------------------------------------------------
@@ -175,7 +178,7 @@ class RunCore(RunBoundary):
         if found is None:
             return []
         place, reply = found
-        calls = _calls_in(self.messages[place])
+        calls = calls_in(self.messages[place])
         ids = [call.get("id") for call in calls]
         answers = [one for one in self.messages[place + 1 :] if one.get("role") == Role.TOOL]
         given = {(parts_of(one.get(CALL_KEY)).slot, str(one.get("tool_call_id"))) for one in answers}
@@ -191,7 +194,7 @@ class RunCore(RunBoundary):
         """
         pending = self.pending()
         place, reply = self._newest_reply() or (0, "")
-        if reply and reply not in self._said_here and _calls_in(self.messages[place]):
+        if reply and reply not in self._said_here and calls_in(self.messages[place]):
             self._notice(reply)
             lost = self._lost(place, reply) if any(entry.begun for entry in self._ledger.values()) else None
             if lost is not None:
@@ -210,7 +213,7 @@ class RunCore(RunBoundary):
     def _keys_of(self, place: int, reply: str) -> list[str]:
         """The keys of the calls of the newest reply. An edited call is another call, with its own key."""
         if self._keys is None or self._keys[0] != reply:
-            encode, calls = self._thread.codec.encode, _calls_in(self.messages[place])
+            encode, calls = self._thread.codec.encode, calls_in(self.messages[place])
             digests = [read_call(call, encode).digest for call in calls]
             before = [] if reply in self._said_here else self._versions(place, reply)
             known: dict[str, str] = {}
@@ -234,14 +237,14 @@ class RunCore(RunBoundary):
         """
         thread, head = self._thread, self.checkpoint
         if head is None or head.id == reply:
-            return [(reply, _calls_in(self.messages[place]))]
+            return [(reply, calls_in(self.messages[place]))]
         if is_journaled(self.messages[place]):
             try:
                 found = thread.engine.find(thread.key.namespace, reply)
                 messages = [] if found is None else self._messages_at(thread.at(found[0]), found[1])
             except CheckpointNotFound:  # pruned meanwhile
                 messages = []
-            return [(reply, _calls_in(one)) for one in messages if isinstance(one, Mapping) and one.get("id") == reply]
+            return [(reply, calls_in(one)) for one in messages if isinstance(one, Mapping) and one.get("id") == reply]
         versions: list[tuple[str, Sequence[Any]]] = []
         for frame in thread.line(head.seq):
             messages = self._messages_at(thread, frame)
@@ -249,7 +252,7 @@ class RunCore(RunBoundary):
             if found_at != place:
                 break
             if name != reply:
-                versions.append((name, _calls_in(messages[place])))
+                versions.append((name, calls_in(messages[place])))
         return versions
 
     def _messages_at(self, thread: Timeline, frame: Frame) -> list[Any]:
@@ -276,7 +279,17 @@ class RunCore(RunBoundary):
         older = {name: generation(self._noted, name) for name in names}
         found = [(entry, parts_of(entry.key)) for entry in self._ledger.values() if entry.begun and entry.key not in keys]
         left = [entry for entry, parts in found if parts.generation >= older[parts.reply]]
-        return next((entry for entry in left if (tool := self._tool(entry.name)) is None or _is_open(entry, tool)), None)
+        return next((entry for entry in left if (tool := self._tool(entry.name)) is None or is_open(entry, tool)), None)
+
+    @property
+    def _newest_seq(self) -> int:
+        """The number of the thread's newest checkpoint; after going back, that is not the head."""
+        return max(self._last_seq, 0 if self.checkpoint is None else self.checkpoint.seq)
+
+    @cached_property
+    def _last_seq(self) -> int:
+        row = self._thread.row()
+        return 0 if row is None else row.last
 
     @cached_property
     def _root(self) -> str:
@@ -318,7 +331,7 @@ class RunCore(RunBoundary):
         if effect is not None and effect.reusable and pending.tool.repeat is Repeat.REUSE:
             return self._reuse(pending, effect)
         answer = self._answer(pending, pending.tool, entry, effect)
-        refused = None if answer is None else _refusal(answer)
+        refused = None if answer is None else refusal(answer)
         if refused is not None:
             return self._failed(pending, refused, effect)
         if answer is not None and answer.get("reuse"):
@@ -371,18 +384,16 @@ class RunCore(RunBoundary):
         return answer
 
     def _begin(self, pending: PendingCall, tool: Tool, entry: CallEntry | None, **more: Any) -> Go:
-        if entry is not None and _is_open(entry, tool):
+        if entry is not None and is_open(entry, tool):
             raise Unknown(
                 f"call {pending.key} of {pending.name!r} was started and its outcome is unknown; find out, then "
                 f"vault.resolve({self._thread.id!r}, {pending.key!r}, result)",
                 call=self._unknown(entry),
             )
         attempt = 1 if entry is None else entry.attempt + 1
-        after = 0 if self.checkpoint is None else self.checkpoint.seq
-        about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, "after": after}
-        self._tried[pending.key] = attempt
-        begun = self._new(pending, CallStatus.STARTED, **about, **more)
-        if not tool.may_run_again:
+        about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, "after": self._newest_seq}
+        begun = self._tried[pending.key] = self._new(pending, CallStatus.STARTED, **about, **more)
+        if leaves_note(tool, pending.key, self._ledger.get):
             self._write(begun)
         return Go(pending, tool, begun)
 
@@ -415,13 +426,13 @@ class RunCore(RunBoundary):
     def cut_short(self, go: Go, why: str) -> None:
         """Keep what is known of a call that was cancelled because the run is stopped: it may have taken effect."""
         if go.tool.may_run_again:
-            self._tried[go.pending.key] = go.entry.attempt
+            self._tried[go.pending.key] = go.entry
         else:
             self._write(replace(go.entry, status=CallStatus.UNKNOWN, ended_at=self._now(), error=why, **go.spent))
 
     def settle(self, pending: PendingCall, entry: CallEntry) -> None:
         """Answer a call in the conversation and in the ledger, in one commit."""
-        message = _answer_message(pending, entry)
+        message = answer_message(entry, pending.call_id)
         known = self._ledger.get(pending.key)
         again = known is not None and known.settled  # its cost was counted when it was made
         details = Details(kind=Kind.TOOL_CALL, status="in_progress")
@@ -448,7 +459,7 @@ class RunCore(RunBoundary):
         tokens = [entry.tokens_used for entry in paid if entry.tokens_used is not None]
         details = Details(kind=Kind.MANUAL, status=Status.halted(reason))
         details |= {"tokens_used": sum(tokens) if tokens else None, "cost": sum(costs) if costs else None}
-        answers = [_answer_message(pending, entry) for pending, entry in found]
+        answers = [answer_message(entry, pending.call_id) for pending, entry in found]
         checkpoint = self._append_all(answers, [*records, *beside], **details)
         self._ledger |= {entry.key: entry for _, entry in found}
         self._unkept.clear()
@@ -459,10 +470,13 @@ class RunCore(RunBoundary):
         entry = self._unkept.get(pending.key) or self._ledger.get(pending.key)
         if entry is not None and (entry.settled or entry.begun):
             return entry if entry.settled else None
-        crashed = entry is None and self._hold.taken_from is not None and parts_of(pending.key).reply not in self._said_here
-        attempt = self._tried.get(pending.key, int(crashed))  # a call that may run again leaves no entry in a crash
         error = f"the run was stopped before this call had a result: {reason}"
-        return self._new(pending, CallStatus.FAILED, attempt=attempt, ended_at=self._now(), error=storable_text(error))
+        ended: dict[str, Any] = {"status": CallStatus.FAILED, "ended_at": self._now(), "error": storable_text(error)}
+        if pending.key in self._tried:
+            return replace(self._tried[pending.key], **ended)
+        new = self._new(pending, **ended)
+        crashed = self._hold.taken_from is not None and parts_of(pending.key).reply not in self._said_here
+        return tried_before_crash(new, pending.tool, self._thread) if crashed and pending.wrong is None else new
 
     def _new(self, pending: PendingCall, status: CallStatus, **more: Any) -> CallEntry:
         arguments = pending.arguments if isinstance(pending.arguments, dict) else {"": pending.arguments}
@@ -483,33 +497,3 @@ class RunCore(RunBoundary):
             self.messages[:], self.state, self._ledger, self.checkpoint, self.status, self._unkept = before
             self._replies, self._chosen, self._chosen_at, self._names, self.spent = counts
             raise
-
-
-def _answer_message(pending: PendingCall, entry: CallEntry) -> dict[str, Any]:
-    """The message that answers a settled call."""
-    failed = entry.status == CallStatus.FAILED
-    answer = Message.tool_result(pending.call_id, f"error: {entry.error}" if failed else entry.result)
-    if failed:
-        answer.metadata["is_error"] = True
-    return answer.to_dict() | {CALL_KEY: pending.key}
-
-
-def _is_open(entry: CallEntry, tool: Tool) -> bool:
-    """Whether a call was started and must not be made again before its outcome is known."""
-    if entry.status == CallStatus.UNKNOWN and tool.kind is ToolKind.TRANSACTION:
-        return entry.error != LOST  # it ended its own transaction
-    return entry.begun and not tool.may_run_again
-
-
-def _calls_in(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The calls of a message; a malformed call becomes an empty dict."""
-    return [call if isinstance(call, Mapping) else {} for call in message.get("tool_calls") or ()]
-
-
-def _refusal(answer: Mapping[str, Any]) -> str | None:
-    """The error for the model if a person refused; None if they agreed."""
-    value = answer["value"]
-    if value is True:
-        return None
-    why = value if value not in (False, None) else answer.get("comment")
-    return "a person refused" if why is None else f"a person refused: {why}"

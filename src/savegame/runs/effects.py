@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -33,6 +34,7 @@ from savegame.runs.ledger import (
     replies_in,
     reply_in,
     reply_of,
+    was_taken_back,
 )
 from savegame.runs.toolbox import Tool, ToolKind
 from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN
@@ -178,7 +180,7 @@ class LedgerView:
                     )
                     continue
                 for entry in self.open_calls(messages):
-                    if self._may_be_begun(entry.key):
+                    if self.may_be_begun(entry.key):
                         yield Effect(replace(entry, after=frame.seq), How.MAYBE)
 
     def unnoted(self, leaves: Collection[Frame], line: LineView) -> list[Effect]:
@@ -186,7 +188,10 @@ class LedgerView:
         found = (effect for effect in self.kept_replies(leaves) if effect.entry.key not in self.records)
         return [effect for effect in found if not line.has(effect.entry)]
 
-    def _may_be_begun(self, key: str) -> bool:
+    def may_be_begun(self, key: str) -> bool:
+        """Whether a call without an outcome may have been begun without a note, as far as the ledger tells."""
+        if was_taken_back(key, self.calls.get):
+            return False
         entry = self.calls.get(key)
         return entry is None or (entry.status == CallStatus.WAITING and key in self._approved)
 
@@ -381,6 +386,25 @@ def left_open(thread: Lineage, frame: Frame | None) -> list[Effect]:
     view = LedgerView(thread)
     line = view.line(0 if frame is None else frame.seq)
     return view.unnoted([view.frames[row.head]], line)
+
+
+def tried_before_crash(entry: CallEntry, tool: Tool | None, thread: Lineage) -> CallEntry:
+    """The entry of a call that ends after a crash: as tried, unless its tool, or other calls of it, tell that it was not.
+
+    Only idempotent tools, and those that only read, leave no note before they run.
+    """
+    view = LedgerView(thread)
+    kind = (
+        tool.kind.value
+        if tool
+        else next((one.kind for one in view.calls.values() if one.name == entry.name and one.kind), None)
+    )
+    if kind in (ToolKind.PLAIN, ToolKind.TRANSACTION) or not view.may_be_begun(entry.key):
+        return entry
+    row, same = thread.row(), None
+    with suppress(InvalidInputError):  # then all arguments count
+        same = None if tool is None else same_digest(tool, entry.arguments, thread.engine.codec.encode)
+    return replace(entry, attempt=1, kind=kind, same=same, after=0 if row is None else row.last)
 
 
 def has_kept_result(thread: Lineage, key: str | None) -> bool:

@@ -119,3 +119,8 @@ def unanswered(keys: Sequence[str], ids: Sequence[Any], answers: Sequence[Mappin
         for place, (key, slot, call_id) in enumerate(zip(keys, slots, ids, strict=True))
         if slot not in given and str(call_id or key) not in others
     ]
+
+
+def calls_in(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The calls of a message; a malformed call becomes an empty dict."""
+    return [call if isinstance(call, Mapping) else {} for call in message.get("tool_calls") or ()]

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import blake3
 
 from savegame.runs.keys import CALL_KEY, digest_of, keys_for, parts_of, read_call
-from savegame.runs.toolbox import ToolKind
+from savegame.runs.toolbox import Tool, ToolKind
 from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN, SLEPT, STEP
 
 LEDGER: Final = (CALL, ANSWER, STEP, SLEPT, RUN, EFFECT)
@@ -158,7 +158,8 @@ class CallEntry:
         """
         if self.status == CallStatus.WAITING:
             return None if self.answered else "answer"
-        return "outcome" if self.status == CallStatus.UNKNOWN or (self.status == CallStatus.STARTED and not held) else None
+        ended = self.status == CallStatus.STARTED and not held and self.kind != ToolKind.IDEMPOTENT  # else a run makes it
+        return "outcome" if self.status == CallStatus.UNKNOWN or ended else None
 
     def to_dict(self) -> dict[str, Any]:
         """The stored form, without empty fields."""
@@ -192,6 +193,22 @@ def question(name: str, arguments: Mapping[str, Any], before: Mapping[str, Any] 
         CallStatus.WAITING: f"was open{place} when the fork was made, and may be done there",
     }.get(before["status"], f"was begun{place}{when}, and whether it took effect is unknown")
     return f"{asked}. {what} {done}. Run it again?"
+
+
+def refusal(answer: Mapping[str, Any]) -> str | None:
+    """The error for the model if a person refused; None if they agreed."""
+    value = answer["value"]
+    if value is True:
+        return None
+    why = value if value not in (False, None) else answer.get("comment")
+    return "a person refused" if why is None else f"a person refused: {why}"
+
+
+def is_open(entry: CallEntry, tool: Tool) -> bool:
+    """Whether a call was started and must not be made again before its outcome is known."""
+    if entry.status == CallStatus.UNKNOWN and tool.kind is ToolKind.TRANSACTION:
+        return entry.error != LOST  # it ended its own transaction
+    return entry.begun and not tool.may_run_again
 
 
 # -- shapes ----------------------------------------------------------------------------------------
@@ -355,6 +372,18 @@ def made_again(key: str, calls: Callable[[str], Any]) -> str:
         parts = parts_of(key)
         key = str(parts._replace(generation=parts.generation + 1))
     return key
+
+
+def was_taken_back(key: str, calls: Callable[[str], Any]) -> bool:
+    """Whether a call is made again under this key because it was taken back."""
+    parts = parts_of(key)
+    former = calls(str(parts._replace(generation=parts.generation - 1))) if parts.generation else None
+    return former is not None and former.undone_at is not None
+
+
+def leaves_note(tool: Tool, key: str, calls: Callable[[str], Any]) -> bool:
+    """Whether a call is recorded before it runs: if it must not run twice, or its reply tells of an undone one already."""
+    return not tool.may_run_again or (tool.kind is ToolKind.IDEMPOTENT and was_taken_back(key, calls))
 
 
 def reply_in(key: str) -> str:
