@@ -533,7 +533,6 @@ def test_the_newest_is_undone_first_whatever_the_clock_says(home: Home) -> None:
     assert [call.arguments["n"] for call in undone.undone] == [3, 2, 1]
 
 
-@pytest.mark.xfail(reason="an effect is ordered by the head at which it was begun", strict=False)
 def test_a_call_that_was_repeated_right_after_going_back_is_the_newest(vault: Vault) -> None:
     """No checkpoint lies between the rewind and the repetition."""
     desk = undoing(("ship", {"n": 1}), ("ship", {"n": 2}))
@@ -598,7 +597,6 @@ def test_an_undone_call_of_the_reply_at_the_point_is_made_again_and_its_neighbou
     assert len(set(desk.keys)) == len(desk.keys)
 
 
-@pytest.mark.xfail(reason="the evidence of the head is taken after the undo", strict=False)
 def test_an_undone_call_that_was_open_at_the_head_is_not_asked_about(vault: Vault) -> None:
     """The head lies between the reply and the answer, after a rewind. The call was made once, and taken back."""
     desk = Desk(("pay", {"n": 1}))
