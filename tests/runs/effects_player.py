@@ -20,6 +20,7 @@ from savegame import (
     CallStatus,
     Checkpoint,
     CheckpointNotFound,
+    ConflictError,
     InvalidInputError,
     OutcomeError,
     Paused,
@@ -314,8 +315,12 @@ class Player:
         prepare(second)
         try:
             self.copy(first, second, as_file=b % 2 == 0)
-        finally:
+        except ConflictError:  # the head of the copy was discarded here since
+            return
+        except Crash:
             self.begin_copies(second)
+            raise
+        self.begin_copies(second)
 
     def copy(self, first: Vault, second: Vault, *, as_file: bool) -> None:
         if not as_file:
