@@ -686,17 +686,16 @@ def test_so_it_does_for_a_call_of_which_only_its_reply_tells(vault: Vault) -> No
     assert [call.name for call in listed.left] == [call.name for call in undone.left] == ["pay", "mail"]
 
 
-@pytest.mark.xfail(reason="calls of one reply that only it tells of are in another order", strict=False)
-def test_so_it_does_for_two_calls_of_one_reply(vault: Vault) -> None:
-    desk = Desk([("pay", {"n": 1}), ("pay", {"n": 2})]).add("pay", idempotent=True)
-    desk.crash = "before"
+@pytest.mark.xfail(reason="a call of which only its reply tells is in another place", strict=False)
+def test_so_it_does_for_a_started_call_beside_it(vault: Vault) -> None:
+    desk = Desk([("mail", {"n": 1}), ("pay", {"n": 1})]).add("mail").add("pay", idempotent=True)
+    desk.crash = "after"
     with pytest.raises(KeyboardInterrupt):
         desk.work(vault)
     first = desk.first(vault)
     listed = vault.undo("t", to=first, tools=desk.box, dry_run=True)
     undone = vault.undo("t", to=first, tools=desk.box)
-    assert [call.key for call in listed.left] == [call.key for call in undone.left]
-    assert [call.arguments["n"] for call in undone.left] == [2, 1]
+    assert [call.name for call in listed.left] == [call.name for call in undone.left]
 
 
 def test_what_has_no_tool_any_more_is_left(vault: Vault) -> None:
