@@ -517,8 +517,8 @@ class Vault:
 
         Covers the head's line and lines that were left. Calls without `undo` or without a kept result stay, and are in `left`.
         Raises UndoFailed, or Unknown, where one cannot be taken back, and Busy while a run holds the thread. Call it again to
-        continue: nothing is taken back twice. Until it has finished, runs and rewinds raise UndoUnfinished. With `dry_run`,
-        nothing is done: the result lists what would be.
+        continue: nothing is taken back twice. Until it has finished, runs, rewinds and restores raise UndoUnfinished. With
+        `dry_run`, nothing is done: the result lists what would be.
         """
         runner = self.rooms.runner
         if dry_run:
@@ -566,11 +566,12 @@ class Vault:
         """Take a message back. Returns False if it is not in the inbox (any more). Its key stays used."""
         return self.rooms.runner.unsend(thread_id, key)
 
-    def stop(self, thread_id: str, reason: str) -> bool:
+    def stop(self, thread_id: str, reason: str = "stopped by a person") -> bool:
         """Stop the run of a thread: it halts before it begins another call, keeps what is known, and raises Stopped.
 
         If no run holds the thread, it is halted at once. Only a later message reopens it. Returns False if it had ended
-        already. Raises ThreadNotFound if the thread does not exist.
+        already. An undo stops before its next effect and is unfinished then. Raises ThreadNotFound if the thread does not
+        exist, and UndoUnfinished if nothing is live there but an undo is unfinished.
         """
         return self.rooms.runner.stop(thread_id, reason)
 

@@ -17,12 +17,14 @@ from savegame import (
     CheckpointNotFound,
     InvalidInputError,
     Paused,
+    Stopped,
     Toolbox,
     UndoFailed,
     UndoUnfinished,
     Unknown,
     Vault,
 )
+from savegame.runs.lease import Hold
 
 
 class Stop(BaseException):
@@ -278,6 +280,112 @@ def test_while_one_is_unfinished_nothing_else_works_on_the_thread(vault: Vault) 
         assert error.value.to == point
     assert vault.thread("t").load("head").step == 8
     assert list(vault.stale()) == []
+
+
+def test_a_restore_of_its_agent_waits_for_it(vault: Vault) -> None:
+    world = World(PAY).add(undo=True)
+    vault.save_agent(savegame.AgentState("helper", "Helper", "scripted"))
+    world.play(vault)
+    moment = vault.checkpoint_agent("helper", "before")
+    vault.thread("t").update(set={"note": "later"})
+    world.fails.append(ValueError("no"))
+    with pytest.raises(UndoFailed):
+        vault.undo("t", to=1, tools=world.box)
+    head = vault.thread("t").latest()
+    with pytest.raises(UndoUnfinished):
+        vault.restore_agent(moment.id)
+    assert vault.thread("t").latest() == head
+    vault.undo("t", to=1, tools=world.box)
+    vault.restore_agent(moment.id)
+    assert vault.verify().ok
+
+
+def test_a_stop_ends_it_before_its_next_effect(vault: Vault) -> None:
+    with_three(vault)
+    head = vault.thread("t").latest()
+    taken: list[Any] = []
+
+    def back(call: Any, result: Any) -> None:
+        taken.append(result)
+        if len(taken) == 1:
+            assert vault.stop("t")
+
+    stopping = Toolbox()
+    stopping.tool(name="pay", undo=back)(lambda call, order: None)
+    with pytest.raises(Stopped, match="1 effects were taken back") as stopped:
+        vault.undo("t", to=1, tools=stopping)
+    assert (taken, stopped.value.reason) == (["pay 8"], "stopped by a person")
+    assert vault.thread("t").latest() == head, "it is not halted"
+    with pytest.raises(UndoUnfinished):
+        vault.stop("t")
+    assert named(vault.undo("t", to=1, tools=stopping).undone) == [("pay", 8), PAY_7]
+    assert taken == ["pay 8", "pay 7"]
+
+
+def test_a_stop_that_comes_after_the_last_effect_halts_the_thread_where_it_went(vault: Vault) -> None:
+    world = World(PAY).add(undo=True)
+    world.play(vault)
+    tools = Toolbox()
+    tools.tool(name="pay", undo=lambda call, result: vault.stop("t", "enough"))(lambda call, order: None)
+    vault.undo("t", to=1, tools=tools)
+    assert next(entry.status.reason for entry in vault.thread("t").history()) == "enough"
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "idempotent"])
+def test_a_stop_cancels_an_asynchronous_one(opened: Opener, again: bool) -> None:
+    vault, tools, log = opened(), Toolbox(), []
+
+    async def back(call: Any, result: Any) -> str:
+        log.append(call.key)
+        if len(log) == 1:
+            vault.stop("t")
+            await asyncio.sleep(3600)
+        return "taken back"
+
+    tools.tool(name="pay", undo=back, idempotent=again)(lambda order: f"pay {order}")
+    world = World(PAY)
+    world.box = tools
+    world.play(vault)
+
+    async def undo() -> Any:
+        async with savegame.AsyncVault(vault) as face:
+            with pytest.raises(Stopped):
+                await face.undo("t", to=1, tools=tools)
+            if not again:
+                with pytest.raises(Unknown) as unknown:
+                    await face.undo("t", to=1, tools=tools)
+                await face.resolve("t", unknown.value.call, "it went through")
+            return await face.undo("t", to=1, tools=tools)
+
+    assert len(asyncio.run(undo()).undone) == 1
+    assert len(set(log)) == 1
+    assert len(log) == (2 if again else 1)
+
+
+@pytest.mark.parametrize("how", ["crashed", "failed"])
+def test_a_supervisor_leaves_a_thread_with_an_unfinished_undo_alone(vault: Vault, how: str) -> None:
+    """As if its process had ended, or after a failure: neither that, nor mail, makes the thread stale before it is finished."""
+    world = with_three(vault)
+    with vault.run("t", tools=world.box) as run:
+        run.user("go on")
+    world.fails.append(ValueError("no"))
+    with pytest.raises(UndoFailed):
+        vault.undo("t", to=1, tools=world.box)
+    if how == "crashed":
+        thread = vault.thread("t").timeline
+        Hold(thread.store, thread.key, 60_000_000).release(stale=True)
+    vault.send("t", "hello?")
+    before = vault.thread("t").latest()
+    resumed: list[str] = []
+    for _ in range(3):
+        assert vault.supervise(resumed.append, give_up_after=1, once=True) == 0
+    assert (resumed, list(vault.stale()), list(vault.runs())) == ([], [], [])
+    assert vault.thread("t").latest() == before
+    with pytest.raises(UndoUnfinished):
+        vault.stop("t")
+    vault.undo("t", to=1, tools=world.box)
+    assert [run.reason for run in vault.stale()] == ["mail"]
+    assert vault.supervise(resumed.append, once=True) == 1
 
 
 def test_an_undo_of_unknown_outcome_is_resolved_by_a_person(vault: Vault) -> None:

@@ -1,7 +1,8 @@
 """Which threads that no run holds have something to do: messages came, or a sleep is over.
 
 Threads are found by the kinds of their records, so that the others cost nothing. One that waits for a person is left alone
-until that person has answered. Touches inbox, boundary, ledger, interrupts, messages, timeline and what is below them.
+until that person has answered, or finished an undo. Touches inbox, boundary, ledger, interrupts, messages, timeline and what
+is below them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from savegame.model import ThreadKey, ThreadRow
 from savegame.runs import inbox, interrupts
 from savegame.runs.boundary import CLOSED, SLEEP
 from savegame.runs.lease import is_gone
-from savegame.runs.ledger import IGNORED, ROOT, CallEntry, reply_of
+from savegame.runs.ledger import IGNORED, ROOT, UNDO, CallEntry, reply_of
 from savegame.store import Store
 from savegame.timeline.companions import ANSWER, CALL, DUE, INBOX, RUN
 from savegame.timeline.timeline import Timeline
@@ -63,9 +64,14 @@ def look(thread: Timeline, row: ThreadRow, now: int) -> Idle:
         reason, since = "mail", next(mail.sent_at for mail in waiting.mail if mail.number > ignored)
     elif until is not None and until <= now:
         reason = "due"
-    if reason is not None and _needs_person(thread, messages_in(thread.codec, point.node)):
+    if reason is not None and (is_undoing(thread) or _needs_person(thread, messages_in(thread.codec, point.node))):
         reason = None
     return Idle(reason, until, since)
+
+
+def is_undoing(thread: Timeline) -> bool:
+    """Whether an undo on a thread is not finished: then no run can go on."""
+    return thread.named(RUN, UNDO) is not None
 
 
 def until_of(thread: Timeline) -> int | None:

@@ -89,6 +89,7 @@ class RunLedger(Ledger):
 
     def for_restore(self, timeline: Lineage, frame: Frame | None) -> list[PutRecord]:
         """`Ledger.for_restore`."""
+        refuse_unfinished(timeline.id, timeline.values(RUN))
         wrap = timeline.engine.wrap_record
         keys = ((effect.entry.key, effect.record()) for effect in left_open(timeline, frame))
         return [PutRecord(timeline.key, EFFECT, key, wrap(value, EFFECT, key)) for key, value in keys]

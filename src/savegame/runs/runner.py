@@ -258,8 +258,10 @@ class Runner:
         hold = Hold(self._engine.store, thread.key, stopping.MOMENT_US)
         try:
             yield driver(UndoCore(thread, tools, hold, frame), hold, self._engine.store, thread.id)
-        finally:
+        except BaseException:
             hold.release()  # nothing resumes it by itself: the person who goes back decides what follows
+            raise
+        leave(thread, hold, stale=False)
 
     def plan_undo(self, thread_id: str, to: Ref, tools: Toolbox, *, awaits: bool = False) -> Undone:
         """`Vault.undo` with `dry_run`."""
@@ -287,6 +289,8 @@ class Runner:
             if lease is not None and lease.expires:
                 known.add(row.key.id)
                 stale = not is_held(row, now)
+                if stale and self._is_undoing(row.key.id):
+                    continue
                 takeovers, damage = self._counted(row.key.id)
                 reason: Reason | None = "crashed" if stale else None
                 expires = time_of(lease.expires)
@@ -447,6 +451,13 @@ class Runner:
             logger.exception("thread %r is stuck, and that could not be recorded", run.thread_id)
             return
         logger.warning("thread %r is stuck: taken over %d times without progress", run.thread_id, run.takeovers)
+
+    def _is_undoing(self, thread_id: str) -> bool:
+        """Whether an undo crashed: a person finishes it, and no run can go on before."""
+        try:
+            return idle.is_undoing(self._thread(thread_id))
+        except CorruptionError:  # `_counted` says so
+            return False
 
     def _counted(self, thread_id: str) -> tuple[int, str | None]:
         """The number of takeovers, and the damage that prevents reading it."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from savegame.encoding.frames import load_meta
-from savegame.errors import InvalidInputError, InvalidState, UndoFailed
+from savegame.errors import InvalidInputError, InvalidState, Stopped, UndoFailed
 from savegame.model import Frame
+from savegame.runs import inbox
 from savegame.runs.arun import AsyncRun
 from savegame.runs.core import Go, PendingCall, RunCore
 from savegame.runs.effects import Effect, effects_after
@@ -100,8 +101,12 @@ class UndoCore(RunCore):
         return list(self._plan.undoable)
 
     def prepare_undo(self, effect: CallEntry) -> Go:
-        """The call that takes an effect back, recorded if it must not run twice. Raises Unknown if it may have been made."""
+        """The call that takes an effect back, recorded if it must not run twice. Raises Unknown if it may have been made.
+
+        Raises Stopped if the undo was stopped: what was taken back stays so, and the undo is unfinished.
+        """
         self.check()
+        self._refuse_stopped()
         tool = self._tools[effect.name].for_undo(effect.result)
         pending = PendingCall(UNDONE + effect.key, UNDONE + effect.key, effect.name, dict(effect.arguments), tool)
         return self._begin(pending, tool, self._ledger.get(pending.key), undoes=effect.key)
@@ -121,10 +126,13 @@ class UndoCore(RunCore):
 
     def refuse_failed(self, effect: CallEntry) -> None:
         """Raise UndoFailed if an effect could not be taken back."""
-        entry = self._ledger[UNDONE + effect.key]
-        if entry.status == CallStatus.DONE:
+        entry = self._ledger.get(UNDONE + effect.key)
+        if entry is not None and entry.status == CallStatus.DONE:
             self._undone.append(replace(effect, undone_at=entry.ended_at))
             return
+        if entry is None or not entry.settled:  # it was cut short
+            self._refuse_stopped()
+        assert entry is not None
         done = {one.key for one in self._undone}
         left = [one for one in self._plan.undoable if one.key not in done] + self._plan.left
         raise UndoFailed(
@@ -135,6 +143,15 @@ class UndoCore(RunCore):
             undone=_newest_first(self._undone),
             left=_newest_first(left),
         )
+
+    def _refuse_stopped(self) -> None:
+        request = inbox.read_stop(self._thread)
+        if request is not None and self._is_mine(request):
+            raise Stopped(
+                f"thread {self._thread.id!r}: the undo was stopped: {request.reason}; {len(self._undone)} effects were taken "
+                f"back; to continue, call vault.undo({self._thread.id!r}, to={self._frame.id!r}, tools=tools) again",
+                reason=request.reason,
+            )
 
     def go_back(self) -> Undone:
         """Move the head and end the undo, in one commit."""
