@@ -301,7 +301,8 @@ class Player:
         if not found or c % 3 == 0:
             vault.checkpoint_agent(AGENT, self.fresh("moment"))
             return
-        with suppress(CheckpointNotFound):
+        unfinished = [OutcomeError] if any(label == "first" for label, _ in self.undoing) else []
+        with suppress(CheckpointNotFound, *unfinished):
             vault.restore_agent(found[b % len(found)].id, skip_missing=True)
         known = [place for place in self.world.stories if place[0] == "first"]  # deleted ones come back, and go again
         others = [place for place in self.places if place not in known]

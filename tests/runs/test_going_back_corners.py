@@ -632,6 +632,27 @@ def test_an_undo_that_was_cut_off_goes_on(vault: Vault, where: str, kind: dict[s
     assert desk.work(vault) == "Done."
 
 
+@pytest.mark.xfail(reason="the target of an unfinished undo can be removed", strict=False)
+@pytest.mark.parametrize("how", ["prune", "delete"])
+def test_the_target_of_an_unfinished_undo_is_not_lost(vault: Vault, how: str) -> None:
+    """Else the thread is neither undone nor run ever again."""
+    desk = undoing()
+    desk.work(vault)
+    first = desk.first(vault)
+    desk.crash = "undo before"
+    with pytest.raises(KeyboardInterrupt):
+        vault.undo("t", to=first, tools=desk.box)
+    with contextlib.suppress(SavegameError):
+        if how == "prune":
+            vault.thread("t").prune(keep=1)
+        else:
+            vault.delete_checkpoint(first)
+    undo = next(call for call in vault.calls("t") if call.begun)
+    vault.resolve("t", undo, error="no")
+    vault.undo("t", to=first, tools=desk.box)
+    assert desk.back == [3, 2, 1]
+
+
 def test_one_that_raises_stops_the_undo_and_is_tried_again(vault: Vault) -> None:
     desk = undoing()
     failing = [2]
