@@ -10,6 +10,7 @@ from addresses import Opener
 from world import PAY, World
 
 from savegame import (
+    AgentState,
     CallStatus,
     CheckpointNotFound,
     InvalidInputError,
@@ -662,3 +663,45 @@ def test_a_tool_with_its_own_key_may_be_undone() -> None:
     tools.tool(idempotent=lambda order: str(order), undo=later)(pay)
     assert tools["pay"].undo is later
     assert tools["pay"].repeats_freely
+
+
+@pytest.mark.parametrize("how", ["rewind", "delete", "restore", "fork", "copy"])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_what_is_repeated_after_a_point_is_not_repeated_before_it(opened: Opener, how: str, repeated: bool) -> None:
+    """A reply with two calls, and a rewind to the answer of the first: only the second may be made again."""
+    vault = opened()
+    world = World().add("mail").add()
+    world.wanted = [[("mail", {"order": 7}), PAY]]
+    vault.save_agent(AgentState("helper", "Helper", "scripted"))
+    with vault.run("t", tools=world.box, agent="helper") as run:
+        run.user("hi", key="first")
+        run.model(world.llm)
+    moment = vault.checkpoint_agent("helper", "before")
+    world.play(vault)
+    thread, name = vault.thread("t"), "t"
+    user, reply, answer, *_ = list(thread.history(newest_first=False))
+    thread.rewind(answer.id, rerun_tools=True)
+    if repeated:
+        assert world.play(vault) == "done"
+        assert len(world.keys_of()) == 2
+    if how == "delete":
+        for entry in list(thread.history()):
+            if entry.id not in (user.id, reply.id):
+                vault.delete_checkpoint(entry.id)
+    if how == "restore":
+        vault.restore_agent(moment.id)
+    if how in ("rewind", "copy"):
+        thread.rewind(reply.id)
+    if how == "copy":
+        other = opened("other")
+        vault.copy_to(other)
+        vault = other
+    if how == "fork":
+        name = thread.fork("f", at=reply.id).id
+    try:
+        world.play(vault, name)
+    except Paused:
+        assert how == "fork"
+    assert len(world.keys_of("mail")) == 1
+    assert len(set(world.keys_of())) == len(world.keys_of())
+    assert vault.verify().ok

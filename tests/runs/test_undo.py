@@ -139,6 +139,41 @@ def test_what_was_repeated_right_after_going_back_is_the_newest(vault: Vault) ->
     assert [result for _, _, _, result in world.undone] == ["pay 7", "pay 8", "pay 7"]
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_was_begun_after_a_point_on_an_older_line_is_covered(opened: Opener, copied: bool) -> None:
+    """The reply is older than the point; its call was made later, right after going back there."""
+    vault = opened()
+    world = World(PAY).add(undo=True)
+    for _ in range(2):
+        with vault.run("t", tools=world.box) as run:
+            run.user("hi", key="first")
+            run.model(world.llm)
+        vault.thread("t").rewind(1)
+    older, newer = (entry.id for entry in list(vault.thread("t").history(branches=True, newest_first=False))[1:])
+    vault.thread("t").rewind(older)
+    with vault.run("t", tools=world.box) as run:
+        run.tools()
+    vault.thread("t").rewind(newer)
+    if copied:
+        vault.copy_to(other := opened("other"))
+        vault = other
+    assert [entry.name for entry in vault.effects("t", after=newer)] == ["pay"]
+    assert named(vault.undo("t", to=newer, tools=world.box).undone) == [PAY_7]
+    assert next(vault.effects("t", after=newer)).undone_at is not None
+
+
+def test_a_dry_run_has_the_order_of_the_real_one(vault: Vault) -> None:
+    """One call was started, of the other only the reply tells."""
+    world = World().add("mail").add(idempotent=True)
+    world.wanted = [[MAIL, PAY]]
+    world.fails.append(KeyboardInterrupt())  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        world.play(vault)
+    listed = vault.undo("t", to=1, tools=world.box, dry_run=True).left
+    assert named(listed) == named(vault.undo("t", to=1, tools=world.box).left)
+    assert len(listed) == 2
+
+
 def test_it_covers_lines_that_were_left(vault: Vault) -> None:
     world = World().add(undo=True)
     world.play(vault)
@@ -386,6 +421,42 @@ def test_a_supervisor_leaves_a_thread_with_an_unfinished_undo_alone(vault: Vault
     vault.undo("t", to=1, tools=world.box)
     assert [run.reason for run in vault.stale()] == ["mail"]
     assert vault.supervise(resumed.append, once=True) == 1
+
+
+def failed(vault: Vault) -> tuple[World, str]:
+    """An undo that failed in between, and the checkpoint that it goes to."""
+    world = with_three(vault)
+    world.fails.append(ValueError("no"))
+    with pytest.raises(UndoFailed):
+        vault.undo("t", to=1, tools=world.box)
+    return world, vault.thread("t").load(1).id
+
+
+def test_the_checkpoint_that_it_goes_to_stays(vault: Vault) -> None:
+    world, point = failed(vault)
+    thread = vault.thread("t")
+    thread.prune(keep=1)
+    thread.prune(keep=1, include_labelled=True)
+    for removal in (lambda: vault.delete_checkpoint(point), lambda: thread.remove(point)):
+        with pytest.raises(UndoUnfinished, match="finish it first"):
+            removal()
+    assert next(entry.id for entry in thread.history(newest_first=False)) == point
+    vault.undo("t", to=point, tools=world.box)
+    assert thread.latest() is not None
+    assert vault.delete_checkpoint(point)
+    assert vault.verify().ok
+
+
+def test_a_copy_hears_that_it_is_finished(opened: Opener) -> None:
+    vault, other = opened("a.db"), opened("b.db")
+    world, point = failed(vault)
+    vault.copy_to(other)
+    with pytest.raises(UndoUnfinished):
+        world.play(other)
+    vault.undo("t", to=point, tools=world.box)
+    vault.copy_to(other)
+    assert [entry.undone_at is not None for entry in other.effects("t")] == [True, False, True]
+    other.thread("t").rewind(point)
 
 
 def test_an_undo_of_unknown_outcome_is_resolved_by_a_person(vault: Vault) -> None:

@@ -31,18 +31,17 @@ from savegame.model import Frame, Kind, Status
 from savegame.runs.boundary import RunBoundary
 from savegame.runs.conversation import answer_message
 from savegame.runs.effects import Effect, LeftEffects, facts, key_of, refuse_unfinished, tried_before_crash
-from savegame.runs.keys import CALL_KEY, KeyParts, calls_in, digest_of, keys_for, parts_of, read_call, unanswered
+from savegame.runs.generations import current_keys, generation, made_again
+from savegame.runs.keys import CALL_KEY, KeyParts, calls_in, digest_of, parts_of, read_call, unanswered
 from savegame.runs.lease import Hold
 from savegame.runs.ledger import (
     JOURNALED,
     ROOT,
     CallEntry,
     CallStatus,
-    generation,
     is_journaled,
     is_open,
     leaves_note,
-    made_again,
     question,
     refusal,
     reply_of,
@@ -225,7 +224,7 @@ class RunCore(RunBoundary):
             for name in dict.fromkeys((reply, *(name for name, _ in before))):
                 known |= {entry.key: digest_of(entry.name, entry.arguments, encode) for entry in self._entries(name)}
             whole = any(name == reply for name, _ in before)
-            keys = keys_for(reply, generation(self._noted, reply), digests, known, whole=whole)
+            keys = current_keys(self._noted, reply, digests, known, whole=whole)
             self._keys = reply, [made_again(key, self._ledger.get) for key in keys]
         return self._keys[1]
 
@@ -281,15 +280,15 @@ class RunCore(RunBoundary):
         left = [entry for entry, parts in found if parts.generation >= older[parts.reply]]
         return next((entry for entry in left if (tool := self._tool(entry.name)) is None or is_open(entry, tool)), None)
 
-    @property
-    def _newest_seq(self) -> int:
-        """The number of the thread's newest checkpoint; after going back, that is not the head."""
-        return max(self._last_seq, 0 if self.checkpoint is None else self.checkpoint.seq)
-
     @cached_property
-    def _last_seq(self) -> int:
-        row = self._thread.row()
-        return 0 if row is None else row.last
+    def _newest(self) -> Frame | None:
+        return next(iter(self._thread.store.frames(self._thread.key, limit=1, newest_first=True)), None)
+
+    def _begun_after(self) -> dict[str, Any]:
+        """The thread's newest checkpoint; after going back, that is not the head."""
+        head, newest = self.checkpoint, self._newest
+        is_older = newest is not None and (head is None or head.seq < newest.seq)
+        return {"after": newest.seq, "after_id": newest.id} if newest and is_older else {"after": head.seq if head else 0}
 
     @cached_property
     def _root(self) -> str:
@@ -391,7 +390,7 @@ class RunCore(RunBoundary):
                 call=self._unknown(entry),
             )
         attempt = 1 if entry is None else entry.attempt + 1
-        about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, "after": self._newest_seq}
+        about = {"attempt": attempt, "started_at": self._now(), "kind": tool.kind.value, **self._begun_after()}
         begun = self._tried[pending.key] = self._new(pending, CallStatus.STARTED, **about, **more)
         if leaves_note(tool, pending.key, self._ledger.get):
             self._write(begun)

@@ -20,7 +20,8 @@ from savegame.encoding.text import repr_text
 from savegame.errors import CorruptionError, InvalidInputError, UndoUnfinished
 from savegame.messages.states import ABOUT, messages_in
 from savegame.model import Frame
-from savegame.runs.keys import CALL_KEY, Read, digest_of, keys_for, parts_of, read_call, unanswered
+from savegame.runs.generations import current_keys, made_again, was_taken_back
+from savegame.runs.keys import CALL_KEY, Read, digest_of, parts_of, read_call, unanswered
 from savegame.runs.ledger import (
     PRUNED,
     RERUN,
@@ -29,12 +30,9 @@ from savegame.runs.ledger import (
     CallEntry,
     CallStatus,
     How,
-    generation,
-    made_again,
     replies_in,
     reply_in,
     reply_of,
-    was_taken_back,
 )
 from savegame.runs.toolbox import Tool, ToolKind
 from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN
@@ -86,6 +84,7 @@ class Effect(NamedTuple):
             kind=entry.kind,
             same=entry.same or _ALL + digest_of(entry.name, entry.arguments, encode),
             after=entry.after,
+            after_id=entry.after_id,
             repeats=entry.repeats,
             undone_at=entry.undone_at,
             made_in=entry.made_in,
@@ -130,7 +129,7 @@ class LedgerView:
             for name, value in thread.values(EFFECT).items()
         }
         self.frames = {frame.seq: frame for frame in thread.everything()}
-        self.seqs = {frame.id: seq for seq, frame in self.frames.items()}
+        self.seqs: dict[str | None, int] = {frame.id: seq for seq, frame in self.frames.items()}
 
     @property
     def root(self) -> str:
@@ -206,7 +205,7 @@ class LedgerView:
         known = {
             key: digest_of(entry.name, entry.arguments, encode) for key, entry in self.calls.items() if reply_in(key) == reply
         }
-        keys = keys_for(reply, generation(self.markers, reply), [one.digest for one in asked], known, whole=False)
+        keys = current_keys(self.markers, reply, [one.digest for one in asked], known)
         answers = [one for one in messages[place + 1 :] if isinstance(one, Mapping) and one.get("role") == "tool"]
         for index in unanswered(keys, [call.get("id") for call in calls], answers):
             if asked[index].wrong is None:
@@ -280,7 +279,8 @@ class LineView:
             return entry.key not in self._answered and reply in self._replies
         if effect.how is not None and entry.made_in is not None:  # before the fork did anything
             return self._top == min(self._view.frames, default=0)
-        begun = self._view.seqs.get(reply, entry.after)
+        known = [seq for one in (reply, entry.after_id) if (seq := self._view.seqs.get(one)) is not None]
+        begun = max(known, default=entry.after)
         return begun is None or begun >= self._top
 
     def allows(self, marker: str) -> bool:
@@ -369,6 +369,7 @@ def effects_after(thread: Lineage, frame: Frame | None, *, open_too: bool = Fals
     if open_too and row.head in view.frames:
         known = {effect.entry.key for effect in found}
         found += [effect for effect in view.kept_replies([view.frames[row.head]]) if effect.entry.key not in known]
+        found.sort(key=lambda effect: effect.order)
     if frame is not None:
         before = view.line(frame.seq)
         found = [effect for effect in found if before.is_after(effect)]

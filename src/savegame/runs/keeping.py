@@ -20,21 +20,20 @@ from savegame.messages.states import ABOUT, messages_in
 from savegame.model import Frame, Record
 from savegame.runs import ledger
 from savegame.runs.effects import Effect, LedgerView, left_open, refuse_unfinished
-from savegame.runs.keys import digest_of
+from savegame.runs.generations import GENERATION, generation, newest_outcomes, repeating
+from savegame.runs.keys import CALL_KEY, digest_of
 from savegame.runs.ledger import (
-    GENERATION,
     LEDGER,
     PRUNED,
     RERUN,
     ROOT,
+    UNDO,
     CallEntry,
     CallStatus,
     How,
     for_fork,
-    generation,
     is_journaled,
     is_settled,
-    newest_generation,
     replies_in,
     reply_in,
     reply_of,
@@ -165,6 +164,11 @@ class RunLedger(Ledger):
         body = timeline.engine.wrap_record(newest, RUN, PRUNED)
         return [*_traces(timeline, view.unnoted(leaves, view.line(head))), PutRecord(timeline.key, RUN, PRUNED, body)]
 
+    def needed(self, timeline: Lineage) -> str | None:
+        """`Ledger.needed`."""
+        record = timeline.named(RUN, UNDO)
+        return None if record is None else str(timeline.read(record)["to"])
+
     def mend(self, timeline: Lineage) -> list[str]:
         """`Ledger.mend`."""
         records = {kind: timeline.values(kind) for kind in LEDGER}
@@ -217,8 +221,10 @@ def records_for_rewind(timeline: Lineage, frame: Frame, markers: Mapping[str, An
         return new
     before = generation(markers, reply[1])
     calls = {name: value for name, value in timeline.values(CALL).items() if name.startswith(f"{reply[1]}:")}
-    wanted = before + 1 if rerun_tools else newest_generation(calls) if before else 0
-    return new if wanted == before else new | {(RUN, GENERATION + reply[1]): wanted or None}
+    given = {str(one.get(CALL_KEY)) for one in messages if isinstance(one, Mapping)}
+    answered = [key for key in given if reply_in(key) == reply[1]]
+    wanted = repeating(before + 1, answered) if rerun_tools else newest_outcomes(calls) if before else None
+    return new if wanted == markers.get(GENERATION + reply[1]) else new | {(RUN, GENERATION + reply[1]): wanted}
 
 
 def _messages(timeline: Lineage, node: Node | None, shared: Shared | None = None) -> list[Any]:

@@ -18,16 +18,17 @@ from typing import Any, Final, Literal
 
 import blake3
 
-from savegame.runs.keys import CALL_KEY, digest_of, keys_for, parts_of, read_call
+from savegame.runs.generations import GENERATION, current_keys, newest_generation, newest_outcomes, number_of, was_taken_back
+from savegame.runs.keys import CALL_KEY, digest_of, parts_of, read_call
 from savegame.runs.toolbox import Tool, ToolKind
 from savegame.timeline.companions import ANSWER, CALL, EFFECT, RUN, SLEPT, STEP
 
 LEDGER: Final = (CALL, ANSWER, STEP, SLEPT, RUN, EFFECT)
 """The kinds of records that a run keeps."""
 
-GENERATION, ROOT, TAKEOVERS, IGNORED = "generation:", "root", "takeovers", "ignored"
-"""Records of kind RUN: how often the calls of a reply, whose id follows, should be repeated; the name of the thread in keys;
-takeovers so far; the newest message that waited when the run was ended on purpose, and does not reopen it."""
+ROOT, TAKEOVERS, IGNORED = "root", "takeovers", "ignored"
+"""Records of kind RUN: the name of the thread in keys; takeovers so far; the newest message that waited when the run was
+ended on purpose, and does not reopen it."""
 RERUN, PRUNED, UNDO = "rerun:", "pruned", "undo"
 """Records of kind RUN: the effects that may be repeated after a checkpoint, whose id follows; the largest number of a removed
 checkpoint that was not on the head's line; the undo that is under way."""
@@ -109,7 +110,9 @@ class CallEntry:
     same: str | None = None
     """A digest of what makes it the same as another call, unless that is all its arguments."""
     after: int | None = None
-    """The number of the checkpoint at which it was begun."""
+    """The number of the thread's newest checkpoint when it was begun."""
+    after_id: str | None = None
+    """The id of that checkpoint if, after going back, it was not the head."""
     repeats: str | None = None
     """The key of the effect on a line that was left which this call repeats, or whose result it reuses."""
     before: Mapping[str, Any] | None = None
@@ -247,7 +250,8 @@ def _wrong_run(name: str, value: Any) -> str | None:
     if name == ROOT:
         return None if isinstance(value, str) else "the root is not text"
     if name.startswith(GENERATION):
-        return None if _is_count(value) else "a generation is a number"
+        is_known = isinstance(value, dict) and _is_count(value.get("number")) and _are_texts(value.get("kept"))
+        return None if _is_count(value) or is_known else "a generation is a number, perhaps with keys"
     if name == IGNORED:
         return None if _is_count(value) else "the number of a message is a number"
     if name == PRUNED:
@@ -311,7 +315,7 @@ _FITS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "ended_at": _is_time,
     "noted_at": _is_time,
     "undone_at": _is_time,
-    **dict.fromkeys(("kind", "same", "repeats", "undoes", "made_in"), _is_text),
+    **dict.fromkeys(("kind", "same", "repeats", "undoes", "made_in", "after_id"), _is_text),
     "after": lambda value: value is None or _is_count(value),
     "before": lambda value: value is None or (_is_named(value, "status") and value["status"] in tuple(CallStatus)),
 }
@@ -353,34 +357,6 @@ def _asked(call: Any) -> Any:
     return [call.get("name"), call.get("arguments"), call.get("function")] if isinstance(call, Mapping) else call
 
 
-def generation(run: Mapping[str, Any], reply: str) -> int:
-    """How often the calls of a reply should be repeated, by the records of kind RUN; 0 if never."""
-    return int(run.get(GENERATION + reply, 0))
-
-
-def newest_generation(calls: Mapping[str, Mapping[str, Any]]) -> int:
-    """The newest generation of these calls of a reply, by their records; not counting those made again after an undo."""
-    keys = [parts_of(key) for key in calls]
-    before = [calls.get(str(key._replace(generation=key.generation - 1)), {}) for key in keys]
-    again = [key.generation for key, former in zip(keys, before, strict=True) if former.get("undone_at") is None]
-    return max(again, default=0)
-
-
-def made_again(key: str, calls: Callable[[str], Any]) -> str:
-    """The key under which a call is made again if it was taken back; `calls` returns entries by key."""
-    while (entry := calls(key)) is not None and entry.undone_at is not None:
-        parts = parts_of(key)
-        key = str(parts._replace(generation=parts.generation + 1))
-    return key
-
-
-def was_taken_back(key: str, calls: Callable[[str], Any]) -> bool:
-    """Whether a call is made again under this key because it was taken back."""
-    parts = parts_of(key)
-    former = calls(str(parts._replace(generation=parts.generation - 1))) if parts.generation else None
-    return former is not None and former.undone_at is not None
-
-
 def leaves_note(tool: Tool, key: str, calls: Callable[[str], Any]) -> bool:
     """Whether a call is recorded before it runs: if it must not run twice, or its reply tells of an undone one already."""
     return not tool.may_run_again or (tool.kind is ToolKind.IDEMPOTENT and was_taken_back(key, calls))
@@ -402,7 +378,7 @@ def for_fork(
     `before` are the ids of the ancestors of the fork's point, `keys` those of its open calls.
     """
     calls = {name: value for name, value in records.get(CALL, {}).items() if reply and name.startswith(f"{reply}:")}
-    again = newest_generation(calls)
+    again = newest_outcomes(calls)
     known = {name: value for name, value in calls.items() if is_settled(value)}
     known_of = {"status": CallStatus.WAITING.value, "made_in": source}
     own = {
@@ -440,8 +416,8 @@ def gives_way(kind: str, name: str, there: Any, given: Any, calls: Iterable[str]
         return _FAR.index(CallStatus(given["status"])) >= _FAR.index(CallStatus(there["status"]))
     if kind == RUN and name.startswith(GENERATION):
         reply = name.removeprefix(GENERATION)
-        return newest_generation({key: {} for key in calls if key.startswith(f"{reply}:")}) <= int(given or 0)
-    return kind == RUN and name in (TAKEOVERS, IGNORED)
+        return newest_generation({key: {} for key in calls if key.startswith(f"{reply}:")}) <= number_of(given)
+    return kind == RUN and name in (TAKEOVERS, IGNORED, UNDO)
 
 
 def is_settled(call: Mapping[str, Any]) -> bool:
@@ -468,13 +444,13 @@ def stand_ins(
     A call without an entry gets the outcome in its answer; without an answer, an unknown outcome. `known` are digests of what
     calls ask for, by key: see `keys_for`.
     """
-    newest = newest_generation({name: value for name, value in records.get(CALL, {}).items() if name.startswith(f"{reply}:")})
-    again = generation(records.get(RUN, {}), reply) or newest
-    new: dict[tuple[str, str], Any] = {(RUN, GENERATION + reply): again} if again else {}
+    newest = newest_outcomes({name: value for name, value in records.get(CALL, {}).items() if name.startswith(f"{reply}:")})
+    run = {GENERATION + reply: newest} | dict(records.get(RUN, {}))
+    new: dict[tuple[str, str], Any] = {(RUN, GENERATION + reply): newest} if newest else {}
     answers = [message for message in messages[place + 1 :] if isinstance(message, Mapping)]
     calls = messages[place].get("tool_calls") or ()
     asked = [read_call(call, encode) for call in calls]
-    keys = keys_for(reply, again, [one.digest for one in asked], known, whole=False)
+    keys = current_keys(run, reply, [one.digest for one in asked], known)
     for key, call, one in zip(keys, calls, asked, strict=True):
         if one.wrong is not None:  # unreadable, so it was not made
             continue

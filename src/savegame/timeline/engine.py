@@ -160,6 +160,10 @@ class Ledger:
         """Changes that keep what runs need to know of these frames once they are gone, whatever happens to their records."""
         return []
 
+    def needed(self, timeline: Lineage) -> str | None:
+        """The id of the checkpoint that must stay because an undo goes there; None if there is none."""
+        return None
+
     def mend(self, timeline: Lineage) -> list[str]:
         """After damage: record an unknown outcome for calls whose entry was lost; returns what was done."""
         return []

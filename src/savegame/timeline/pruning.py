@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from savegame.encoding.frames import load_meta, load_note
-from savegame.errors import CheckpointNotFound, InvalidInputError
+from savegame.errors import CheckpointNotFound, InvalidInputError, UndoUnfinished
 from savegame.model import Frame, ThreadRow, checked_duration
 from savegame.store import ANY, StoreChange
 from savegame.timeline import deleting, frameworks, removal
@@ -49,6 +49,13 @@ def remove(thread: Lineage, refs: Sequence[Ref]) -> int:
         if not wanted:  # once: on a busy thread, "head" is another one at the next attempt
             wanted.update(thread.resolve(ref, row=row).id for ref in refs)
         frames = list(thread.everything())
+        needed = thread.engine.above.ledger.needed(thread)
+        if needed in wanted:
+            raise UndoUnfinished(
+                f"thread {thread.id!r}: an undo to checkpoint {needed} is not finished; finish it first with "
+                f"vault.undo({thread.id!r}, to={needed!r}, tools=tools)",
+                to=needed,
+            )
         drop = {frame.seq for frame in frames if frame.id in wanted}
         if len(drop) < len(wanted):
             missing = min(wanted - {frame.id for frame in frames})
@@ -87,10 +94,12 @@ def _choose(thread: Lineage, rule: Rule) -> tuple[ThreadRow | None, list[Frame],
     age = rule.older_than
     cutoff = None if age is None else thread.store.clock() - age // dt.timedelta(microseconds=1)
     frames = list(thread.everything())
+    needed = thread.engine.above.ledger.needed(thread)
     drop = {
         frame.seq
         for rank, frame in enumerate(frames)
         if frame.seq != row.head
+        and frame.id != needed
         and not spared_by_prune(
             rank,
             load_meta(frame.meta).created_us,

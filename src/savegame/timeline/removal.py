@@ -89,10 +89,11 @@ def remove_hidden(thread: Lineage, epoch: int | None) -> None:
 
 
 def unpinned(thread: Lineage, row: ThreadRow, frames: list[Frame], drop: set[int]) -> set[int]:
-    """Those of `drop` that no agent checkpoint names, of any agent that the thread belonged to."""
+    """Those of `drop` that no agent checkpoint names, of any agent that the thread belonged to, and no undo needs."""
     agents = {load_meta(frame.meta).agent_id for frame in frames if frame.seq in drop} | {row.agent}
     pinned = thread.engine.above.named(agents, but=[row.key]) if drop else {}
-    return {frame.seq for frame in frames if frame.seq in drop and frame.id not in pinned}
+    needed = thread.engine.above.ledger.needed(thread) if drop else None
+    return {frame.seq for frame in frames if frame.seq in drop and frame.id not in pinned and frame.id != needed}
 
 
 def deleted_by(changes: Iterable[StoreChange]) -> list[ThreadKey]:
