@@ -372,18 +372,7 @@ def test_read_only_calls_and_own_keys_are_made_by_a_fork_without_a_question(vaul
 # -- after rerun_tools -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(
-            "delete", marks=pytest.mark.xfail(reason="a generation outlives the point it was asked for at", strict=False)
-        ),
-        pytest.param(
-            "restore", marks=pytest.mark.xfail(reason="a generation outlives the point it was asked for at", strict=False)
-        ),
-        "rewind",
-    ],
-)
+@pytest.mark.parametrize("how", ["delete", "restore", "rewind"])
 def test_what_may_be_repeated_after_a_point_is_not_repeated_before_it(vault: Vault, how: str) -> None:
     """A reply with two calls; the second may be repeated. Then the head moves back to before the answer of the first."""
     desk = mailing([("mail", {"n": 1}), ("mail", {"n": 2})])
@@ -546,7 +535,6 @@ def test_a_call_that_was_repeated_right_after_going_back_is_the_newest(vault: Va
     assert desk.back == [1, 2, 1]
 
 
-@pytest.mark.xfail(reason="an effect is ordered by the head at which it was begun", strict=False)
 def test_what_was_begun_after_a_point_on_an_older_line_is_undone_too(vault: Vault) -> None:
     desk = undoing(("ship", {"n": 1}))
     thread, replies = vault.thread("t"), []
@@ -632,7 +620,6 @@ def test_an_undo_that_was_cut_off_goes_on(vault: Vault, where: str, kind: dict[s
     assert desk.work(vault) == "Done."
 
 
-@pytest.mark.xfail(reason="the target of an unfinished undo can be removed", strict=False)
 @pytest.mark.parametrize("how", ["prune", "delete"])
 def test_the_target_of_an_unfinished_undo_is_not_lost(vault: Vault, how: str) -> None:
     """Else the thread is neither undone nor run ever again."""
@@ -707,7 +694,6 @@ def test_so_it_does_for_a_call_of_which_only_its_reply_tells(vault: Vault) -> No
     assert [call.name for call in listed.left] == [call.name for call in undone.left] == ["pay", "mail"]
 
 
-@pytest.mark.xfail(reason="a call of which only its reply tells is in another place", strict=False)
 def test_so_it_does_for_a_started_call_beside_it(vault: Vault) -> None:
     desk = Desk([("mail", {"n": 1}), ("pay", {"n": 1})]).add("mail").add("pay", idempotent=True)
     desk.crash = "after"
