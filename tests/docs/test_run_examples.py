@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import savegame
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -68,3 +70,17 @@ def test_a_finished_research_agent_asks_no_source_again(tmp_path: Path) -> None:
     assert first.stdout.count("is ready") == 3
     assert first.stdout.endswith(second.stdout)
     assert second.stdout.startswith("Report of 3 sources: what the archive says")
+
+
+def test_a_chat_goes_on_when_its_worker_is_killed_and_stops_when_stop_is_pressed(tmp_path: Path) -> None:
+    done = run(tmp_path, "chat_service.py")
+    assert done.returncode == 0, done.stderr
+    assert "sent twice, new: [True, False]\n" in done.stdout
+    assert "user: Where is my order 1017 ?\n  assistant: Let me look.\n  tool: {'order': 1017" in done.stdout
+    assert "user: Are you there?\n  assistant: Order 1017 is lost in transit. You said: Are you there?" in done.stdout
+    assert done.stdout.endswith("stop pressed: {'stopped': True}\nthe chat is halted: the user pressed stop\n")
+    with savegame.open(tmp_path / "chats.db") as vault:
+        (chat,) = vault.threads()
+        messages = vault.thread(chat.id).state()["messages"]
+        assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user", "assistant", "user"]
+        assert vault.verify().ok

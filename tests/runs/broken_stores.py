@@ -158,11 +158,10 @@ class Forgetful(Store):
 def told(change: StoreChange) -> str:
     """What a change is in the words of a run."""
     if isinstance(change, PutRecord):
-        return _status(change) if change.kind == CALL else change.kind
+        return change.kind if change.kind != CALL or change.value is None else _status(change.value)
     return "checkpoint" if isinstance(change, Append) else type(change).__name__
 
 
-def _status(change: PutRecord) -> str:
-    assert change.value is not None
-    status: str = Codec().decode(unwrap(change.value)[1])["status"]
+def _status(value: bytes) -> str:
+    status: str = Codec().decode(unwrap(value)[1])["status"]
     return status

@@ -105,27 +105,34 @@ def test_money(face: type[Face], address: Path, tools: Toolbox) -> None:
         assert one.run.checkpoint.status.reason == "budget: a cost of 1.25 of 1 spent"
 
 
-def test_the_next_message_of_the_user_begins_a_new_count(face: type[Face], address: Path, tools: Toolbox) -> None:
-    for _ in range(2):
-        with entered(face, address, tools=tools, budget=Budget(tokens=12)) as one:
-            one.user("hi")
-            one.model(asks(10))
-            one.tools()
-            assert one.model("never") is None
-            one.user("go on")
-            assert one.model("yes") == "yes"
+def test_several_questions_in_one_run_share_its_budget(face: type[Face], address: Path) -> None:
+    with entered(face, address, budget=Budget(tokens=100)) as one:
+        for number in range(3):
+            one.user(f"question {number}")
+            assert one.model({"role": "assistant", "content": "yes", "usage": {"total_tokens": 40}}) == "yes"
+        one.user("one more")
+        assert one.model("never") is None
+        one.user("please")
+        assert one.model("never") is None
+        assert one.run.checkpoint.status.reason == "budget: 120 of 100 tokens spent"
 
 
-@pytest.mark.parametrize("end", ["completed", "halted"])
-def test_an_end_begins_a_new_count(face: type[Face], address: Path, tools: Toolbox, end: str) -> None:
+@pytest.mark.parametrize("end", ["completed", "halted", "over budget"])
+def test_a_new_run_on_a_thread_that_had_ended_has_a_new_budget(
+    face: type[Face], address: Path, tools: Toolbox, end: str
+) -> None:
     with entered(face, address, tools=tools, budget=Budget(tokens=20)) as one:
         one.user("hi")
         one.model(asks(10))
         one.tools()
-        if end == "completed":
-            one.model({"role": "assistant", "content": "yes", "usage": {"total_tokens": 100}})
-        else:
+        if end == "halted":
             one.halt("enough")
+        else:
+            one.model({"role": "assistant", "content": "yes", "usage": {"total_tokens": 100}})
+        if end == "over budget":
+            one.user("more")
+            assert one.model("never") is None
+    with entered(face, address, tools=tools, budget=Budget(tokens=20)) as one:
         one.user("more")
         one.model(asks(10))
         one.tools()

@@ -10,14 +10,15 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faces import FACES, Face, entered, look
+from faces import FACES, Face, LoopFace, entered, look
 
 import savegame
-from savegame import InvalidInputError, Message, Toolbox, UnavailableError
+from savegame import InvalidInputError, Message, Stopped, Toolbox, UnavailableError
 from savegame.model import ThreadKey
 from savegame.stores.file import FileStore
 from savegame.vault import Vault
@@ -437,3 +438,34 @@ def test_two_streams_at_once_give_one_reply(address: Path) -> None:
             assert [message["content"] for message in run.messages] == ["hi", "Hello."]
 
     asyncio.run(main())
+
+
+# -- a stream that is stopped ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pause", [0.02, 0.7], ids=["quick pieces", "slow pieces"])
+def test_a_stop_ends_a_stream_without_waiting_for_its_end(face: type[Face], address: Path, pause: float) -> None:
+    came: list[int] = []
+
+    async def slowly(_: Any) -> Any:
+        for number in range(2000):
+            await asyncio.sleep(pause)
+            came.append(number)
+            yield f"{number} "
+
+    def plainly(_: Any) -> Any:
+        for number in range(2000):
+            time.sleep(pause)
+            came.append(number)
+            yield f"{number} "
+
+    with savegame.open(address) as other, pytest.raises(Stopped), entered(face, address) as one:  # noqa: PT012 - it leaves the run
+        one.user("tell me everything")
+        stopping = threading.Timer(0.3, other.stop, ("t", "enough"))
+        stopping.start()
+        one.stream(slowly if face is LoopFace else plainly)
+    stopping.join()
+    assert len(came) < 2000
+    assert steps(address) == ["manual", "manual"]
+    status = look(address, lambda vault: repr(vault.thread("t").latest().status))
+    assert status == "halted(enough)"

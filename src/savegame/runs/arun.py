@@ -12,6 +12,7 @@ import asyncio
 import datetime as dt
 import inspect
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -27,7 +28,7 @@ from savegame.runs.conversation import NO_RESULT
 from savegame.runs.core import Go, KnownCall, PendingCall, RunCore
 from savegame.runs.lease import Hold
 from savegame.runs.listener import StopListener
-from savegame.runs.run import AT_ONCE, AnyRun, CutShort, Outcome, TimedOut, in_thread, takes_long
+from savegame.runs.run import AT_ONCE, LOOK_S, AnyRun, CutShort, Outcome, TimedOut, in_thread, takes_long
 from savegame.runs.sdk_replies import usage_of
 from savegame.runs.streams import END, StreamPieces, closers, receiving, source_of
 from savegame.runs.toolbox import delays
@@ -199,6 +200,14 @@ class AsyncRun(AnyRun):
         self._stopped = self._stopped or await self._offload.read(self._core.is_stopped)
         return self._stopped
 
+    async def _look_now_and_then(self) -> None:
+        """Raise CutShort if the run was asked to stop; for pieces that come more often than the listener looks."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            if await self._ask_store():
+                raise CutShort
+
     def _still_on(self, go: Go) -> Callable[[], bool]:
         """On the loop, what the listener knows has to do: reading would block it."""
         return (lambda: self.alive and not self._stopped) if go.tool.is_async else self._goes_on
@@ -318,6 +327,7 @@ class AsyncRun(AnyRun):
     async def _next_piece(self, source: Any, pieces: StreamPieces) -> Any:
         with pieces.span.current():
             if isinstance(source, AsyncIterator):
+                await self._look_now_and_then()
                 async with self._until_stopped():
                     return await anext(source, END)
             return await self._called(self._pulled, source)

@@ -29,8 +29,8 @@ Usage = Callable[[Any], tuple[int | None, float | None]]
 class Budget:
     """Limits for a run, in tokens, in money (`cost`, in the unit that `usage=` returns), or both.
 
-    Counted are replies and what tools report with `call.spend`, since the thread was last completed, halted or failed on this
-    line. Once a limit is reached, the run halts before the next call of the model.
+    Counted are replies and what tools report with `call.spend`, in this run and in those that it carries on: since the thread
+    was last completed, halted or failed. Once a limit is reached, the run halts before the next call of the model.
     """
 
     tokens: int | None = None
@@ -45,15 +45,13 @@ class Budget:
 
 
 class Expenses(NamedTuple):
-    """The tokens and the money spent on a line."""
+    """The tokens and the money that were spent."""
 
     tokens: int = 0
     cost: float = 0.0
 
     def after(self, details: Mapping[str, Any]) -> Expenses:
-        """What is spent after a checkpoint with these details; one that ends the work begins a new count."""
-        if has_ended(details["status"]):
-            return Expenses()
+        """What is spent after a checkpoint with these details."""
         return Expenses(self.tokens + (details.get("tokens_used") or 0), self.cost + (details.get("cost") or 0.0))
 
     def over(self, budget: Budget) -> str | None:
@@ -65,17 +63,12 @@ class Expenses(NamedTuple):
         return None
 
 
-def has_ended(status: str) -> bool:
-    """Whether this status ends the work on a thread."""
-    return str.__str__(status).partition("(")[0] != "in_progress"
-
-
 def spent_until(thread: Timeline, seq: int) -> Expenses:
     """What was spent on the line up to a checkpoint, since the work last ended. Reads the metadata of that part."""
     total = Expenses()
     for frame in thread.line(seq, page=8):
         meta = load_meta(frame.meta)
-        if has_ended(meta.status):
+        if meta.status != "in_progress":
             break
         if meta.forked_from is None:  # the first checkpoint of a fork was paid for in its source
             total = Expenses(total.tokens + (meta.tokens_used or 0), total.cost + (meta.cost or 0.0))
