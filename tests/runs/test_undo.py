@@ -659,3 +659,18 @@ def test_paused_calls_are_no_effects(vault: Vault) -> None:
         world.play(vault)
     assert vault.undo("t", to=1, tools=world.box) == savegame.Undone()
     assert CallStatus.WAITING in {entry.status for entry in vault.calls("t")}
+
+
+def test_an_unfinished_undo_is_finished_even_if_retention_hides_its_target(opened: Opener) -> None:
+    vault = opened(retention=savegame.Retention(max_checkpoints=9))
+    world = with_three(vault)
+    point = vault.thread("t").load(1).id
+    world.fails.append(ValueError("no"))
+    with pytest.raises(UndoFailed):
+        vault.undo("t", to=point, tools=world.box)
+    for number in range(9):
+        vault.thread("t").update(set={"note": number})
+    with pytest.raises(CheckpointNotFound):
+        vault.thread("t").load(point)
+    assert vault.undo("t", to=point, tools=world.box, dry_run=True).undone
+    assert named(vault.undo("t", to=point, tools=world.box).undone) == [("pay", 8), ("pay", 7)]

@@ -36,7 +36,7 @@ from savegame.runs.ledger import TAKEOVERS, CallEntry, CallStatus
 from savegame.runs.run import refuse_what_cannot_run
 from savegame.runs.stopping import briefly, leave
 from savegame.runs.toolbox import Toolbox
-from savegame.runs.undo import UndoCore, Undone, plan_undo, refuse_unsuitable, undo_records
+from savegame.runs.undo import UndoCore, Undone, plan_undo, refuse_unsuitable, undo_records, undo_target
 from savegame.store import Store
 from savegame.timeline.companions import ANSWER, CALL, RUN
 from savegame.timeline.engine import Engine
@@ -254,7 +254,7 @@ class Runner:
         """`Vault.undo`: the driver under the lease. `awaits`: it can call asynchronous functions."""
         refuse_unsuitable(tools, awaits=awaits)
         thread = self._thread(thread_id)
-        frame = thread.resolve(to)
+        frame = undo_target(thread, to)
         hold = Hold(self._engine.store, thread.key, stopping.MOMENT_US)
         try:
             yield driver(UndoCore(thread, tools, hold, frame), hold, self._engine.store, thread.id)
@@ -267,7 +267,7 @@ class Runner:
         """`Vault.undo` with `dry_run`."""
         refuse_unsuitable(tools, awaits=awaits)
         thread = self._thread(thread_id)
-        plan = plan_undo(thread, thread.resolve(to), tools)
+        plan = plan_undo(thread, undo_target(thread, to), tools)
         return Undone(tuple(plan.undoable), tuple(plan.left))
 
     # -- resuming ----------------------------------------------------------------------------------

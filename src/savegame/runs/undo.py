@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from savegame.checkpoint import Checkpoint
 from savegame.encoding.frames import load_meta
 from savegame.errors import InvalidInputError, InvalidState, Stopped, UndoFailed
 from savegame.model import Frame
@@ -25,7 +26,7 @@ from savegame.runs.toolbox import Toolbox
 from savegame.store import MoveHead
 from savegame.timeline import frameworks, spending
 from savegame.timeline.companions import CALL, RUN
-from savegame.timeline.lineage import Lineage
+from savegame.timeline.lineage import Lineage, Ref
 from savegame.timeline.policy import Strategy
 from savegame.timeline.timeline import Timeline
 from savegame.waiting.awaiting import refuse_asynchronous
@@ -47,6 +48,16 @@ class UndoPlan:
     undoable: list[CallEntry]
     undone: list[CallEntry]
     left: list[CallEntry]
+
+
+def undo_target(thread: Timeline, to: Ref) -> Frame:
+    """The checkpoint to which an undo goes. That of an unfinished one is found by its id even if retention hides it since."""
+    known = thread.values(RUN).get(UNDO)
+    if known is not None and known["to"] == (to.id if isinstance(to, Checkpoint) else to):
+        found = thread.engine.find(thread.key.namespace, known["to"])
+        if found is not None and found[0] == thread.key:
+            return found[1]
+    return thread.resolve(to)
 
 
 def plan_undo(thread: Timeline, frame: Frame, tools: Toolbox) -> UndoPlan:
