@@ -664,7 +664,7 @@ def test_paused_calls_are_no_effects(vault: Vault) -> None:
 def test_an_unfinished_undo_is_finished_even_if_retention_hides_its_target(opened: Opener) -> None:
     vault = opened(retention=savegame.Retention(max_checkpoints=9))
     world = with_three(vault)
-    point = vault.thread("t").load(1).id
+    point = vault.thread("t").load(2).id
     world.fails.append(ValueError("no"))
     with pytest.raises(UndoFailed):
         vault.undo("t", to=point, tools=world.box)
