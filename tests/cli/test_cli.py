@@ -31,17 +31,21 @@ def test_the_demo_shows_every_step_and_keeps_its_file_when_asked(tmp_path: Path)
     assert "Every step was checked" in done.stdout
     assert "killed" in done.stdout
     assert "requests to the bank: 2, keys: 1, refunds paid: 1" in done.stdout
+    assert "the second refund was held back and waits for a person; refunds paid: 1" in done.stdout
+    assert "refunds paid: 1, cancelled: 1" in done.stdout
     with savegame.open(tmp_path / "agents.db", read_only=True) as vault:
         thread = vault.thread("support-42")
-        assert len(list(thread.history(branches=True))) == 7
+        assert len(list(thread.history(branches=True))) == 8
         assert thread.latest().label == "resend instead"  # type: ignore[union-attr]
         assert vault.thread("what-if").latest().label == "voucher"  # type: ignore[union-attr]
         assert vault.verify().ok
-        assert sorted((call.name, call.status) for call in vault.calls("support-42")) == [
-            ("find_order", "done"),
-            ("refund", "done"),
+        assert sorted((call.name, call.status, call.undoes is not None) for call in vault.calls("support-42")) == [
+            ("find_order", "done", False),
+            ("refund", "done", False),
+            ("refund", "done", True),
+            ("refund", "waiting", False),
         ]
-    assert [line.split()[0] for line in (tmp_path / "bank.txt").read_text().splitlines()] == ["pays", "has"]
+    assert [line.split()[0] for line in (tmp_path / "bank.txt").read_text().splitlines()] == ["pays", "has", "cancels"]
 
 
 def test_the_demo_plays_on_a_terminal_without_such_letters(tmp_path: Path) -> None:
@@ -77,7 +81,7 @@ def test_the_demo_notices_a_bank_that_pays_twice(tmp_path: Path) -> None:
 def test_a_demo_that_is_broken_off_takes_its_agent_along(tmp_path: Path) -> None:
     """Else it would wait for an agent that sleeps: `savegame demo | head -7`."""
     path = tmp_path / "agents.db"
-    with contextlib.suppress(BrokenPipeError), demo._agent(path, pause=True) as agent:
+    with contextlib.suppress(BrokenPipeError), demo._agent(path, "pause") as agent:
         assert agent.stdout is not None
         next(line for line in agent.stdout if demo.PAID in line)
         raise BrokenPipeError

@@ -17,7 +17,7 @@ import pytest
 from kept import kept
 
 import savegame
-from savegame import Checkpoint, Run, Thread, Toolbox, Vault
+from savegame import Checkpoint, Paused, Run, Thread, Toolbox, Vault
 from savegame.model import Page, Record, ThreadKey
 from savegame.store import Capability
 from savegame.stores.memory import MemoryStore
@@ -74,6 +74,7 @@ def moved_in(vault: Vault) -> Vault:
     vault.checkpoint_agent("a", word)
     settled(vault, "asked", "pay", cents=len(word))
     settled(vault, "sent", "send")
+    vault.send("asked", f"{word} waits", key="k-1")
     vault.thread("left").save({"messages": []})
     vault.store.lease(ThreadKey(word, "left"), f"a holder in {word}", 1)
     return vault
@@ -132,6 +133,11 @@ def own_run(vault: Vault) -> Any:
         return run.messages
 
 
+def asleep(sleep: Callable[..., None], until: Any) -> None:
+    with pytest.raises(Paused):
+        sleep(until, name="nap")
+
+
 VAULT: dict[str, tuple[Act, Any]] = {
     "thread": (lambda vault: vault.thread("t").latest(), MENTIONS),
     "threads": (lambda vault: vault.threads(limit=None), MENTIONS),
@@ -162,6 +168,10 @@ VAULT: dict[str, tuple[Act, Any]] = {
     "effects": (lambda vault: [effect.name for effect in vault.effects("sent")], ["send"]),
     "undo": (lambda vault: vault.undo("sent", to=1, tools=Toolbox()), CHANGES),
     "resolve": (lambda vault: vault.resolve("sent", call_of(vault, "sent"), "done"), CHANGES),
+    "send": (lambda vault: vault.send("t", "more", key="k-1"), CHANGES),
+    "inbox": (lambda vault: vault.inbox("asked"), MENTIONS),
+    "unsend": (lambda vault: vault.unsend("asked", "k-1"), CHANGES),
+    "stop": (lambda vault: vault.stop("asked", "enough"), CHANGES),
     "stale": (lambda vault: vault.stale(), MENTIONS),
     "runs": (lambda vault: vault.runs(), MENTIONS),
     "supervise": (resumed, MENTIONS),
@@ -216,6 +226,9 @@ THREAD: dict[str, tuple[Act, Any]] = {
 RUN: dict[str, tuple[Act, Any]] = {
     "user": (lambda run: run.user("more"), CHANGES),
     "model": (lambda run: run.model(lambda messages: f"heard: {messages}"), MENTIONS),
+    "stream": (lambda run: list(run.stream(lambda messages: [f"heard: {messages}"])), MENTIONS),
+    "sleep": (lambda run: asleep(run.sleep, dt.timedelta(hours=1)), CHANGES),
+    "sleep_until": (lambda run: asleep(run.sleep_until, dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)), CHANGES),
     "tools": (lambda run: [run.model(asking("look")), run.tools(), run.messages], MENTIONS),
     "step": (lambda run: run.step("once", lambda: 1), CHANGES),
     "save": (lambda run: run.save("label"), CHANGES),
