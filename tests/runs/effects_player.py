@@ -232,7 +232,9 @@ class Player:
         if call.name in self.world.free:
             self.world.wrong.append(f"a person was asked about {call.name} in {place}: {call.asked}")
         story = self.world.story(place)
-        if call.name != "wire" and not story.unsure and not story.left((call.name, call.arguments["item"])):
+        calls = self.vault(place[0]).calls(place[1])
+        doubtful = any(one.begun and (one.name, one.arguments["item"]) == (call.name, call.arguments["item"]) for one in calls)
+        if call.name != "wire" and not (story.unsure or doubtful or story.left((call.name, call.arguments["item"]))):
             self.world.wrong.append(f"a person was asked in {place} with nothing left elsewhere: {call.asked}")
 
     # -- going back --------------------------------------------------------------------------------
