@@ -220,7 +220,8 @@ class Player:
         """Say what really happened."""
         vault = self.vault(place[0])
         self.world.compare(vault, place[0])
-        made = [one.serial for one in self.world.effects if one.key == call.key and one.same[0] == call.name]
+        here = (one for one in self.world.effects if one.place == place or one.place[0] != place[0])  # not of a fork's source
+        made = [one.serial for one in here if one.key == call.key and one.same[0] == call.name]
         taken = any(key == call.key for _, _, key in self.world.taken)
         if made or taken:
             vault.resolve(place[1], call, "taken back" if taken else {"effect": made[0]})

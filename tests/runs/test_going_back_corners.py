@@ -733,3 +733,25 @@ def test_effects_after_a_point_are_listed_in_order_with_what_became_of_them(vaul
     assert [call.left for call in vault.effects("t")] == [False, True, True]
     vault.undo("t", to=line[0].id, tools=desk.box)
     assert all(call.undone_at for call in vault.effects("t"))
+
+
+@pytest.mark.parametrize("how", ["restore", "copy"])
+def test_what_was_pruned_is_not_taken_for_a_part_of_a_line_whose_numbers_changed(opened: Opener, how: str) -> None:
+    """A thread that is deleted and restored, or copied, counts its checkpoints anew; effects have the old numbers."""
+    desk = mailing(*(("mail", {"n": n}) for n in range(3))).add("look", read_only=True)
+    vault, other = opened(), opened(namespace="other")
+    vault.save_agent(AgentState("helper", "Helper", "scripted"))
+    with vault.run("t", tools=desk.box, agent="helper") as run:
+        run.user("Go.")
+    moment, first = vault.checkpoint_agent("helper", "before"), desk.first(vault)
+    desk.work(vault)
+    vault.thread("t").prune(keep=1)
+    if how == "restore":
+        vault.thread("t").delete()
+        vault.restore_agent(moment.id)
+    else:
+        vault.copy_to(other)
+        other.thread("t").rewind(first)
+    desk.script = [*([("look", {"n": n})] for n in range(8)), [("mail", {"n": 1})]]
+    desk.asked(vault if how == "restore" else other)
+    assert desk.made.count(("mail", 1)) == 1

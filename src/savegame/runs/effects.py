@@ -266,7 +266,16 @@ class LineView:
         reply = reply_in(entry.key)
         if reply in self.ids or reply in self._replies:
             return True
-        return reply not in self._view.seqs and self._last_off < (entry.after or 1) <= self._top
+        number = entry.after or 1
+        return reply not in self._view.seqs and self._last_off < number <= self._top and self._is_old(number, entry)
+
+    def _is_old(self, number: int, entry: CallEntry) -> bool:
+        """Whether the checkpoint of this line with that number is older than a call; not so if the numbers changed since."""
+        before = max((seq for seq in self._seqs if seq <= number), default=0)
+        begun = entry.started_at or entry.noted_at
+        if not before or begun is None:
+            return not before
+        return load_meta(self._view.frames[before].meta).created_us <= begun.timestamp() * 1_000_000
 
     def has_effect(self, effect: Effect) -> bool:
         """Whether an effect was made on this line; what a fork only knows of its source was not."""

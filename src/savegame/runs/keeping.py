@@ -93,6 +93,13 @@ class RunLedger(Ledger):
         keys = ((effect.entry.key, effect.record()) for effect in left_open(timeline, frame))
         return [PutRecord(timeline.key, EFFECT, key, wrap(value, EFFECT, key)) for key, value in keys]
 
+    def renumbered(self, timeline: Lineage, last: int) -> list[PutRecord]:
+        """`Ledger.renumbered`: what is known only by an old number counts as off every line from now on, and asks."""
+        if not {CALL, EFFECT} & set(timeline.kinds()):
+            return []
+        newest = max(last, int(timeline.values(RUN).get(PRUNED, 0)))
+        return [PutRecord(timeline.key, RUN, PRUNED, timeline.engine.wrap_record(newest, RUN, PRUNED))]
+
     def yields(self, timeline: Lineage, record: Record, given: bytes | None) -> bool:
         """`Ledger.yields`."""
         kind, name, _ = record

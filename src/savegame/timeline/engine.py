@@ -144,6 +144,10 @@ class Ledger:
         """Changes for the commit that makes a checkpoint the head (None: none), where runs go on as they find it."""
         return []
 
+    def renumbered(self, timeline: Lineage, last: int) -> list[PutRecord]:
+        """Changes to the records of a thread whose checkpoints get other numbers; `last` is the largest one so far."""
+        return []
+
     def yields(self, timeline: Lineage, record: Record, given: bytes | None) -> bool:
         """Whether a record may be replaced by that of a copy of its thread (None: removed)."""
         return True

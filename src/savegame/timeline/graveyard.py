@@ -131,6 +131,7 @@ def moved(thread: Lineage, row: ThreadRow, to: ThreadKey, links: Collection[str]
         come.append(MoveHead(to, _number(row, numbers, frames[-1], row.head), before))
     kinds = [kind for kind in thread.kinds() if kind not in {*links, DELETED}]
     come += [PutRecord(to, *record) for kind in kinds for record in thread.records(kind)]
+    come += [change._replace(key=to) for change in thread.engine.above.ledger.renumbered(thread, row.last)]
     return Move(leave, come, numbers)
 
 
