@@ -235,6 +235,7 @@ class Player:
         story = self.world.story(place)
         calls = self.vault(place[0]).calls(place[1])
         doubtful = any(one.begun and (one.name, one.arguments["item"]) == (call.name, call.arguments["item"]) for one in calls)
+        doubtful |= "of which this is a fork" in str(call.asked)  # a fork may go back beyond its beginning
         if call.name != "wire" and not (story.unsure or doubtful or story.left((call.name, call.arguments["item"]))):
             self.world.wrong.append(f"a person was asked in {place} with nothing left elsewhere: {call.asked}")
 
