@@ -9,6 +9,7 @@ import pytest
 from addresses import LASTING
 from agents import Agent, Log, prepare
 from async_agents import AsyncAgent
+from faces import FACES, Face
 
 
 @pytest.fixture(params=LASTING)
@@ -26,4 +27,11 @@ def log(tmp_path: Path) -> Log:
 def kind(request: pytest.FixtureRequest) -> type[Agent]:
     """An agent of each colour."""
     found: type[Agent] = request.param
+    return found
+
+
+@pytest.fixture(params=FACES.values(), ids=FACES.keys())
+def face(request: pytest.FixtureRequest) -> type[Face]:
+    """A run of each colour behind one face."""
+    found: type[Face] = request.param
     return found

@@ -6,17 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faces import FACES, Face, entered, look
+from faces import Face, entered, look
 
 import savegame
 from savegame import Budget, InvalidInputError, Run, Toolbox, Vault
 from savegame.stores.memory import MemoryStore
-
-
-@pytest.fixture(params=FACES.values(), ids=FACES.keys())
-def face(request: pytest.FixtureRequest) -> type[Face]:
-    found: type[Face] = request.param
-    return found
 
 
 @pytest.fixture

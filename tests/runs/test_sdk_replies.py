@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faces import FACES, Face, entered, look
+from faces import Face, entered, look
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,12 +21,6 @@ from savegame.testing.provider import check_anthropic, check_openai, check_opena
 
 Plain = dict[str, Any]
 USAGE = {"input_tokens": 10, "output_tokens": 5}
-
-
-@pytest.fixture(params=FACES.values(), ids=FACES.keys())
-def face(request: pytest.FixtureRequest) -> type[Face]:
-    found: type[Face] = request.param
-    return found
 
 
 @pytest.fixture

@@ -28,12 +28,6 @@ CALL = {"id": "c1", "name": "refund", "arguments": {"order": 7}}
 ASKS = {"role": "assistant", "content": "I refund it.", "tool_calls": [CALL], "usage": {"total_tokens": 9}}
 
 
-@pytest.fixture(params=FACES.values(), ids=FACES.keys())
-def face(request: pytest.FixtureRequest) -> type[Face]:
-    found: type[Face] = request.param
-    return found
-
-
 @pytest.fixture
 def address(tmp_path: Path) -> Path:
     return tmp_path / "vault.db"

@@ -6,15 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faces import FACES, Face, entered, look
+from faces import Face, entered, look
 
 from savegame import AgentState, InvalidInputError
-
-
-@pytest.fixture(params=FACES.values(), ids=FACES.keys())
-def face(request: pytest.FixtureRequest) -> type[Face]:
-    found: type[Face] = request.param
-    return found
 
 
 @pytest.fixture
