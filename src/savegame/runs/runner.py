@@ -51,6 +51,8 @@ R = TypeVar("R")
 logger = logging.getLogger("savegame")
 
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
+OVERDUE_S: Final = 1.0
+"""Seconds until the next look for a sleep that ended since the last one, or whose thread a run holds."""
 LONGEST_LEASE: Final = dt.timedelta(days=365)
 
 
@@ -385,8 +387,8 @@ class Runner:
             if run.takeovers >= give_up_after:
                 self._give_up(run)
         now = self._engine.store.clock()
-        sleeping = [until for run, until in found if until is not None and run is None and until > now]
-        next_s = (min(sleeping) - now) / 1_000_000 if sleeping else None
+        sleeping = [until - now for run, until in found if until is not None and run is None]
+        next_s = min((left / 1_000_000 if left > 0 else OVERDUE_S for left in sleeping), default=None)
         return Resumable([run for run in sound if run.takeovers < give_up_after], next_s)
 
     def begin(self, run: StaleRun) -> int | None:
