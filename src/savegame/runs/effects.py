@@ -388,7 +388,7 @@ def effects_after(thread: Lineage, frame: Frame | None, *, open_too: bool = Fals
 def left_open(thread: Lineage, frame: Frame | None) -> list[Effect]:
     """The calls without a note that are left if the head moves to a checkpoint, and that nothing would tell of afterwards.
 
-    That is so where others build on the head: later, nobody can see that it was the head again. Else `leaves` tells.
+    That is so where others build on the head: later, it cannot be seen that it was the head again. Else `leaves` tells.
     """
     row = thread.row()
     if row is None or row.head in (0, row.last) or all(one.base != row.head for one in thread.everything(low=row.head + 1)):

@@ -45,6 +45,7 @@ from savegame.timeline.listing import listed
 from savegame.timeline.policy import Strategy
 from savegame.timeline.timeline import Timeline
 from savegame.waiting.awaiting import plain_result, refuse_asynchronous
+from savegame.waiting.undoing import on_failure
 
 R = TypeVar("R")
 
@@ -258,11 +259,8 @@ class Runner:
         thread = self._thread(thread_id)
         frame = undo_target(thread, to)
         hold = Hold(self._engine.store, thread.key, stopping.MOMENT_US)
-        try:
+        with on_failure(hold.release):  # nothing resumes it by itself: the person who goes back decides what follows
             yield driver(UndoCore(thread, tools, hold, frame), hold, self._engine.store, thread.id)
-        except BaseException:
-            hold.release()  # nothing resumes it by itself: the person who goes back decides what follows
-            raise
         leave(thread, hold, stale=False)
 
     def plan_undo(self, thread_id: str, to: Ref, tools: Toolbox, *, awaits: bool = False) -> Undone:
