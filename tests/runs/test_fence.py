@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from agents import Log, broken_promises
+from clocks import CLOCKED, HOUR_US, Clock, clocked
 from rivals import overtaken
 
 from savegame import Busy, Fenced, Toolbox, Vault
-from savegame.store import Store
-from savegame.stores.file import FileStore
-from savegame.stores.memory import MemoryStore
-from savegame.stores.sqlite import SQLiteStore
-
-HOUR_US = 3_600_000_000
 
 
 @pytest.mark.parametrize("moment", ["inside the model", "after the effect of mail", "after the effect of refund"])
@@ -24,36 +18,16 @@ def test_a_process_that_was_stopped_past_its_lease_finds_its_next_write_refused(
     assert broken_promises(address, ["t"], log) == []
 
 
-class Clock:
-    """A clock that can be set."""
-
-    now = 1_800_000_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "file", "sqlite"])
+@pytest.fixture(params=CLOCKED)
 def rivals(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> tuple[Vault, Vault]:
     """Two vaults over what one store keeps, by one clock."""
-
-    class Clocked(SQLiteStore):
-        def clock(self) -> int:
-            return clock()
-
-    memory = MemoryStore(clock=clock)
-    openers: dict[str, Callable[[], Store]] = {
-        "memory": lambda: memory,
-        "file": lambda: FileStore(str(tmp_path / "v"), clock=clock),
-        "sqlite": lambda: Clocked(str(tmp_path / "v.db")),
-    }
-    opener = openers[request.param]
-    return Vault(opener()), Vault(opener())
+    opens = clocked(request.param, tmp_path, clock)
+    return opens(), opens()
 
 
 def test_a_clock_that_jumps_back_leaves_the_owner_alone_in_charge(rivals: tuple[Vault, Vault], clock: Clock) -> None:
